@@ -1,0 +1,44 @@
+"""Everything iobench raises on purpose.
+
+::
+
+    IobenchError            exit 2: one line that says what, where and what to do next
+    |-- SpecError           a spec names a key, value or pairing that is not possible
+    |-- DatasetError        a dataset is missing, half-written, corrupt or does not fit
+    |-- BackendUnavailable  a library, program or kernel feature is not here
+    |-- CacheStateError     a cache state cannot be reached or proven on this mount
+    |-- ResultsError        a results folder is missing, foreign or damaged
+    `-- TrialFailed         one trial ended without a result (the suite goes on)
+
+Anything else that escapes is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+
+class IobenchError(Exception):
+    """A problem the user can act on; ``str(error)`` is one line with the remedy in it."""
+
+
+class SpecError(IobenchError):
+    """A spec (or a command-line option) asks for something that is not possible."""
+
+
+class DatasetError(IobenchError):
+    """A dataset is missing, incomplete, corrupt or does not fit."""
+
+
+class BackendUnavailable(IobenchError):
+    """A member of an axis cannot run here; the message says what to install."""
+
+
+class CacheStateError(IobenchError):
+    """A page-cache state cannot be reached or proven."""
+
+
+class ResultsError(IobenchError):
+    """A results folder is missing, foreign or damaged."""
+
+
+class TrialFailed(IobenchError):
+    """One trial ended without a result."""

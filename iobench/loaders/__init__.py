@@ -1,0 +1,1 @@
+"""One file a member: who reads samples and makes batches."""

@@ -1,0 +1,302 @@
+"""Every data type that crosses a module or a process: frozen, versioned, JSON in and out.
+
+Worker side: standard library only, Python 3.9.  Units are in the names: seconds (``_s``), bytes,
+samples.  Raw values are kept; means and intervals are computed late, by :mod:`iobench.analysis`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+#: Version of every JSON document that iobench writes.  History:
+#: 1  first version.
+SCHEMA = 1
+
+Scalar = Union[str, int, float, bool, None]
+Options = Mapping[str, Scalar]
+
+STAGES = ("ceiling", "read", "decode", "load", "compute", "train")
+#: Ran beside the ladder: ``probe`` gives the shares of a sample's time, ``digest`` is the untimed twin.
+SIDE_STAGES = ("probe", "digest")
+
+VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"
+
+
+class Extent(NamedTuple):
+    """Bytes of one file: what a sample occupies on disk."""
+
+    path: str
+    offset: int
+    length: int
+
+
+class Batch(NamedTuple):
+    """What a loader hands to a trainer.
+
+    ``data`` is (n, 3, 224, 224) float32 after ``load`` (n: samples), None after ``read`` and
+    ``decode``.  ``ids`` are the sample numbers of the dataset (int64, shape (n,)), ``labels``
+    likewise.  ``nbytes`` counts the encoded bytes that the samples occupy.  ``digests`` is set
+    only by the untimed twin: one hex digest of the stored bytes a sample.
+    """
+
+    data: Any
+    labels: Any
+    ids: Any
+    nbytes: int
+    digests: Optional[Sequence[str]] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A complete dataset on disk (``dataset.json``); ``samples.tsv`` beside it lists the samples.
+
+    ``root`` holds one folder a stored form: ``jpeg``, ``lmdb``, ``hdf5``, ``tar``, ``lmdb-raw`` ...
+    ``digest`` is the digest over every sample's (id, label, digest) in order.  ``source`` is the
+    recipe's name, or the user's tree.  ``in_place`` means that the JPEGs are the user's own files
+    under ``jpeg_root``; they are never written.
+    """
+
+    root: str
+    name: str
+    samples: int
+    bytes: int
+    classes: int
+    seed: int
+    digest: str
+    source: str
+    jpeg_root: str = ""
+    in_place: bool = False
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One cell of the matrix: what is measured, without the stage and the cache state."""
+
+    format: str = "jpeg"
+    loader: str = "torch"
+    trainer: str = "emulated"
+    runtime: str = "bare"
+    launcher: str = "local"
+    location: str = ""  # the dataset's root on the filesystem under test
+    placement: str = "bind"
+    order: str = "shuffled"  # stored, shuffled, window:N
+    transform: str = "rrc224"
+    content: str = "jpeg"  # jpeg (encoded bytes) or raw (pixels)
+    batch: int = 64
+    workers: int = 2
+    prefetch: int = 2
+    world_size: int = 1
+    samples: int = 0  # samples a trial (0: the whole dataset)
+    seed: int = 0
+    loader_options: Options = dataclasses.field(default_factory=dict)
+    format_options: Options = dataclasses.field(default_factory=dict)
+    trainer_options: Options = dataclasses.field(default_factory=dict)
+
+    @property
+    def pipeline(self) -> str:
+        """``loader:format``, with ``-raw`` after a format that holds pixels."""
+        return f"{self.loader}:{self.stored_form}"
+
+    @property
+    def stored_form(self) -> str:
+        """Name of the dataset's folder for this format."""
+        return self.format if self.content == "jpeg" else f"{self.format}-{self.content}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One planned process start: a case at one stage and cache state.
+
+    ``cache`` is ``cold``, ``warm``, ``-`` (no data read) or a cached fraction as text (``0.35``).
+    ``contrast`` and ``arm`` are empty for ladder trials.  ``block`` numbers the pair; ``position``
+    is the place inside it.  ``repeat_of`` names the block that a pre-stated rule repeats.
+    """
+
+    id: str
+    case: Case
+    stage: str
+    cache: str
+    contrast: str = ""
+    arm: str = ""
+    block: int = 0
+    position: int = 0
+    repeat_of: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrast:
+    """Two arms compared by paired blocks; ratio = seconds per sample, ``arm`` / ``base``."""
+
+    id: str
+    arm: str
+    base: str
+    stage: str
+    cache: str
+    margin: float = 0.03
+    primary: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What one worker process reads: everything it needs to run one trial on one rank.
+
+    ``handshake`` is a folder: the worker writes ``ready.<rank>`` when its libraries are imported
+    and starts when ``go`` is there, so that the driver proves the cache state in between.
+    ``result`` is the path prefix; rank r writes ``<result>.<r>.json``.
+    ``decode_delay_s`` sleeps in every decode: a known truth, to test the instrument.
+    """
+
+    trial: Trial
+    dataset: Dataset
+    handshake: str
+    result: str
+    steps: int = 0  # compute stage: steps to replay
+    seconds: float = 0.0  # compute stage: stop after this long, 0 = no limit
+    decode_delay_s: float = 0.0
+    schema: int = SCHEMA
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Raw clock readings of the measured loop, seconds since the loop began, one entry a step.
+
+    ``request_s``: the loop asked for a batch; ``ready_s``: it has it; ``done_s``: the trainer is
+    done with it.  The first ``warmup`` steps are stored and excluded from every rate.
+    """
+
+    request_s: Sequence[float]
+    ready_s: Sequence[float]
+    done_s: Sequence[float]
+    samples: Sequence[int]
+    bytes: Sequence[int]
+    warmup: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Startup:
+    """What happens once, before the loop, in seconds; never mixed into throughput."""
+
+    imports_s: float = 0.0
+    open_s: float = 0.0  # dataset, loader, trainer
+    first_batch_s: float = 0.0  # from an empty queue to the first batch (inside the loop)
+    process_s: float = 0.0  # interpreter start until ready
+
+
+@dataclasses.dataclass(frozen=True)
+class IoCounters:
+    """/proc/self/io and rusage of the worker and its reaped children over the loop.
+
+    ``rchar`` counts read() calls' bytes; ``read_bytes`` what this process tree made block
+    devices deliver, mmap included.
+    """
+
+    rchar: int = 0
+    read_bytes: int = 0
+    major_faults: int = 0
+    cpu_user_s: float = 0.0
+    cpu_sys_s: float = 0.0
+    machine_busy_s: float = 0.0  # /proc/stat, all cores, everybody
+    machine_steal_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RankResult:
+    """What one worker process writes."""
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    steps: Steps
+    startup: Startup
+    io: IoCounters
+    ids_digest: str = ""  # multiset of the sample ids that the loop saw
+    order_digest: str = ""  # the same ids in their order
+    samples_digest: str = ""  # digest stage only: (id, label, digest of the bytes), any order
+    bytes_needed: int = 0
+    fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    probe: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    error: str = ""
+    schema: int = SCHEMA
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheProof:
+    """Page-cache evidence for one trial; fractions 0..1 of the pages of the files it reads.
+
+    ``method`` is cachestat or mincore; ``label`` data-cold, client-cold, warm or fraction.
+    ``bytes_storage`` crossed the mount during the loop (None: nothing here can count them).
+    """
+
+    label: str = ""
+    method: str = ""
+    resident_before: Optional[float] = None
+    resident_after: Optional[float] = None
+    bytes_needed: int = 0
+    bytes_read: int = 0
+    bytes_storage: Optional[int] = None
+    counter: str = ""
+    beyond: str = "unknown"  # caches past this host: a server's, a virtual disk's
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One attempt at one trial, as stored: ``runs/<trial>.<attempt>.json``."""
+
+    trial: Trial
+    attempt: int
+    status: str
+    reasons: Tuple[str, ...]
+    started: str  # ISO 8601, UTC
+    wall_s: float
+    cache: CacheProof
+    ranks: Tuple[RankResult, ...] = ()
+    ceiling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    mount: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Every planned trial of a suite, written before the first one runs (``plan.json``)."""
+
+    name: str
+    created: str
+    seed: int
+    budget_s: float
+    dataset: Dataset
+    cases: Tuple[Case, ...]
+    trials: Tuple[Trial, ...]
+    contrasts: Tuple[Contrast, ...] = ()
+    phase: int = 1  # 2: the contrasts' base has been chosen from the ladder
+    spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    version: str = ""
+    schema: int = SCHEMA
+
+
+def to_json(value: Any) -> Any:
+    """Return ``value`` (a dataclass of this module) as plain JSON types."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(v) for v in value]
+    return value
+
+
+def task_from_json(document: Dict[str, Any]) -> Task:
+    """Rebuild a :class:`Task` in a worker (standard library only).
+
+    Raises TypeError when the document holds a key this version does not know.
+    """
+    trial = dict(document["trial"])
+    trial["case"] = Case(**trial["case"])
+    fields = {**document, "trial": Trial(**trial), "dataset": Dataset(**document["dataset"])}
+    return Task(**fields)

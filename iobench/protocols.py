@@ -1,0 +1,267 @@
+"""The protocols of the six axes, and the value each backend file ends with.
+
+A backend is one file in its axis's folder that ends in one ``BACKEND = ...Backend(...)``.  Its
+options are the typed keyword-only parameters of ``make``; nothing else in the tree is edited.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import (
+    Any,
+    Callable,
+    FrozenSet,
+    Generic,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
+
+from iobench.model import Batch, Dataset, Extent, IoCounters, Scalar
+
+try:  # typing.Protocol is in 3.8+, kept in one place for readers
+    from typing import Protocol
+except ImportError:  # pragma: no cover
+    raise
+
+T = TypeVar("T", covariant=True)
+
+
+# -- format: the bytes on disk ---------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredSample:
+    """A sample on its way into a format.  ``data``: JPEG bytes, or (h, w, 3) uint8 when raw."""
+
+    id: int
+    key: str  # relative path without suffix: "n03/000017"
+    data: Any
+    label: int
+
+
+class Reader(Protocol):
+    """An opened stored form.  Picklable *before* first use; opens its files lazily, in the process
+    that reads (a DataLoader worker), so a fork never shares a handle."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Tuple[Any, int]:
+        """Return (data, label) of sample ``index``: data is a bytes-like JPEG, or (h, w, 3) uint8."""
+        ...
+
+    def extents(self, index: int) -> Sequence[Extent]:
+        """Return the file ranges that ``read(index)`` must fetch, in the order it does."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Format(Protocol):
+    """Writes and opens one layout of bytes."""
+
+    def write(self, samples: Iterable[StoredSample], root: Path) -> None:
+        """Write all samples under ``root`` (an empty folder); ids ascend from 0 without a gap."""
+        ...
+
+    def open(self, dataset: Dataset, root: Path) -> Reader: ...
+
+    def files(self, dataset: Dataset, root: Path) -> List[Path]:
+        """Return every data file of this stored form (the page cache is controlled on these)."""
+        ...
+
+
+# -- loader: who reads and makes batches -----------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadRequest:
+    """Everything a loader needs to make the batches of one epoch on one rank.
+
+    ``ids``: this rank's sample numbers in the order wanted (int64, whole batches only).
+    ``labels``: label of every sample of the dataset (int64, indexed by id).
+    ``sizes``: encoded bytes of every sample (int64, indexed by id).
+    ``stage``: ``read``, ``decode`` or ``load`` (``train`` asks for ``load``).
+    ``digest``: the untimed twin; batches carry one digest a sample.
+    ``root``: folder of the stored form.  ``device``: ``cpu`` or ``cuda``.
+    """
+
+    dataset: Dataset
+    format_name: str
+    format: Format
+    root: Path
+    ids: Any
+    labels: Any
+    sizes: Any
+    stage: str = "load"
+    batch: int = 64
+    workers: int = 2
+    prefetch: int = 2
+    transform: str = "rrc224"
+    seed: int = 0
+    epoch: int = 0
+    order: str = "shuffled"
+    device: str = "cpu"
+    digest: bool = False
+    decode_delay_s: float = 0.0
+
+
+class Loader(Protocol):
+    """Makes the batches of one epoch."""
+
+    #: Batches that can wait in the prefetch queue: the measured loop discards at least as many.
+    queue_batches: int
+
+    def batches(self) -> Iterator[Batch]:
+        """Start the workers on an empty queue and yield ``len(ids) // batch`` batches."""
+        ...
+
+    def close(self) -> None:
+        """Stop and reap the workers (their I/O then counts in this process); harmless twice."""
+        ...
+
+
+# -- trainer: who consumes batches -----------------------------------------------------------
+
+
+class Trainer(Protocol):
+    """Consumes batches."""
+
+    #: True for one that reads the files itself (Caffe's data layers): ``step`` takes no batch.
+    feeds_itself: bool
+    #: Device its batches should be on: "cpu" or "cuda".
+    device: str
+
+    def step(self, batch: Batch) -> None:
+        """Do one step; return when it is complete (synchronised)."""
+        ...
+
+    def sync(self) -> None:
+        """Wait for everything that was started."""
+        ...
+
+    def describe(self) -> Mapping[str, Scalar]:
+        """Return facts for the fingerprint: parameters, threads, step_s, device ..."""
+        ...
+
+    def close(self) -> None: ...
+
+
+# -- runtime, launcher, filesystem -----------------------------------------------------------
+
+
+class Runtime(Protocol):
+    """Where a worker runs."""
+
+    def available(self) -> str:
+        """Return "" when it can run here, else the reason with the remedy."""
+        ...
+
+    def argv(
+        self,
+        command: Sequence[str],
+        *,
+        image: str,
+        binds: Sequence[Tuple[Path, Path]],
+        env: Mapping[str, str],
+    ) -> List[str]:
+        """Return the command that runs ``command`` in this runtime; pure, a new list."""
+        ...
+
+    def identify(self, image: str) -> Mapping[str, Scalar]: ...
+
+
+class Launcher(Protocol):
+    """How ranks start."""
+
+    def available(self) -> str: ...
+
+    def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
+        """Return the command that starts ``world_size`` ranks of ``command``; pure, a new list."""
+        ...
+
+    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
+        """Return (rank, world size) from a worker's environment."""
+        ...
+
+
+class Filesystem(Protocol):
+    """Knows how to describe, count and control one kind of mount."""
+
+    def describe(self, path: Path) -> Mapping[str, Scalar]:
+        """Return facts of the mount under ``path``: fstype, mount point, options, device ..."""
+        ...
+
+    def counters(self, path: Path) -> Mapping[str, int]:
+        """Return the mount's own byte counters ({} when it has none); differences tell traffic."""
+        ...
+
+    def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
+        """Return (bytes the process tree made cross this mount or None, counter's name)."""
+        ...
+
+    def cold(self) -> str:
+        """Return "" when eviction makes this mount cold, else the reason why it cannot be."""
+        ...
+
+
+# -- the value a backend file ends with ------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend(Generic[T]):
+    """``make``: the constructor; ``requires``: modules that must be importable for it to run."""
+
+    make: Callable[..., T]
+    summary: str
+    requires: Tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class FormatBackend(Backend[Format]):
+    """``contents``: ``jpeg`` (encoded) and, where it can hold pixels, ``raw``."""
+
+    contents: FrozenSet[str] = frozenset({"jpeg"})
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderBackend(Backend[Any]):
+    """``make(request, **options) -> Loader``.
+
+    ``stages``: rungs that can run alone.  ``no_stage``: why one cannot.  ``formats``: stored forms
+    it takes (None: any).  ``native``: those it reads with its own reader.
+    """
+
+    stages: FrozenSet[str] = frozenset({"read", "decode", "load"})
+    no_stage: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    formats: Optional[FrozenSet[str]] = None
+    native: FrozenSet[str] = frozenset()
+    orders: Optional[FrozenSet[str]] = None  # None: any; else the orders it can follow
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainerBackend(Backend[Any]):
+    """``make(batch=..., **options) -> Trainer``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RuntimeBackend(Backend[Runtime]):
+    """A runtime."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LauncherBackend(Backend[Launcher]):
+    """A launcher."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FilesystemBackend(Backend[Filesystem]):
+    """``fstypes``: names in /proc/self/mountinfo that this file knows (empty: the fallback)."""
+
+    fstypes: FrozenSet[str] = frozenset()

@@ -1,0 +1,89 @@
+"""name -> backend.  A backend is a file in its axis's folder; the file's stem is its name.
+
+``IOBENCH_PLUGINS`` names a folder with the same six subfolders: files there join their axis.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Dict, List
+
+from iobench.errors import BackendUnavailable, SpecError
+
+AXES = ("formats", "loaders", "trainers", "runtimes", "launchers", "filesystems")
+
+#: The four short names of pipelines.
+ALIASES = {
+    "lmdb": "torch:lmdb",
+    "hdf5": "torch:hdf5",
+    "jpeg": "torch:jpeg",
+    "dali": "dali:jpeg",
+}
+
+
+def _package(axis: str) -> ModuleType:
+    package = importlib.import_module(f"iobench.{axis}")
+    plugins = os.environ.get("IOBENCH_PLUGINS")
+    if plugins:
+        folder = str(Path(plugins, axis))
+        if folder not in package.__path__:
+            package.__path__.append(folder)
+    return package
+
+
+def names(axis: str) -> List[str]:
+    """Return the members of an axis, sorted."""
+    return sorted(m.name for m in pkgutil.iter_modules(_package(axis).__path__))
+
+
+def load(axis: str, name: str) -> Any:
+    """Return the ``BACKEND`` value of ``name``.
+
+    Raises SpecError for an unknown name, with the valid ones.  Loading imports no framework:
+    backends import theirs inside functions.
+    """
+    known = names(axis)
+    if name not in known:
+        raise SpecError(f"unknown {axis[:-1]} {name!r}; there are: {', '.join(known)}")
+    return importlib.import_module(f"iobench.{axis}.{name}").BACKEND
+
+
+def unavailable(axis: str, name: str) -> str:
+    """Return why ``name`` cannot run on this machine, with the remedy; "" when it can."""
+    backend = load(axis, name)
+    missing = [m for m in backend.requires if not _importable(m)]
+    if missing:
+        return f"needs {', '.join(missing)}: run `make setup`, or install it into this Python"
+    if axis in ("runtimes", "launchers"):
+        return str(backend.make().available())
+    return ""
+
+
+def require(axis: str, name: str) -> Any:
+    """Return the backend, or raise BackendUnavailable with the reason."""
+    reason = unavailable(axis, name)
+    if reason:
+        raise BackendUnavailable(f"{axis[:-1]} {name!r} cannot run here: {reason}")
+    return load(axis, name)
+
+
+def table(axis: str) -> Dict[str, str]:
+    """Return name -> summary, with the reason appended where a member cannot run here."""
+    rows = {}
+    for name in names(axis):
+        reason = unavailable(axis, name)
+        summary = load(axis, name).summary
+        rows[name] = f"{summary} (unavailable here: {reason})" if reason else summary
+    return rows
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,1 @@
+"""Terminal, HTML and CSV views of one analysed suite."""

@@ -1,0 +1,1 @@
+"""One file a member: where a worker runs."""

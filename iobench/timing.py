@@ -1,0 +1,112 @@
+"""The one clock and the one measured loop."""
+
+from __future__ import annotations
+
+from array import array
+from time import perf_counter
+from typing import Any, Callable, Iterator, List, NamedTuple
+
+from iobench.model import Batch, Steps
+from iobench.protocols import Trainer
+
+#: Monotonic seconds.  Nothing else in iobench reads a clock.
+clock = perf_counter
+
+
+class Measured(NamedTuple):
+    """What the loop saw: clock readings, and the id array of every batch (not copied)."""
+
+    steps: Steps
+    ids: List[Any]
+
+
+def measure(
+    batches: Iterator[Batch], trainer: Trainer, *, warmup: int, clock: Callable[[], float] = clock
+) -> Measured:
+    """Run every batch through the trainer and record three clock readings a step.
+
+    Nothing is logged, printed, allocated by the step or written in here; the cost is two
+    ``perf_counter`` calls and five appends a step.  ``warmup`` steps are recorded and marked.
+    """
+    request, ready, done = array("d"), array("d"), array("d")
+    ids: List[Any] = []
+    nbytes = array("q")
+    step = trainer.step
+    start = now = clock()
+    for batch in batches:
+        request.append(now)
+        ready.append(clock())
+        step(batch)
+        ids.append(batch.ids)
+        nbytes.append(batch.nbytes)
+        now = clock()
+        done.append(now)
+    trainer.sync()
+    if done:
+        done[-1] = clock()
+    return Measured(
+        Steps(
+            request_s=[t - start for t in request],
+            ready_s=[t - start for t in ready],
+            done_s=[t - start for t in done],
+            samples=[len(i) for i in ids],
+            bytes=list(nbytes),
+            warmup=warmup,
+        ),
+        ids,
+    )
+
+
+class Window(NamedTuple):
+    """One rank's measured window: everything after the warm-up, same steps in every figure.
+
+    ``wall_s`` runs from the end of the last warm-up step to the end of the last step, so it
+    starts long after the queue was empty and holds exactly ``samples`` samples of work.
+    """
+
+    steps: int
+    samples: int
+    bytes: int
+    wall_s: float
+    wait_s: float
+    compute_s: float
+
+    @property
+    def seconds_per_sample(self) -> float:
+        return self.wall_s / self.samples
+
+
+def window(steps: Steps) -> Window:
+    """Return the measured window of ``steps``.
+
+    Raises ValueError when no step is left after the warm-up.
+    """
+    k = steps.warmup
+    if len(steps.done_s) <= k:
+        raise ValueError(f"{len(steps.done_s)} steps, all of them warm-up")
+    start = steps.done_s[k - 1] if k else 0.0
+    return Window(
+        steps=len(steps.done_s) - k,
+        samples=sum(steps.samples[k:]),
+        bytes=sum(steps.bytes[k:]),
+        wall_s=steps.done_s[-1] - start,
+        wait_s=sum(b - a for a, b in zip(steps.request_s[k:], steps.ready_s[k:])),
+        compute_s=sum(c - b for b, c in zip(steps.ready_s[k:], steps.done_s[k:])),
+    )
+
+
+def warmup_steps(*, queue_batches: int, workers: int, steps: int) -> int:
+    """Return how many steps to discard: the queue's depth, rounded up so that the rest is whole
+    rounds of the workers (a round-robin loader delivers in bursts of ``workers`` batches).
+
+    A queue that starts empty and is discarded once is near empty for the rest where the loader
+    is the slower side and full where the trainer is, so what crosses the window's edges cancels.
+    At most a quarter of the steps is given up.
+    """
+    whole = max(workers, 1)
+    if steps < 4 * whole:
+        return min(1, steps - 1)
+    k = max(queue_batches, 1)
+    k += (steps - k) % whole
+    limit = steps // 4
+    return k if k <= limit else limit - (limit - steps) % whole
