@@ -17,7 +17,7 @@ Scalar = Union[str, int, float, bool, None]
 Options = Mapping[str, Scalar]
 
 STAGES = ("ceiling", "read", "decode", "load", "compute", "train")
-#: Ran beside the ladder: ``probe`` gives the shares of a sample's time, ``digest`` is the untimed twin.
+#: Beside the ladder: ``probe`` gives the shares of a sample's time, ``digest`` is the untimed twin.
 SIDE_STAGES = ("probe", "digest")
 
 VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"

@@ -53,7 +53,7 @@ class Reader(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> Tuple[Any, int]:
-        """Return (data, label) of sample ``index``: data is a bytes-like JPEG, or (h, w, 3) uint8."""
+        """Return (data, label): data is a bytes-like JPEG, or (h, w, 3) uint8."""
         ...
 
     def extents(self, index: int) -> Sequence[Extent]:

@@ -73,6 +73,7 @@ class Window(NamedTuple):
 
     @property
     def seconds_per_sample(self) -> float:
+        """Seconds of wall time a sample."""
         return self.wall_s / self.samples
 
 
