@@ -1,0 +1,159 @@
+"""What this machine can do, asked by tests: ``need("dali")``.
+
+A test that needs something a machine may lack calls ``need`` first. It is then skipped, with the
+reason, where the thing is absent; but it FAILS where the environment variable ``IOBENCH_REQUIRE``
+names the capability (comma separated; ``all`` names every one), so that a machine which is known
+to have it cannot lose a test silently. `.ci/run` sets that variable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Callable, Dict, List
+
+import pytest
+
+#: name -> the reasons tests were skipped for its absence (read by the terminal summary)
+SKIPPED: Dict[str, List[str]] = {}
+
+_CACHESTAT = 451  # the same number on every 64-bit architecture
+_ANSWERS: Dict[str, str] = {}
+
+
+def need(name: str) -> None:
+    """Skip the calling test unless this machine has ``name``; fail where it is required."""
+    reason = missing(name)
+    if not reason:
+        return
+    if required(name):
+        pytest.fail(f"{name} is named in IOBENCH_REQUIRE, but: {reason}", pytrace=False)
+    SKIPPED.setdefault(name, []).append(reason)
+    pytest.skip(f"needs {name}: {reason}")
+
+
+def missing(name: str) -> str:
+    """Return why the capability is absent, "" when it is there. KeyError for an unknown name."""
+    if name not in CAPABILITIES:
+        raise KeyError(f"no capability {name!r}; there are: {', '.join(sorted(CAPABILITIES))}")
+    if name not in _ANSWERS:
+        _ANSWERS[name] = CAPABILITIES[name]()
+    return _ANSWERS[name]
+
+
+def required(name: str) -> bool:
+    """Return whether the environment says that this machine must have the capability."""
+    listed = {part.strip() for part in os.environ.get("IOBENCH_REQUIRE", "").split(",")}
+    return name in listed or "all" in listed
+
+
+def unknown_requirements() -> List[str]:
+    """Return names in IOBENCH_REQUIRE that no test could ever ask for."""
+    listed = {part.strip() for part in os.environ.get("IOBENCH_REQUIRE", "").split(",")}
+    return sorted(listed - set(CAPABILITIES) - {"", "all"})
+
+
+def _root() -> str:
+    return "" if os.geteuid() == 0 else "not root"
+
+
+def _program(*names: str) -> Callable[[], str]:
+    def check() -> str:
+        absent = [name for name in names if shutil.which(name) is None]
+        return f"no program {', '.join(absent)} on PATH" if absent else ""
+
+    return check
+
+
+def _module(*names: str) -> Callable[[], str]:
+    def check() -> str:
+        absent = [name for name in names if not _importable(name)]
+        return f"no module {', '.join(absent)}" if absent else ""
+
+    return check
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _loop() -> str:
+    """Attach a loop device to a small file, and detach it again."""
+    if _root():
+        return "loop devices need root"
+    if shutil.which("losetup") is None or shutil.which("mkfs.ext4") is None:
+        return "no losetup or mkfs.ext4"
+    with tempfile.NamedTemporaryFile() as image:
+        os.truncate(image.name, 1 << 20)
+        attach = ["losetup", "--find", "--show", image.name]
+        done = subprocess.run(attach, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"losetup: {done.stderr.strip()}"
+        subprocess.run(["losetup", "--detach", done.stdout.strip()], check=True)
+    return ""
+
+
+def _blkio() -> str:
+    """The cgroup v1 throttle: the one that slows a device below the page cache exactly."""
+    knob = Path("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device")
+    if not knob.exists():
+        return f"no {knob} (cgroup v1 blkio throttling)"
+    return "" if os.access(knob.parent, os.W_OK) else f"{knob.parent} is not writable"
+
+
+def _chromium() -> str:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        return "no program chromium on PATH"
+    if shutil.which("chromedriver") is None:
+        return "no program chromedriver on PATH (Debian: chromium-driver)"
+    return _module("selenium")()
+
+
+def _cachestat() -> str:
+    """Ask cachestat(2) about a file of our own (Linux 6.5; ENOSYS under some seccomp filters)."""
+    if platform.machine() not in ("x86_64", "aarch64"):
+        return f"syscall number unknown on {platform.machine()}"
+    libc = ctypes.CDLL(None, use_errno=True)
+    span = (ctypes.c_uint64 * 2)(0, 0)
+    answer = (ctypes.c_uint64 * 5)()
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x")
+        file.flush()
+        failed = libc.syscall(_CACHESTAT, file.fileno(), span, answer, 0)
+    return f"cachestat: {os.strerror(ctypes.get_errno())}" if failed else ""
+
+
+def _cuda() -> str:
+    return "" if Path("/dev/nvidiactl").exists() else "no /dev/nvidiactl"
+
+
+#: name -> a function that returns "" or why it is absent. Add a line for a new capability.
+CAPABILITIES: Dict[str, Callable[[], str]] = {
+    "root": _root,
+    "loop": _loop,
+    "blkio": _blkio,
+    "fio": _program("fio"),
+    "chromium": _chromium,
+    "strace": _program("strace"),
+    "git": _program("git"),
+    "make": _program("make"),
+    "gcc": _program("gcc"),
+    "mpirun": _program("mpirun"),
+    "dali": _module("nvidia.dali"),
+    "torch": _module("torch"),
+    "lmdb": _module("lmdb"),
+    "hdf5": _module("h5py"),
+    "sklearn": _module("sklearn"),
+    "cachestat": _cachestat,
+    "cuda": _cuda,
+}

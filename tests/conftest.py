@@ -1,0 +1,25 @@
+"""Shared by all tests: the count of what this machine could not test, said at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import capabilities
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = capabilities.unknown_requirements()
+    if unknown:
+        raise pytest.UsageError(f"IOBENCH_REQUIRE names no capability: {', '.join(unknown)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each capability whose absence skipped tests, and how many."""
+    skipped = capabilities.SKIPPED
+    total = sum(len(reasons) for reasons in skipped.values())
+    names = ", ".join(f"{name} ({len(reasons)})" for name, reasons in sorted(skipped.items()))
+    terminalreporter.write_line(
+        f"capabilities: {total} tests skipped: {names}"
+        if total
+        else "capabilities: no test skipped for want of one"
+    )
