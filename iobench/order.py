@@ -1,0 +1,91 @@
+"""Which samples one rank reads in one epoch, and in what order."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from iobench.errors import SpecError
+
+_SUBSET, _SHUFFLE = 1, 2
+
+
+def check_order(order: str) -> int:
+    """Return the shuffle window that ``order`` asks for: 0 stored, -1 whole epoch, else N.
+
+    Raises SpecError when it is none of ``stored``, ``shuffled``, ``window:N`` (N at least 2).
+    """
+    if order == "stored":
+        return 0
+    if order == "shuffled":
+        return -1
+    match = re.fullmatch(r"window:([0-9]{1,9})", order)
+    if match and int(match[1]) >= 2:
+        return int(match[1])
+    raise SpecError(
+        f"order {order!r} is not possible; allowed: stored, shuffled, window:N (N at least 2)"
+    )
+
+
+def subset(n: int, limit: int, *, seed: int) -> np.ndarray:
+    """Return ``limit`` of ``n`` sample ids, ascending (all of them when ``limit`` is 0 or more).
+
+    Depends on the seed alone: the same samples for every order, epoch, rank and pipeline.
+    """
+    if limit <= 0 or limit >= n:
+        return np.arange(n, dtype=np.int64)
+    chosen = np.random.default_rng([_SUBSET, seed]).permutation(n)[:limit]
+    return np.sort(chosen).astype(np.int64)
+
+
+def sample_order(
+    n: int,
+    order: str,
+    *,
+    seed: int,
+    epoch: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    batch: int = 64,
+    limit: int = 0,
+) -> np.ndarray:
+    """Return the ids (int64) that ``rank`` reads in ``epoch``, whole batches only.
+
+    First the subset is chosen (``limit`` of ``n``, by the seed alone) and cut to whole batches on
+    every rank, so that its multiset is the same whatever the order and the epoch; then it is
+    ordered; then rank r takes every ``world_size``-th id from r on (as Caffe and
+    DistributedSampler share a list).  ``window:N`` is a shuffle buffer of N over the stored order.
+
+    Raises SpecError when a rank would get no whole batch, or for an impossible order.
+    """
+    window = check_order(order)
+    if not 0 <= rank < world_size:
+        raise SpecError(f"rank {rank} is not within a world of {world_size}")
+    total = n if limit <= 0 else min(limit, n)
+    whole = total // (batch * world_size) * (batch * world_size)
+    if whole == 0:
+        raise SpecError(
+            f"{total} samples are no whole batch of {batch} on {world_size} rank(s): "
+            "use a smaller batch or more samples"
+        )
+    # all of them: the stored order's tail goes; fewer: a smaller draw
+    ids = np.arange(whole, dtype=np.int64) if total == n else subset(n, whole, seed=seed)
+    if window:
+        random = np.random.default_rng([_SHUFFLE, seed, epoch])
+        ids = random.permutation(ids) if window < 0 else _windowed(ids, window, random)
+    return np.ascontiguousarray(ids[rank::world_size])
+
+
+def _windowed(ids: np.ndarray, window: int, random: np.random.Generator) -> np.ndarray:
+    """Pass ``ids`` through a shuffle buffer: emit a random slot, refill it with the next id."""
+    count = len(ids)
+    held = min(window, count)
+    buffer = ids[:held].copy()
+    out = np.empty_like(ids)
+    slots = random.integers(0, held, size=count - held)
+    for i, slot in enumerate(slots):
+        out[i] = buffer[slot]
+        buffer[slot] = ids[held + i]
+    out[count - held :] = random.permutation(buffer)
+    return out
