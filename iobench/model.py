@@ -73,8 +73,12 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One cell of the matrix: what is measured, without the stage and the cache state."""
+    """One cell of the matrix: what is measured, without the stage and the cache state.
 
+    ``label`` names it in a suite: the pipeline, and what else tells it from the other cases.
+    """
+
+    label: str = ""
     format: str = "jpeg"
     loader: str = "torch"
     trainer: str = "emulated"
@@ -128,7 +132,10 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Contrast:
-    """Two arms compared by paired blocks; ratio = seconds per sample, ``arm`` / ``base``."""
+    """Two cases compared by paired blocks; ratio = seconds per sample, ``arm`` / ``base``.
+
+    ``arm`` and ``base`` are case labels; a trial's ``arm`` is the label of its own case.
+    """
 
     id: str
     arm: str

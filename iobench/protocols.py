@@ -225,9 +225,15 @@ class Backend(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class FormatBackend(Backend[Format]):
-    """``contents``: ``jpeg`` (encoded) and, where it can hold pixels, ``raw``."""
+    """``contents``: ``jpeg`` (encoded) and, where it can hold pixels, ``raw``.
+
+    ``fileless``: nothing on disk, so no cache state and no ceiling.
+    ``mapped``: reads go through mmap (the ceiling then uses fio's mmap engine).
+    """
 
     contents: FrozenSet[str] = frozenset({"jpeg"})
+    fileless: bool = False
+    mapped: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,12 +248,20 @@ class LoaderBackend(Backend[Any]):
     no_stage: Mapping[str, str] = dataclasses.field(default_factory=dict)
     formats: Optional[FrozenSet[str]] = None
     native: FrozenSet[str] = frozenset()
-    orders: Optional[FrozenSet[str]] = None  # None: any; else the orders it can follow
+    #: Stored form -> the orders it can follow there; a form that is not named follows any.
+    orders: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
+    #: Serial probe: (request, samples) -> {"read_s": [...], "decode_s": [...], "transform_s": [...]}
+    probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainerBackend(Backend[Any]):
-    """``make(batch=..., **options) -> Trainer``."""
+    """``make(*, batch, **options) -> Trainer``.
+
+    ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
+    """
+
+    step_s: Callable[[int, Mapping[str, Scalar]], float] = lambda batch, options: 0.0
 
 
 @dataclasses.dataclass(frozen=True)

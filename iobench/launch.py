@@ -1,0 +1,309 @@
+"""One trial from the driver's side: start it, set and prove the cache state, release, judge.
+
+The driver never imports what it measures.  The worker imports its libraries first and says
+``ready``; only then is the page cache controlled and proven, so the proof is milliseconds old when
+the clock starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from iobench import ceiling, pagecache, registry
+from iobench.dataset import form_root
+from iobench.errors import BackendUnavailable, CacheStateError, TrialFailed
+from iobench.model import (
+    FAILED,
+    INVALID,
+    VALID,
+    CacheProof,
+    Dataset,
+    Extent,
+    RankResult,
+    Record,
+    Task,
+    Trial,
+    to_json,
+)
+from iobench.mounts import describe_mount, filesystem_for
+from iobench.timing import clock
+
+_RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
+_POLL_S = 0.002
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What every trial of a suite shares.
+
+    ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it).
+    """
+
+    limit_s: float = 120.0
+    compute_s: float = 6.0
+    allow_drop_caches: bool = False
+    decode_delay_s: float = 0.0
+    enter: Sequence[str] = ()
+
+
+def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) -> Record:
+    """Run one attempt and return its record; a trial that fails is a record too.
+
+    Raises only what stops a whole suite: KeyboardInterrupt, and IobenchErrors about the results.
+    """
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    begun = clock()
+    files = _files(trial, dataset)
+    _, filesystem = filesystem_for(Path(dataset.root))
+    proof = CacheProof()
+    ranks: tuple[RankResult, ...] = ()
+    ceiling_result: Mapping[str, Any] = {}
+    status, reasons = VALID, ()
+    notes: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
+        work = Path(folder)
+        try:
+            with _worker(trial, dataset, work, settings) as worker:
+                worker.wait_ready()
+                if trial.stage != "ceiling":
+                    proof = _prepare(trial, dataset, files, settings)
+                mount_before = dict(filesystem.counters(Path(dataset.root)))
+                worker.release()
+                ranks = worker.results()
+                mount_after = filesystem.counters(Path(dataset.root))
+            if trial.stage == "ceiling":
+                proof, ceiling_result = _ceiling(trial, dataset, work, files, settings)
+                mount_after = filesystem.counters(Path(dataset.root))
+            notes["mount_bytes"] = {k: mount_after[k] - v for k, v in mount_before.items()}
+            proof = _after(trial, proof, files, ranks, filesystem)
+            status, reasons = _judge(trial, proof, ranks, ceiling_result)
+        except CacheStateError as error:
+            status, reasons = INVALID, (str(error),)
+        except (TrialFailed, BackendUnavailable) as error:
+            status, reasons = FAILED, (str(error),)
+    return Record(
+        trial=trial,
+        attempt=attempt,
+        status=status,
+        reasons=tuple(reasons),
+        started=started,
+        wall_s=clock() - begun,
+        cache=proof,
+        ranks=ranks,
+        ceiling=ceiling_result,
+        mount=describe_mount(Path(dataset.root)),
+        notes=notes,
+    )
+
+
+def _files(trial: Trial, dataset: Dataset) -> list[Path]:
+    case = trial.case
+    form = registry.load("formats", case.format).make(**case.format_options)
+    files: list[Path] = form.files(dataset, form_root(dataset, case.stored_form))
+    return files
+
+
+def _prepare(
+    trial: Trial, dataset: Dataset, files: Sequence[Path], settings: Settings
+) -> CacheProof:
+    """Bring the files into the trial's cache state and measure what was reached."""
+    if trial.cache == "-" or not files:
+        return CacheProof()
+    label = trial.cache
+    if trial.cache == "cold":
+        pagecache.evict(files)
+        label = "data-cold"
+        if settings.allow_drop_caches:
+            pagecache.drop_caches(allowed=True)
+            label = "client-cold"
+    elif trial.cache == "warm":
+        pagecache.check_warmable(sum(f.stat().st_size for f in files))
+        if pagecache.residency(files).fraction < 1.0:
+            pagecache.warm(files)
+    else:
+        label = "fraction"
+        case = trial.case
+        reader = (
+            registry.load("formats", case.format)
+            .make(**case.format_options)
+            .open(dataset, form_root(dataset, case.stored_form))
+        )
+        extents = [reader.extents(i) for i in range(len(reader))]
+        reader.close()
+        pagecache.set_fraction(extents, float(trial.cache), case.seed)
+    found = pagecache.residency(files)
+    return CacheProof(label=label, method=found.method, resident_before=found.fraction)
+
+
+def _ceiling(
+    trial: Trial, dataset: Dataset, work: Path, files: Sequence[Path], settings: Settings
+) -> tuple[CacheProof, Mapping[str, Any]]:
+    """Read the same extents in the same order with fio."""
+    case = trial.case
+    rows = json.loads((work / "result.extents.json").read_text())
+    extents = [[Extent(*e) for e in row] for row in rows]
+    proof = _prepare(trial, dataset, files, settings)
+    result = ceiling.run(
+        ceiling.plan(extents, jobs=max(case.workers, 1), batch=case.batch),
+        work=work,
+        mapped=registry.load("formats", case.format).mapped,
+        limit_s=settings.limit_s,
+        enter=settings.enter,
+    )
+    return proof, to_json(result)
+
+
+def _after(
+    trial: Trial,
+    proof: CacheProof,
+    files: Sequence[Path],
+    ranks: Sequence[RankResult],
+    filesystem: Any,
+) -> CacheProof:
+    if trial.cache == "-" or not files:
+        return proof
+    counted = [filesystem.storage_bytes(r.io) for r in ranks]
+    storage = [n for n, _ in counted]
+    return dataclasses.replace(
+        proof,
+        resident_after=pagecache.residency(files).fraction,
+        bytes_needed=sum(r.bytes_needed for r in ranks),
+        bytes_read=sum(r.io.rchar for r in ranks),
+        bytes_storage=None if None in storage else sum(n for n in storage if n is not None),
+        counter=counted[0][1] if counted else "",
+    )
+
+
+def _judge(
+    trial: Trial,
+    proof: CacheProof,
+    ranks: Sequence[RankResult],
+    ceiling_result: Mapping[str, Any],
+) -> tuple[str, tuple[str, ...]]:
+    errors = [r.error for r in ranks if r.error]
+    if errors:
+        return FAILED, tuple(e.splitlines()[-1] for e in errors)
+    if trial.stage == "ceiling":
+        reason = ceiling_result.get("invalid", "")
+        return (INVALID, (reason,)) if reason else (VALID, ())
+    if trial.stage == "digest":
+        wrong = sum(int(r.notes.get("wrong_digests", 0)) for r in ranks)
+        if wrong:
+            return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
+        return VALID, ()
+    if trial.stage in ("probe", "compute") or trial.cache == "-":
+        return VALID, ()
+    status, reasons = pagecache.judge(trial.cache, trial.stage, proof)
+    wanted = min(trial.case.samples or 1 << 62, 1 << 62)
+    seen = sum(sum(r.steps.samples) for r in ranks)
+    if not seen or seen > wanted:
+        return INVALID, (f"the loop saw {seen} samples",)
+    return status, tuple(reasons)
+
+
+class _Worker:
+    """A started worker: its process group, its folder and its deadline."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], work: Path, trial: Trial, limit_s: float
+    ) -> None:
+        self._process, self._work, self._trial = process, work, trial
+        self._world_size = trial.case.world_size
+        self._deadline = clock() + limit_s
+        self._limit_s = limit_s
+
+    def wait_ready(self) -> None:
+        """Wait until every rank has imported its libraries."""
+        for rank in range(self._world_size):
+            self._wait(lambda rank=rank: (self._work / f"ready.{rank}").exists())
+
+    def release(self) -> None:
+        """Let the ranks begin."""
+        (self._work / "go").touch()
+
+    def results(self) -> tuple[RankResult, ...]:
+        """Wait for the end and return each rank's result."""
+        self._wait(lambda: False)
+        results = []
+        for rank in range(self._world_size):
+            path = self._work / f"result.{rank}.json"
+            if not path.exists():
+                raise TrialFailed(self._why())
+            results.append(_RANK.validate_python(json.loads(path.read_text())))
+        return tuple(results)
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        """Return when ``done()`` or the process has ended; raise TrialFailed when time is up."""
+        import time
+
+        while not done():
+            if self._process.poll() is not None:
+                if not (self._work / "result.0.json").exists():
+                    raise TrialFailed(self._why())
+                return
+            if clock() > self._deadline:
+                raise TrialFailed(
+                    f"ran longer than limit_s = {self._limit_s:g}; raise it in the spec, or take "
+                    "fewer samples"
+                )
+            time.sleep(_POLL_S)
+
+    def _why(self) -> str:
+        code = self._process.returncode
+        text = (self._work / "stderr").read_text(errors="replace").strip().splitlines()
+        last = f": {text[-1]}" if text else ""
+        if code is not None and code < 0:
+            return f"worker killed by {signal.Signals(-code).name} (out of memory?){last}"
+        return f"worker ended with status {code} and no result{last}"
+
+
+@contextlib.contextmanager
+def _worker(trial: Trial, dataset: Dataset, work: Path, settings: Settings) -> Iterator[_Worker]:
+    """Start the trial's process; whatever happens, its whole group is gone afterwards."""
+    case = trial.case
+    task = Task(
+        trial=trial,
+        dataset=dataset,
+        handshake=str(work),
+        result=str(work / "result"),
+        seconds=settings.compute_s if trial.stage == "compute" else 0.0,
+        decode_delay_s=settings.decode_delay_s,
+    )
+    task_file = work / "task.json"
+    task_file.write_text(json.dumps(to_json(task)))
+    command = [sys.executable, "-m", "iobench.worker", str(task_file)]
+    env = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    runtime = registry.require("runtimes", case.runtime).make()
+    launcher = registry.require("launchers", case.launcher).make()
+    binds = [(Path(dataset.root), Path(dataset.root)), (work, work)]
+    argv = launcher.argv(
+        runtime.argv(command, image="", binds=binds, env=env), world_size=case.world_size
+    )
+    with open(work / "stderr", "wb") as stderr:
+        process = subprocess.Popen(
+            [*settings.enter, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+    try:
+        yield _Worker(process, work, trial, settings.limit_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,248 @@
+"""Runs a plan: one trial after the other, saved as it ends, resumable, interruptible.
+
+The flow of a suite::
+
+    prepare (dataset, forms) -> ladder -> choose bases -> paired blocks -> finish
+
+A pair is repeated only by a rule that is stated here, before any trial: when an arm is INVALID, when
+rivals on the machine used more than 3 % of a trial's wall time in CPU (at least 0.1 s), or when
+the hypervisor stole more than 1 %; at most ``max_repeated_pairs`` a contrast.  Both results are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import iobench
+from iobench import plan as planning
+from iobench import registry, timing
+from iobench.dataset import form_root
+from iobench.launch import Settings, run_trial
+from iobench.model import EXPLORATORY, INVALID, VALID, Case, Contrast, Dataset, Plan, Record, Trial
+from iobench.pagecache import evict, warm
+from iobench.spec import Spec, expand, seconds
+from iobench.store import Store
+
+FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
+#: A verdict needs this many pairs; fewer than six can reach no p < 0.05 (METHOD section 4).
+MIN_PAIRS = 6
+
+#: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
+Watch = Callable[[int, int, float, Trial | None], None]
+
+
+def make_plan(spec: Spec, dataset: Dataset, budget_s: float, created: str) -> Plan:
+    """Return phase 1 of a suite: every case on the dataset's mount, and the ladder's trials."""
+    cases = tuple(dataclasses.replace(c, location=dataset.root) for c in expand(spec))
+    return Plan(
+        name=spec.name,
+        created=created,
+        seed=spec.seed,
+        budget_s=budget_s,
+        dataset=dataset,
+        cases=cases,
+        trials=tuple(planning.ladder(spec, cases, dataset.samples)),
+        spec=spec.model_dump(mode="json"),
+        version=iobench.__version__,
+    )
+
+
+def estimate_s(spec: Spec, plan: Plan) -> float:
+    """Return a first guess of the whole suite's seconds, contrasts included."""
+    ladder = sum(planning.guess_s(t, spec.compute_s) for t in plan.trials)
+    contrasts = planning.contrasts(spec, plan.cases, {})
+    wanted = _wanted_pairs(spec, contrasts)
+    trials = planning.blocks(contrasts, plan.cases, wanted, seed=plan.seed, start=1)
+    return min(
+        max(plan.budget_s, ladder),
+        ladder + sum(planning.guess_s(t, spec.compute_s) for t in trials),
+    )
+
+
+class Suite:
+    """A suite under way in its folder."""
+
+    def __init__(self, store: Store, spec: Spec, settings: Settings, watch: Watch) -> None:
+        self.store, self.spec, self.settings, self._watch = store, spec, settings, watch
+        self.plan = store.plan()
+        self._records = store.done()
+        self._costs: dict[tuple[str, str, str], list[float]] = {}
+        for record in self._records.values():
+            self._note_cost(record)
+        self._begun = timing.clock()
+
+    def run(self) -> None:
+        """Run everything that has no usable record yet."""
+        if len(self._records) < len(self.plan.trials):
+            self._discard_cold_pass()
+        self._run(self.plan.trials)
+        if self.plan.phase == 1:
+            self._plan_contrasts()
+        self._run(self.plan.trials)
+        self._watch(len(self._records), len(self.plan.trials), 0.0, None)
+
+    def _run(self, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            if trial.id in self._records:
+                continue
+            record = self._attempt(trial)
+            if trial.contrast and self._last_of_block(trial):
+                self._repeat_if_disturbed(trial, record)
+
+    def _attempt(self, trial: Trial) -> Record:
+        self._watch(len(self._records), len(self.plan.trials), self.left_s(), trial)
+        attempt = self.store.start(trial.id)
+        record = run_trial(trial, self.plan.dataset, attempt, self.settings)
+        self.store.save(record)
+        if record.status in (VALID, EXPLORATORY):
+            self._records[trial.id] = record
+        self._note_cost(record)
+        return record
+
+    def left_s(self) -> float:
+        """Return the expected seconds of what is still to do."""
+        left = sum(self._cost(t) for t in self.plan.trials if t.id not in self._records)
+        if self.plan.phase == 1:
+            found = planning.contrasts(self.spec, self.plan.cases, {})
+            wanted = _wanted_pairs(self.spec, found)
+            blocks = planning.blocks(found, self.plan.cases, wanted, seed=0, start=1)
+            room = self.plan.budget_s - (timing.clock() - self._begun) - left
+            left += max(0.0, min(room, sum(self._cost(t) for t in blocks)))
+        return left
+
+    def _note_cost(self, record: Record) -> None:
+        trial = record.trial
+        key = (trial.case.label, trial.stage, trial.cache)
+        self._costs.setdefault(key, []).append(record.wall_s)
+
+    def _cost(self, trial: Trial) -> float:
+        known = self._costs.get((trial.case.label, trial.stage, trial.cache))
+        return median(known) if known else planning.guess_s(trial, self.spec.compute_s)
+
+    def _discard_cold_pass(self) -> None:
+        """Read every stored form once from cold: the first pass after writing is not like others."""
+        for root in {
+            form_root(self.plan.dataset, c.stored_form): c for c in self.plan.cases
+        }.items():
+            folder, case = root
+            form = registry.load("formats", case.format).make(**case.format_options)
+            files: list[Path] = form.files(self.plan.dataset, folder)
+            if files:
+                evict(files)
+                warm(files)
+
+    # -- phase 2 -----------------------------------------------------------------------------
+
+    def _plan_contrasts(self) -> None:
+        contrasts = planning.contrasts(self.spec, self.plan.cases, self._fastest())
+        trials = planning.blocks(
+            contrasts,
+            self.plan.cases,
+            self._pairs(contrasts),
+            seed=self.plan.seed,
+            start=len(self.plan.trials) + 1,
+        )
+        self.plan = dataclasses.replace(
+            self.plan,
+            trials=(*self.plan.trials, *trials),
+            contrasts=tuple(contrasts),
+            phase=2,
+        )
+        self.store.save_plan(self.plan)
+
+    def _fastest(self) -> dict[tuple[str, str], list[str]]:
+        """Return (stage, cache) -> case labels, fastest first, by the ladder's medians."""
+        rates: dict[tuple[str, str], dict[str, list[float]]] = {}
+        for record in self._records.values():
+            trial = record.trial
+            if not trial.contrast and record.ranks and record.ranks[0].steps.done_s:
+                slowest = max(
+                    timing.window(r.steps).seconds_per_sample / len(record.ranks)
+                    for r in record.ranks
+                )
+                by_label = rates.setdefault((trial.stage, trial.cache), {})
+                by_label.setdefault(trial.case.label, []).append(slowest)
+        return {key: sorted(d, key=lambda la: median(d[la])) for key, d in rates.items()}
+
+    def _pairs(self, contrasts: Sequence[Contrast]) -> dict[str, int]:
+        """Return how many pairs each contrast gets: the spec's, or as many as the budget buys.
+
+        Decided once, before the first pair: nobody looks at results and then adds more.
+        """
+        wanted = _wanted_pairs(self.spec, contrasts)
+        room = self.plan.budget_s - (timing.clock() - self._begun)
+        one_each = planning.blocks(
+            contrasts, self.plan.cases, dict.fromkeys(wanted, 1), seed=0, start=1
+        )
+        round_s = sum(self._cost(t) for t in one_each)
+        if not round_s:
+            return wanted
+        fit = int(room // round_s)
+        if self.plan.budget_s > seconds(self.spec.budget):
+            return {c: max(n, fit - fit % 2) for c, n in wanted.items()}
+        return {c: max(MIN_PAIRS, min(n, fit)) if n >= MIN_PAIRS else n for c, n in wanted.items()}
+
+    def _last_of_block(self, trial: Trial) -> bool:
+        return trial.position == 1
+
+    def _repeat_if_disturbed(self, trial: Trial, last: Record) -> None:
+        """Append one more block when the stated rule says that this one was disturbed."""
+        if trial.repeat_of:
+            return
+        block = [
+            t
+            for t in self.plan.trials
+            if (t.contrast, t.block) == (trial.contrast, trial.block) and not t.repeat_of
+        ]
+        records = [last if t.id == trial.id else self._records.get(t.id) for t in block]
+        repeated = {
+            t.block for t in self.plan.trials if t.contrast == trial.contrast and t.repeat_of
+        }
+        if len(repeated) >= self.spec.max_repeated_pairs or not any(map(disturbed, records)):
+            return
+        contrast = next(c for c in self.plan.contrasts if c.id == trial.contrast)
+        number = 1 + max(t.block for t in self.plan.trials if t.contrast == trial.contrast)
+        again = planning.block_of(
+            contrast,
+            {c.label: c for c in self.plan.cases},
+            [t.case.label for t in block],
+            number,
+            repeat_of=str(trial.block),
+        )
+        again = planning.number(again, start=len(self.plan.trials) + 1)
+        self.plan = dataclasses.replace(self.plan, trials=(*self.plan.trials, *again))
+        self.store.save_plan(self.plan)
+        self._run(again)
+
+
+def disturbed(record: Record | None) -> str:
+    """Return why a trial's pair should be repeated, or "" when nothing disturbed it."""
+    if record is None:
+        return ""
+    if record.status == INVALID:
+        return record.reasons[0]
+    for rank in record.ranks:
+        io = rank.io
+        foreign = io.machine_busy_s - io.cpu_user_s - io.cpu_sys_s
+        if foreign > max(FOREIGN_SHARE * io.wall_s, FOREIGN_FLOOR_S):
+            return f"rivals used {foreign:.2f} s of CPU in {io.wall_s:.2f} s"
+        if io.machine_steal_s > max(STEAL_SHARE * io.wall_s, 0.02):
+            return f"the hypervisor stole {io.machine_steal_s:.2f} s in {io.wall_s:.2f} s"
+    return ""
+
+
+def _wanted_pairs(spec: Spec, contrasts: Sequence[Contrast]) -> dict[str, int]:
+    """Return contrast id -> pairs as the spec asks, matched by stage and margin."""
+    pairs = {(w.stage, str(c)): w.pairs for w in spec.contrasts for c in w.caches}
+    return {c.id: pairs[c.stage, c.cache] for c in contrasts}
+
+
+def missing_forms(cases: Sequence[Case], dataset: Dataset) -> list[Case]:
+    """Return one case for each stored form that the dataset does not have yet."""
+    from iobench.dataset import has_form
+
+    wanted = {c.stored_form: c for c in cases if not registry.load("formats", c.format).fileless}
+    return [c for form, c in wanted.items() if not has_form(dataset, form)]

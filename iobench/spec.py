@@ -1,0 +1,387 @@
+"""TOML -> cases: the only judge of what fits together.
+
+A spec is validated whole before anything runs.  Every error is one line with the key, the value
+and what is allowed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from iobench import codec, registry
+from iobench.errors import SpecError
+from iobench.model import STAGES, Case
+
+SPECS = Path(__file__).parent / "specs"
+#: Case fields that a user names by ``pipeline``.
+PIPELINE_FIELDS = ("loader", "format", "content")
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class DatasetSpec(_Strict):
+    """Which samples: a recipe of ``datasets/``; ``--data`` overrides it."""
+
+    recipe: str = "imagenet-like"
+    samples: int = pydantic.Field(1280, ge=1)
+    seed: int = 1
+
+
+class CaseSpec(_Strict):
+    """One case, or the defaults of all of them; unset keys fall through to the defaults."""
+
+    pipeline: str | None = None
+    content: Literal["jpeg", "raw"] | None = None
+    trainer: str | None = None
+    runtime: str | None = None
+    launcher: str | None = None
+    placement: Literal["bind"] | None = None
+    order: str | None = None
+    transform: str | None = None
+    batch: int | None = pydantic.Field(None, ge=1)
+    workers: int | None = pydantic.Field(None, ge=0)
+    prefetch: int | None = pydantic.Field(None, ge=1)
+    world_size: int | None = pydantic.Field(None, ge=1)
+    samples: int | None = pydantic.Field(None, ge=1)
+    loader_options: dict[str, Any] = {}
+    format_options: dict[str, Any] = {}
+    trainer_options: dict[str, Any] = {}
+
+
+class ExtraCase(CaseSpec):
+    """A case beside the matrix, with its own rungs and repeats."""
+
+    stages: tuple[str, ...] | None = None
+    repeats: int | None = pydantic.Field(None, ge=1)
+
+
+class LadderSpec(_Strict):
+    """The rungs every case of the matrix climbs."""
+
+    stages: tuple[str, ...] = STAGES
+    caches: tuple[str | float, ...] = ("cold", "warm")
+    repeats: int = pydantic.Field(3, ge=1)
+    probe: bool = True
+    digest: bool = True
+
+
+class ContrastSpec(_Strict):
+    """Paired blocks over one key: every other value of ``over`` against ``base``."""
+
+    over: str = "pipeline"
+    base: str | int | float = "fastest"
+    stage: Literal["read", "decode", "load", "train"] = "load"
+    caches: tuple[str | float, ...] = ("warm", "cold")
+    pairs: int = pydantic.Field(10, ge=1)
+    margin: float = pydantic.Field(0.03, gt=0, lt=1)
+    primary: bool = True
+
+
+class Spec(_Strict):
+    """A whole suite."""
+
+    name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    about: str = ""
+    seed: int = 1
+    budget: str = "15m"
+    limit_s: float = pydantic.Field(120.0, gt=0)
+    compute_s: float = pydantic.Field(6.0, gt=0)
+    max_repeated_pairs: int = pydantic.Field(2, ge=0)
+    allow_drop_caches: bool = False
+    dataset: DatasetSpec | None = DatasetSpec()
+    case: CaseSpec = CaseSpec()
+    matrix: dict[str, list[Any]] = {}
+    cases: tuple[ExtraCase, ...] = ()
+    ladder: LadderSpec = LadderSpec()
+    contrasts: tuple[ContrastSpec, ...] = ()
+
+
+def seconds(text: str) -> float:
+    """Return a duration such as ``90s``, ``15m``, ``4h`` or ``900`` in seconds.
+
+    Raises SpecError for anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(text))
+    if not match or float(match[1]) <= 0:
+        raise SpecError(f"budget {text!r} is no duration; write 90s, 15m or 4h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def shipped() -> dict[str, str]:
+    """Return name -> what it is for, of the specs that come with iobench."""
+    table = {}
+    for path in sorted(SPECS.glob("*.toml")):
+        table[path.stem] = str(tomllib.loads(path.read_text()).get("about", ""))
+    return table
+
+
+def load(name_or_path: str) -> Spec:
+    """Read and validate a spec: a file, or the name of a shipped one.
+
+    Raises SpecError: one line naming file, key, value and what is allowed.
+    """
+    path = Path(name_or_path)
+    if not path.suffix and not path.exists():
+        path = SPECS / f"{name_or_path}.toml"
+        if not path.exists():
+            raise SpecError(
+                f"no spec {name_or_path!r}: give a .toml file or one of: {', '.join(shipped())}"
+            )
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot read spec {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"spec {path} is no TOML: {error}") from error
+    return parse(document, where=str(path))
+
+
+def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
+    """Validate a spec already read from TOML, and every case it asks for."""
+    try:
+        spec = Spec.model_validate(document)
+    except pydantic.ValidationError as error:
+        raise SpecError(f"{where}: {_first_error(error)}") from None
+    try:
+        seconds(spec.budget)
+        expand(spec)
+        _check_ladder(spec)
+        _check_contrasts(spec)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+    return spec
+
+
+def expand(spec: Spec) -> tuple[Case, ...]:
+    """Return the matrix's cases, then the extra ones; labels are unique."""
+    unknown = sorted(set(spec.matrix) - set(CaseSpec.model_fields))
+    if unknown:
+        allowed = ", ".join(sorted(CaseSpec.model_fields))
+        raise SpecError(f"matrix: unknown key {unknown[0]!r}; allowed: {allowed}")
+    for key, values in spec.matrix.items():
+        if not values:
+            raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
+    keys = list(spec.matrix)
+    cells = [
+        dict(zip(keys, values, strict=True)) for values in itertools.product(*spec.matrix.values())
+    ]
+    made = [_case(spec, _cell(c), f"matrix {c}" if c else "case") for c in cells]
+    if spec.cases and not spec.matrix:
+        made = []
+    made += [_case(spec, extra, f"cases[{i}]") for i, extra in enumerate(spec.cases)]
+    if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
+        raise SpecError("two cases are equal; remove one, or change one of its keys")
+    return _label(made)
+
+
+def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
+    """Return label -> the ``[[cases]]`` entry it came from."""
+    tail = cases[len(cases) - len(spec.cases) :]
+    return {case.label: extra for case, extra in zip(tail, spec.cases, strict=True)}
+
+
+def pipeline(name: str) -> tuple[str, str, str]:
+    """Return (loader, format, content) of ``loader:format``, ``loader:format-raw`` or an alias."""
+    full = registry.ALIASES.get(name, name)
+    loader, colon, stored = full.partition(":")
+    if not colon:
+        raise SpecError(
+            f"unknown pipeline {name!r}; write loader:format, or one of {', '.join(registry.ALIASES)}"
+        )
+    form, dash, content = stored.partition("-")
+    registry.load("loaders", loader)
+    registry.load("formats", form)
+    if dash and content != "raw":
+        raise SpecError(f"pipeline {name!r}: content {content!r} is unknown; allowed: raw")
+    return loader, form, content or "jpeg"
+
+
+def _cell(values: dict[str, Any]) -> CaseSpec:
+    try:
+        return CaseSpec.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise SpecError(f"matrix.{_first_error(error)}") from None
+
+
+def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
+    fields: dict[str, Any] = {"seed": spec.seed}
+    for layer in (spec.case, overrides):
+        for key in layer.model_fields_set & set(CaseSpec.model_fields):
+            value = getattr(layer, key)
+            if key == "pipeline":
+                try:
+                    fields.update(zip(PIPELINE_FIELDS, pipeline(value), strict=True))
+                except SpecError as error:
+                    raise SpecError(f"{where}: {error}") from None
+            elif key == "trainer" and value != fields.get("trainer"):
+                fields.update(trainer=value, trainer_options={})
+            elif isinstance(value, dict):
+                fields[key] = {**fields.get(key, {}), **value}
+            elif value is not None:
+                fields[key] = value
+    for layer in (spec.case, overrides):  # after a change of trainer its own options count
+        if "trainer_options" in layer.model_fields_set and layer.trainer in (
+            None,
+            fields.get("trainer"),
+        ):
+            fields["trainer_options"] = {
+                **fields.get("trainer_options", {}),
+                **layer.trainer_options,
+            }
+    case = Case(**fields)
+    _check_case(case, where)
+    return case
+
+
+def _check_case(case: Case, where: str) -> None:
+    loader = registry.load("loaders", case.loader)
+    form = registry.load("formats", case.format)
+    trainer = registry.load("trainers", case.trainer)
+    registry.load("runtimes", case.runtime)
+    registry.load("launchers", case.launcher)
+    if loader.formats is not None and case.stored_form not in loader.formats:
+        allowed = ", ".join(sorted(loader.formats))
+        raise SpecError(
+            f"{where}: loader {case.loader!r} cannot read {case.stored_form!r}; it reads: {allowed}"
+        )
+    if case.content not in form.contents:
+        raise SpecError(f"{where}: format {case.format!r} cannot hold {case.content!r} samples")
+    kind = case.order.partition(":")[0]
+    if not re.fullmatch(r"stored|shuffled|window:[1-9]\d*", case.order):
+        raise SpecError(
+            f"{where}: order {case.order!r} is unknown; allowed: stored, shuffled, window:N"
+        )
+    orders = loader_orders(case)
+    if orders is not None and kind not in orders:
+        raise SpecError(
+            f"{where}: {case.pipeline} cannot follow order {case.order!r}; it follows: "
+            f"{', '.join(sorted(orders))}"
+        )
+    if case.transform not in codec.TRANSFORMS:
+        allowed = ", ".join(sorted(codec.TRANSFORMS))
+        raise SpecError(f"{where}: transform {case.transform!r} is unknown; allowed: {allowed}")
+    for axis, name, make, options in (
+        ("loader", case.loader, loader.make, case.loader_options),
+        ("format", case.format, form.make, case.format_options),
+        ("trainer", case.trainer, trainer.make, case.trainer_options),
+    ):
+        _check_options(f"{where}: {axis} {name}", make, options)
+
+
+def loader_orders(case: Case) -> frozenset[str] | None:
+    """Return the orders the case's loader can follow on its format (None: any)."""
+    orders: frozenset[str] | None = registry.load("loaders", case.loader).orders.get(
+        case.stored_form
+    )
+    return orders
+
+
+def _check_options(where: str, make: Any, options: Mapping[str, Any]) -> None:
+    parameters = {
+        name: p
+        for name, p in inspect.signature(make).parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    hints = typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    for key, value in options.items():
+        if key not in parameters:
+            allowed = ", ".join(sorted(parameters)) or "none"
+            raise SpecError(f"{where}: unknown option {key!r}; it takes: {allowed}")
+        try:
+            pydantic.TypeAdapter(hints.get(key, Any)).validate_python(value, strict=False)
+        except pydantic.ValidationError as error:
+            raise SpecError(f"{where}: option {_first_error(error, key)}") from None
+
+
+def _check_ladder(spec: Spec) -> None:
+    for where, stages in [("ladder.stages", spec.ladder.stages)] + [
+        (f"cases[{i}].stages", extra.stages or ()) for i, extra in enumerate(spec.cases)
+    ]:
+        for stage in stages:
+            if stage not in STAGES:
+                raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(STAGES)}")
+    for cache in spec.ladder.caches:
+        check_cache("ladder.caches", cache)
+
+
+def _check_contrasts(spec: Spec) -> None:
+    for i, contrast in enumerate(spec.contrasts):
+        if contrast.over != "pipeline" and contrast.over not in CaseSpec.model_fields:
+            allowed = ", ".join(sorted(CaseSpec.model_fields))
+            raise SpecError(
+                f"contrasts[{i}].over: unknown key {contrast.over!r}; allowed: {allowed}"
+            )
+        if contrast.base != "fastest" and contrast.over == "pipeline":
+            pipeline(str(contrast.base))
+        for cache in contrast.caches:
+            check_cache(f"contrasts[{i}].caches", cache)
+
+
+def check_cache(where: str, cache: str | float) -> str:
+    """Return a cache state as text: cold, warm, or a fraction strictly between 0 and 1."""
+    if cache in ("cold", "warm"):
+        return str(cache)
+    if isinstance(cache, float) and 0 < cache < 1:
+        return f"{cache:g}"
+    raise SpecError(
+        f"{where}: {cache!r} is unknown; allowed: cold, warm or a fraction such as 0.35"
+    )
+
+
+def _label(cases: Sequence[Case]) -> tuple[Case, ...]:
+    import dataclasses
+
+    names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
+    varying = [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
+    out = []
+    for case in cases:
+        same = [c for c in cases if c.pipeline == case.pipeline]
+        own = [n for n in varying if len({repr(getattr(c, n)) for c in same}) > 1]
+        parts = [f"{n}={_short(getattr(case, n))}" for n in own]
+        out.append(dataclasses.replace(case, label=" ".join([case.pipeline, *parts])))
+    return tuple(out)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{k}:{v}" for k, v in value.items()) or "-"
+    return str(value)
+
+
+def _first_error(error: pydantic.ValidationError, prefix: str = "") -> str:
+    first = error.errors(include_url=False)[0]
+    key = ".".join([prefix] * bool(prefix) + [str(p) for p in first["loc"]])
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key (value {first['input']!r}){_near(key)}"
+    return f"{key} = {first.get('input')!r}: {first['msg']}"
+
+
+def _near(key: str) -> str:
+    model: Any = Spec
+    *parents, leaf = key.split(".")
+    for part in parents:
+        if part.isdigit():
+            continue
+        hint = model.model_fields.get(part)
+        found = [m for m in _models(hint.annotation)] if hint else []
+        if not found:
+            return ""
+        model = found[0]
+    return f"; allowed here: {', '.join(sorted(model.model_fields))}"
+
+
+def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
+        return [annotation]
+    return [m for a in typing.get_args(annotation) for m in _models(a)]

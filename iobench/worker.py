@@ -1,0 +1,312 @@
+"""One trial in this process: read a task, say ready, wait for go, measure, write one RankResult.
+
+``python -m iobench.worker TASK.json`` is what launchers and runtimes start.  Python 3.9 and the
+libraries of the case are all it needs.  Between ``ready`` and ``go`` the driver brings the page
+cache into the wanted state and proves it; nothing of the dataset is open before ``go``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from iobench import iocount, registry, timing
+from iobench.dataset import form_root, load_index, samples_digest
+from iobench.errors import IobenchError
+from iobench.fingerprint import collect
+from iobench.model import (
+    Batch,
+    IoCounters,
+    RankResult,
+    Startup,
+    Steps,
+    Task,
+    task_from_json,
+    to_json,
+)
+from iobench.order import sample_order
+from iobench.protocols import Loader, LoadRequest
+
+_EMPTY = Steps((), (), (), (), ())
+#: Seconds between looks for the driver's ``go``.
+_POLL_S = 0.002
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: List[str]) -> int:
+    """Run the task in ``argv[0]``; the exit status tells whether a result was written."""
+    born = timing.clock()
+    _die_with_parent()
+    task = task_from_json(json.loads(Path(argv[0]).read_text()))
+    launcher = registry.load("launchers", task.trial.case.launcher).make()
+    rank, world_size = launcher.rank(os.environ)
+    try:
+        result = run(task, rank, world_size, born)
+    except IobenchError as error:
+        result = _failed(task, rank, world_size, f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001  (whatever a framework raises is this trial's result)
+        result = _failed(task, rank, world_size, traceback.format_exc(limit=8))
+    path = Path(f"{task.result}.{rank}.json")
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps(to_json(result)))
+    partial.rename(path)
+    return 1 if result.error else 0
+
+
+def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
+    """Run one rank of ``task``; the caller writes what it returns."""
+    case, stage = task.trial.case, task.trial.stage
+    _import_libraries(task)
+    imported = timing.clock()
+    _wait_for_go(Path(task.handshake), rank)
+    opened = timing.clock()
+    index = load_index(task.dataset)
+    format_ = registry.load("formats", case.format).make(**case.format_options)
+    request = LoadRequest(
+        dataset=task.dataset,
+        format_name=case.format,
+        format=format_,
+        root=form_root(task.dataset, case.stored_form),
+        ids=sample_order(
+            len(index.labels),
+            case.order,
+            seed=case.seed,
+            epoch=0,
+            rank=rank,
+            world_size=world_size,
+            batch=case.batch,
+            limit=case.samples,
+        ),
+        labels=index.labels,
+        sizes=index.sizes,
+        stage=stage if stage in ("read", "decode", "load") else "load",
+        batch=case.batch,
+        workers=case.workers,
+        prefetch=case.prefetch,
+        transform=case.transform,
+        seed=case.seed,
+        order=case.order,
+        decode_delay_s=task.decode_delay_s,
+    )
+    job = _Job(task, rank, world_size, request, index.digests, born, imported, opened)
+    return job.result(*_STAGES.get(stage, _ladder)(job))
+
+
+class _Job:
+    """The pieces that every stage's function shares, and the result they end in."""
+
+    def __init__(
+        self,
+        task: Task,
+        rank: int,
+        world_size: int,
+        request: LoadRequest,
+        digests: List[str],
+        born: float,
+        imported: float,
+        opened: float,
+    ) -> None:
+        self.task, self.rank, self.world_size, self.request = task, rank, world_size, request
+        self.digests = digests
+        self._born, self._imported, self._opened = born, imported, opened
+        self.open_s = 0.0
+
+    def loader(self, **changes: Any) -> Loader:
+        """Open the case's loader on the request."""
+        import dataclasses
+
+        case = self.task.trial.case
+        make = registry.load("loaders", case.loader).make
+        loader: Loader = make(dataclasses.replace(self.request, **changes), **case.loader_options)
+        return loader
+
+    def trainer(self) -> Any:
+        """Make the case's trainer, or the null one where nobody trains."""
+        case = self.task.trial.case
+        if self.task.trial.stage in ("train", "compute"):
+            make = registry.load("trainers", case.trainer).make
+            return make(batch=case.batch, **case.trainer_options)
+        return registry.load("trainers", "null").make(batch=case.batch)
+
+    def result(
+        self,
+        measured: timing.Measured,
+        io: IoCounters,
+        extra: Optional[Dict[str, Any]] = None,
+    ) -> RankResult:
+        """Assemble the rank's result from what a stage measured."""
+        import numpy as np
+
+        steps = measured.steps
+        ids = np.concatenate(measured.ids) if measured.ids else np.zeros(0, np.int64)
+        return RankResult(
+            rank=self.rank,
+            world_size=self.world_size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            steps=steps,
+            startup=Startup(
+                imports_s=self._imported - self._born,
+                open_s=self.open_s,
+                first_batch_s=steps.ready_s[0] if steps.ready_s else 0.0,
+                process_s=_process_age_s() - (timing.clock() - self._imported),
+            ),
+            io=io,
+            ids_digest=_ids_digest(np.sort(ids)),
+            order_digest=_ids_digest(ids),
+            bytes_needed=int(self.request.sizes[ids].sum()) if len(ids) else 0,
+            fingerprint=collect(self.request.root),
+            **(extra or {}),
+        )
+
+
+def _ladder(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
+    """read, decode, load, train: the measured loop over one epoch of the rank's samples."""
+    stage = job.task.trial.stage
+    opened = timing.clock()
+    trainer = job.trainer()
+    loader = job.loader(device=trainer.device)
+    job.open_s = timing.clock() - opened
+    steps = len(job.request.ids) // job.request.batch
+    warmup = timing.warmup_steps(
+        queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
+    )
+    before = iocount.snapshot()
+    measured = timing.measure(loader.batches(), trainer, warmup=warmup)
+    loader.close()
+    io = iocount.difference(before, iocount.snapshot())
+    notes = {"queue_batches": loader.queue_batches, "trainer": dict(trainer.describe())}
+    trainer.close()
+    return measured, io, {"notes": notes if stage == "train" else {**notes, "trainer": {}}}
+
+
+def _compute(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
+    """compute: one resident batch, replayed; no byte is read inside the loop."""
+    opened = timing.clock()
+    trainer = job.trainer()
+    loader = job.loader(ids=job.request.ids[: job.request.batch], device=trainer.device, workers=1)
+    batch = next(iter(loader.batches()))
+    loader.close()
+    job.open_s = timing.clock() - opened
+    before = iocount.snapshot()
+    measured = timing.measure(_replay(batch, job.task), trainer, warmup=1)
+    io = iocount.difference(before, iocount.snapshot())
+    notes = {"trainer": dict(trainer.describe()), "replayed_samples": len(batch.ids)}
+    trainer.close()
+    return measured, io, {"notes": notes}
+
+
+def _replay(batch: Batch, task: Task) -> Any:
+    start = timing.clock()
+    step = 0
+    while not task.steps or step < task.steps:
+        if step > 2 and task.seconds and timing.clock() - start > task.seconds:
+            return
+        yield batch
+        step += 1
+
+
+def _digest(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
+    """digest: the untimed twin; every sample's stored bytes hashed, and held against the index."""
+    import numpy as np
+
+    loader = job.loader(stage="read", digest=True)
+    ids, labels, digests = [], [], []
+    for batch in loader.batches():
+        ids.append(np.asarray(batch.ids))
+        labels.append(np.asarray(batch.labels))
+        digests.extend(batch.digests or ())
+    loader.close()
+    measured = timing.Measured(_EMPTY, ids)
+    value = samples_digest(np.concatenate(ids), np.concatenate(labels), digests)
+    wrong = 0
+    if job.task.trial.case.content == "jpeg":
+        wrong = sum(job.digests[i] != d for i, d in zip(np.concatenate(ids), digests))
+    return measured, IoCounters(), {"samples_digest": value, "notes": {"wrong_digests": wrong}}
+
+
+def _probe(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
+    """probe: no workers, queue of one; where a sample's time goes."""
+    probe = registry.load("loaders", job.task.trial.case.loader).probe
+    samples = job.task.steps or min(256, len(job.request.ids))
+    times = probe(job.request, samples)
+    return (
+        timing.Measured(_EMPTY, []),
+        IoCounters(),
+        {"probe": {k: list(v) for k, v in times.items()}},
+    )
+
+
+def _extents(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
+    """ceiling: where each sample lies, in order, for fio to read the same pattern."""
+    reader = job.request.format.open(job.request.dataset, job.request.root)
+    rows = [[tuple(e) for e in reader.extents(int(i))] for i in job.request.ids]
+    reader.close()
+    Path(f"{job.task.result}.extents.json").write_text(json.dumps(rows))
+    return timing.Measured(_EMPTY, [job.request.ids]), IoCounters(), {}
+
+
+_STAGES = {"compute": _compute, "digest": _digest, "probe": _probe, "ceiling": _extents}
+
+
+def _import_libraries(task: Task) -> None:
+    """Import what the case needs, so that start-up stays out of the loop and out of the proof."""
+    case = task.trial.case
+    axes = [("loaders", case.loader), ("formats", case.format)]
+    if task.trial.stage in ("train", "compute"):
+        axes.append(("trainers", case.trainer))
+    for axis, name in axes:
+        for module in registry.require(axis, name).requires:
+            importlib.import_module(module)
+
+
+def _wait_for_go(folder: Path, rank: int) -> None:
+    parent = os.getppid()
+    (folder / f"ready.{rank}").touch()
+    while not (folder / "go").exists():
+        if os.getppid() != parent:
+            raise IobenchError("the driver has gone; nothing was measured")
+        time.sleep(_POLL_S)
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end this process when the one that started it dies, even by ``kill -9``."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _process_age_s() -> float:
+    """Return seconds since this process was started (10 ms ticks)."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return float(Path("/proc/uptime").read_text().split()[0]) - started / ticks
+
+
+def _ids_digest(ids: Any) -> str:
+    return hashlib.blake2b(ids.astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+
+def _failed(task: Task, rank: int, world_size: int, message: str) -> RankResult:
+    return RankResult(
+        rank=rank,
+        world_size=world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        steps=_EMPTY,
+        startup=Startup(),
+        io=IoCounters(),
+        error=message.strip(),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
