@@ -1,0 +1,75 @@
+# iobench: `make` alone says what there is.  The work is in the program iobench; this file is thin.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+SPEC ?= bench-io
+RESULTS ?= results
+DATA ?=
+OUT ?=
+BUDGET ?=
+IN_PLACE ?=
+RECIPE ?=
+export PYTHON TORCH_INDEX PIP_ARGS WHEELS
+
+IOBENCH := .venv/bin/iobench
+INSTALL := requirements/install.sh
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
+RUN_ARGS = --results '$(RESULTS)' $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') \
+	$(if $(BUDGET),--budget '$(BUDGET)') $(if $(IN_PLACE),--in-place)
+BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash
+
+.PHONY: help setup data bench-io report test check lint smoke clean bundle setup-dev \
+	$(BENCHMARKS:%=bench-%)
+
+help: ## This text
+	@echo 'iobench $(VERSION): is this training run slowed by storage, CPU preprocessing or compute?'
+	@echo
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | \
+		awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@printf '  %s\n' '$(BENCHMARKS:%=make bench-%)' | fmt -w 90 -s
+	@echo '                   The claims about iobench itself, measured (minutes to hours each)'
+	@echo
+	@echo 'Variables: DATA=/your/imagenet (an ImageFolder tree)   SPEC=my.toml   OUT=/folder/on/that/mount'
+	@echo '           BUDGET=4h   RESULTS=results   IN_PLACE=1   PYTHON=python3.11   (docs/hpc.md has more)'
+
+setup: ## Make .venv from the pinned versions (quick when nothing changed)
+	@$(INSTALL) run
+
+setup-dev: setup
+	@$(INSTALL) dev
+
+data: setup ## Make the default dataset (RECIPE=cifar-like for another)
+	$(IOBENCH) data make $(RECIPE)
+
+bench-io: setup ## The main job: set up, make data, run SPEC, print a summary, leave a report
+	@$(INSTALL) fio
+	$(IOBENCH) run '$(SPEC)' $(RUN_ARGS)
+
+report: setup ## Render the latest results again
+	$(IOBENCH) report '$(RESULTS)/latest'
+
+smoke: setup ## The null pipeline end to end, in seconds
+	$(IOBENCH) run smoke --results '$(RESULTS)'
+
+lint: setup-dev
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+check: lint ## Format, lint, types and the fast tests (five minutes at most)
+	.venv/bin/python -m pytest -m 'not system'
+
+test: lint ## All of check, and the system tests on real parts of this machine
+	@$(INSTALL) test-tools
+	.venv/bin/python -m pytest
+
+bundle: setup ## Pack what a compute node without a network needs, into dist/
+	@requirements/bundle.sh
+
+clean: ## Remove caches, build/ and dist/; data/, results/ and .venv stay
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find iobench tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(BENCHMARKS:%=bench-%): bench-%: setup-dev
+	@$(INSTALL) test-tools
+	.venv/bin/python benchmarks/$(subst -,_,$*).py

@@ -1,0 +1,135 @@
+#!/bin/sh
+# Sets up what iobench needs, says first what that is, and does nothing twice.
+#
+#   requirements/install.sh run         .venv with the pinned packages of run.txt, and iobench itself
+#   requirements/install.sh dev         the same, and dev.txt
+#   requirements/install.sh fio         the program fio, where it can be installed; never fails
+#   requirements/install.sh test-tools  the programs that the system tests drive; never fails
+#
+# PYTHON       interpreter to build .venv from (3.11 or newer)       TORCH_INDEX  where torch is from
+# PIP_ARGS     more arguments for pip                                WHEELS       folder of wheels: no
+#                                                                    network is used when it exists
+set -eu
+cd "$(dirname "$0")/.."
+venv=.venv
+wheels=${WHEELS:-wheels}
+
+say() { printf 'iobench: %s\n' "$*" >&2; }
+die() { say "$*"; exit 2; }
+
+as_root() { # run a command as root, or return 1 when nothing here allows it without a password
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif sudo -n true 2>/dev/null; then sudo -n "$@"
+    else return 1
+    fi
+}
+
+apt_install() {
+    command -v apt-get >/dev/null || return 1
+    as_root true || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
+        -o APT::Update::Error-Mode=any update >/dev/null || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+        install --no-install-recommends "$@" >/dev/null
+}
+
+find_python() {
+    for python in "${PYTHON:-python3}" python3.11 python3.12 python3.13; do
+        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$python"
+            return
+        fi
+        [ -z "${PYTHON:-}" ] || break
+    done
+    die "needs Python 3.11 or newer, and ${PYTHON:-python3} is not: name one with" \
+        "\`make setup PYTHON=/path/to/python3.11\` (on a cluster: \`module avail python\`)"
+}
+
+make_venv() { # Debian's python3 comes without ensurepip: get it, or do without
+    python=$1
+    if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        say "$python has no ensurepip (Debian: package $package)"
+        apt_install "$package" || apt_install python3-venv || say "could not install it; trying without"
+    fi
+    if "$python" -c 'import ensurepip' 2>/dev/null; then
+        "$python" -m venv --clear "$venv"
+        return
+    fi
+    "$python" -m venv --clear --without-pip "$venv"
+    pip_wheel=$(find "$wheels" -name 'pip-*.whl' 2>/dev/null | sort | tail -n 1)
+    if [ -n "$pip_wheel" ]; then # a wheel is a zip file, and Python runs those
+        "$venv/bin/python" "$pip_wheel/pip" -q install --no-index --find-links "$wheels" pip
+    elif "$python" -m pip --version >/dev/null 2>&1; then
+        "$python" -m pip -q --python "$venv/bin/python" install pip
+    else
+        rm -rf "$venv"
+        die "cannot make a virtual environment: ask for \`apt-get install python3-venv\`, or name" \
+            "another interpreter with \`make setup PYTHON=/path/to/python3.11\`"
+    fi
+}
+
+pip_install() {
+    quiet=-q
+    [ -t 2 ] && quiet=
+    if [ -d "$wheels" ]; then
+        set -- --no-index --find-links "$wheels" "$@"
+    elif [ -n "${TORCH_INDEX:-}" ]; then
+        set -- --extra-index-url "$TORCH_INDEX" "$@"
+    fi
+    # shellcheck disable=SC2086  # PIP_ARGS and quiet are lists of words
+    "$venv/bin/python" -m pip $quiet --disable-pip-version-check --no-input install ${PIP_ARGS:-} \
+        -c requirements/constraints.txt "$@" ||
+        die "pip could not install the packages above: without a network use the bundle" \
+            "(docs/hpc.md); behind a proxy or mirror pass PIP_ARGS=..."
+}
+
+install_set() { # $1: run or dev
+    [ "$1" = run ] || install_set run
+    stamp=$venv/iobench-$1
+    key=$(cat requirements/*.txt pyproject.toml "$0" | sha256sum | cut -c 1-16)
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+        return
+    fi
+    count=$(grep -c '==' "requirements/$1.txt")
+    from="the network"
+    [ -d "$wheels" ] && from="$wheels/ (no network)"
+    say "installing $count pinned packages and what they need into $venv from $from" \
+        "($([ "$1" = run ] && echo 'about 2.5 GB on disk, mostly torch and DALI' || echo 'for tests'))"
+    if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        python=$(find_python)
+        make_venv "$python"
+    fi
+    pip_install -r "requirements/$1.txt"
+    [ "$1" = dev ] || pip_install --no-deps --no-build-isolation -e .
+    echo "$key" >"$stamp"
+}
+
+install_fio() {
+    command -v fio >/dev/null && return
+    say "installing the program fio (apt-get install fio): it measures what the filesystem can give"
+    if ! apt_install fio; then
+        say "fio is missing and cannot be installed from here; the ceiling will say n/a." \
+            "Ask for it: \`apt-get install fio\`, \`dnf install fio\` or \`module load fio\`"
+    fi
+}
+
+install_test_tools() {
+    missing=
+    command -v fio >/dev/null || missing="$missing fio"
+    command -v chromium >/dev/null || missing="$missing chromium"
+    command -v chromedriver >/dev/null || missing="$missing chromium-driver"
+    command -v strace >/dev/null || missing="$missing strace"
+    command -v mkfs.ext4 >/dev/null || missing="$missing e2fsprogs"
+    [ -z "$missing" ] && return
+    say "installing programs for the system tests:$missing"
+    # shellcheck disable=SC2086  # a list of words
+    apt_install $missing || say "could not install$missing: the tests that need them are skipped"
+}
+
+case ${1:-} in
+run | dev) install_set "$1" ;;
+fio) install_fio ;;
+test-tools) install_test_tools ;;
+*) die "usage: requirements/install.sh run|dev|fio|test-tools" ;;
+esac
