@@ -1,0 +1,121 @@
+"""Filesystems on a block device (ext4, xfs, btrfs ...), and the fallback for unknown ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, Mapping, Optional, Tuple
+
+from iobench.model import IoCounters, Scalar
+from iobench.mountinfo import Mount, mount_of
+from iobench.protocols import Filesystem, FilesystemBackend
+
+SYS_BLOCK = Path("/sys/dev/block")
+SECTOR_BYTES = 512  # of /sys/.../stat, whatever the device's own sector is
+
+
+class Posix:
+    """A mount whose bytes the kernel accounts per process, if a block device is below it."""
+
+    def __init__(self, *, mount: Mount) -> None:
+        self._mount = mount
+        self._device = _block_device(mount)
+
+    def describe(self, path: Path) -> Mapping[str, Scalar]:
+        """Return the mount's facts, and the block device's where there is one."""
+        mount = self._mount
+        facts: Dict[str, Scalar] = {
+            "fstype": mount.fstype,
+            "mount_point": mount.mount_point,
+            "source": mount.source,
+            "options": ",".join((*mount.options, *mount.super_options)),
+            "device": mount.device,
+            "overlay": mount.fstype == "overlay",
+        }
+        ahead = _read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb"))
+        if ahead:
+            facts["read_ahead_kb"] = int(ahead)
+        if self._device:
+            facts.update(_describe_device(self._device))
+        return facts
+
+    def counters(self, path: Path) -> Mapping[str, int]:
+        """Return what the whole device delivered, everybody's reads included."""
+        if not self._device:
+            return {}
+        fields = _read(SYS_BLOCK / self._device / "stat").split()
+        if len(fields) < 3:
+            return {}
+        return {"device_reads": int(fields[0]), "device_read_bytes": int(fields[2]) * SECTOR_BYTES}
+
+    def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
+        """Return the process tree's ``read_bytes``: right on block devices, mmap included.
+
+        On FUSE and network filesystems that counter stays 0 whatever is read, so nothing counts.
+        """
+        if not self._device:
+            return None, ""
+        return io.read_bytes, "read_bytes of /proc/self/io"
+
+    def cold(self) -> str:
+        """Return "": fadvise evicts; but a loop device may keep its backing file in this cache."""
+        loop = SYS_BLOCK / self._device / "loop"
+        if self._device and loop.is_dir() and _read(loop / "dio") == "0":
+            return (
+                f"{self._mount.source} is a loop device without direct I/O: its backing file "
+                "stays in this machine's page cache; attach it with losetup --direct-io=on"
+            )
+        return ""
+
+
+def _block_device(mount: Mount, depth: int = 0) -> str:
+    """Return ``major:minor`` of the block device below a mount, "" when there is none.
+
+    btrfs mounts carry an anonymous number, so the source is asked too; an overlay is on whatever
+    its upper (or first lower) directory is on.
+    """
+    if (SYS_BLOCK / mount.device).exists():
+        return mount.device
+    if mount.fstype == "overlay" and depth < 3:
+        below = mount.option("upperdir") or (mount.option("lowerdir") or "").split(":")[0]
+        if below and Path(below).is_dir():
+            return _block_device(mount_of(Path(below)), depth + 1)
+        return ""
+    if mount.source.startswith("/dev/") and mount.fstype not in ("zfs", "fuse", "fuseblk"):
+        number = _read(Path("/sys/class/block", Path(mount.source).resolve().name, "dev"))
+        if number and (SYS_BLOCK / number).exists():
+            return number
+    return ""
+
+
+def _describe_device(device: str) -> Dict[str, Scalar]:
+    folder = (SYS_BLOCK / device).resolve()
+    facts: Dict[str, Scalar] = {"block_device": folder.name}
+    disk = folder.parent if (folder / "partition").exists() else folder
+    for name in ("rotational", "scheduler"):
+        value = _read(disk / "queue" / name)
+        if value:
+            facts[name] = value if name == "scheduler" else value == "1"
+    loop = disk / "loop"
+    facts["loop"] = loop.is_dir()
+    if loop.is_dir():
+        facts["loop_backing_file"] = _read(loop / "backing_file")
+        facts["loop_direct_io"] = _read(loop / "dio") == "1"
+    facts["virtual_disk"] = "virtio" in str(disk) or disk.name.startswith(("vd", "xvd"))
+    return facts
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def make(*, mount: Mount) -> Filesystem:
+    """Return the filesystem of one mount."""
+    return Posix(mount=mount)
+
+
+BACKEND = FilesystemBackend(
+    make=make, summary="a local filesystem on a block device; the fallback for any other"
+)

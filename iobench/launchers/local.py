@@ -1,0 +1,37 @@
+"""One rank, started as it is."""
+
+from __future__ import annotations
+
+from typing import List, Mapping, Sequence, Tuple
+
+from iobench.errors import SpecError
+from iobench.protocols import Launcher, LauncherBackend
+
+
+class Local:
+    """Starts a single process on this machine."""
+
+    def available(self) -> str:
+        """Return "": it needs nothing."""
+        return ""
+
+    def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
+        """Return the command.  Raises SpecError for more than one rank."""
+        if world_size != 1:
+            raise SpecError(
+                f"launcher 'local' starts one rank, not world_size = {world_size}; "
+                "set world_size = 1 or choose a launcher that starts several"
+            )
+        return list(command)
+
+    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
+        """Return (0, 1)."""
+        return 0, 1
+
+
+def make() -> Launcher:
+    """Return the launcher."""
+    return Local()
+
+
+BACKEND = LauncherBackend(make=make, summary="one process on this machine")
