@@ -1,0 +1,284 @@
+"""Put files into a page-cache state and prove it: evict, warm, count resident pages.
+
+Eviction is per file (``posix_fadvise(DONTNEED)``), needs no root and hits no neighbour.  Residency
+is counted by cachestat(2) (Linux 6.5), else by mincore(2); both only speak the truth about files
+that the caller owns or may write, so anything else is called unproven.  All of it happens on the
+host side, outside containers and outside the timed region.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import random
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+
+from iobench import cgroups, residency_calls
+from iobench.cacheproof import judge
+from iobench.errors import CacheStateError
+from iobench.model import Extent
+from iobench.residency_calls import PAGE_BYTES, page_spans
+
+__all__ = [
+    "Residency",
+    "check_warmable",
+    "drop_caches",
+    "effective_memory_bytes",
+    "evict",
+    "extent_residency",
+    "judge",
+    "residency",
+    "set_fraction",
+    "warm",
+]
+
+#: Bytes a read() call asks for when warming: a fixed buffer, because a fresh one a call is slower.
+BUFFER_BYTES = 1 << 18
+#: A file larger than this is warmed by several threads.
+RANGE_BYTES = 64 << 20
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+@dataclasses.dataclass(frozen=True)
+class Residency:
+    """How much of some files is in the page cache.
+
+    ``unproven`` says why no number can be trusted; then ``fraction`` is None.
+    """
+
+    pages: int = 0
+    resident: int = 0
+    method: str = ""
+    unproven: str = ""
+
+    @property
+    def fraction(self) -> Optional[float]:
+        """Resident pages / pages, 0..1; 1.0 for no pages at all; None when unproven."""
+        if self.unproven:
+            return None
+        return self.resident / self.pages if self.pages else 1.0
+
+
+def evict(files: Iterable[Path]) -> None:
+    """Write back what is dirty and drop every page of ``files`` from this machine's page cache.
+
+    Pages that another process maps stay, so :func:`residency` must prove the result.
+    Raises CacheStateError for a file that cannot be opened.
+    """
+    for path in files:
+        fd = _open(path)
+        try:
+            if residency_calls.maybe_dirty(fd):
+                os.fdatasync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def warm(files: Iterable[Path], *, threads: int = 4) -> None:
+    """Read every byte of ``files``.  Raises CacheStateError for a file that cannot be read."""
+    ranges = _ranges(files)
+    shares: List[List[Tuple[Path, int, int]]] = [ranges[i::threads] for i in range(threads)]
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(_read_ranges, [share for share in shares if share]))
+
+
+def residency(files: Iterable[Path]) -> Residency:
+    """Count the resident pages of whole files; unproven where the kernel would not tell us.
+
+    Raises CacheStateError for a file that cannot be opened.
+    """
+    return _residency((str(path), None) for path in files)
+
+
+def extent_residency(extents: Iterable[Extent]) -> Residency:
+    """Count the resident pages that hold ``extents``; a page that two of them share counts once."""
+    return _residency((path, page_spans(spans)) for path, spans in _by_file(extents).items())
+
+
+def set_fraction(
+    samples: Sequence[Sequence[Extent]],
+    fraction: float,
+    seed: int,
+    *,
+    files: Iterable[Path] = (),
+    tolerance: float = 0.02,
+) -> Residency:
+    """Cache a seeded random subset of samples that holds ``fraction`` of all samples' bytes.
+
+    Evicts ``files`` and every file the samples lie in, then reads the chosen samples with
+    read-ahead off, so that only their pages come in.  ``samples``: the extents of each sample.
+    Returns the residency of all samples' pages.
+
+    Raises CacheStateError when that is further than ``tolerance`` (or one sample) from
+    ``fraction``, or cannot be proven.
+    """
+    if not 0.0 <= fraction <= 1.0:
+        raise CacheStateError(f"cached fraction {fraction} is not within 0..1; correct the spec")
+    every = [extent for sample in samples for extent in sample]
+    evict({*map(Path, files), *(Path(extent.path) for extent in every)})
+    order = list(range(len(samples)))
+    random.Random(seed).shuffle(order)
+    total = sum(extent.length for extent in every)
+    wanted, chosen_bytes, largest = fraction * total, 0, 0
+    chosen: List[Extent] = []
+    for index in order:
+        size = sum(extent.length for extent in samples[index])
+        largest = max(largest, size)
+        if chosen_bytes + size / 2 <= wanted:
+            chosen_bytes += size
+            chosen.extend(samples[index])
+    _read_only(chosen)
+    reached = extent_residency(every)
+    if reached.fraction is None:
+        raise CacheStateError(f"cached fraction {fraction} cannot be proven: {reached.unproven}")
+    slack = max(tolerance, (largest + PAGE_BYTES) / total if total else 0.0)
+    if abs(reached.fraction - fraction) > slack:
+        raise CacheStateError(
+            f"asked for {fraction:.3f} of the data cached, reached {reached.fraction:.3f} "
+            f"(tolerance {slack:.3f}): is something else reading {every[0].path}?"
+        )
+    return reached
+
+
+def drop_caches(*, allowed: bool) -> None:
+    """Write back and drop the whole machine's page cache; it slows down everybody on it.
+
+    Raises CacheStateError unless ``allowed``, and where the user may not.
+    """
+    if not allowed:
+        raise CacheStateError("drop_caches hits every user of this machine; allow it explicitly")
+    os.sync()
+    try:
+        DROP_CACHES.write_text("1\n")
+    except OSError as error:
+        raise CacheStateError(
+            f"cannot write {DROP_CACHES} ({error.strerror}): be root, or use data-cold"
+        ) from error
+
+
+def effective_memory_bytes() -> int:
+    """Return min(MemTotal, cgroup memory limits): what data plus processes can occupy."""
+    return min([_meminfo("MemTotal"), *cgroups.memory_limits_bytes()])
+
+
+def check_warmable(nbytes: int) -> None:
+    """Raise CacheStateError, with the reason, when ``nbytes`` of data cannot be warm here."""
+    memory = effective_memory_bytes()
+    if nbytes > memory:
+        raise CacheStateError(
+            f"{_gib(nbytes)} of data cannot be warm in {_gib(memory)} of effective memory "
+            "(MemTotal or the cgroup's limit): use fewer samples, or measure 'steady'"
+        )
+    available = _meminfo("MemAvailable")
+    if nbytes > available:
+        raise CacheStateError(
+            f"{_gib(nbytes)} of data cannot be warm: other processes leave {_gib(available)} of "
+            f"{_gib(memory)}; free memory or use fewer samples"
+        )
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB"
+
+
+def _meminfo(name: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise CacheStateError(f"/proc/meminfo has no {name}; iobench needs Linux 3.14 or later")
+
+
+def _open(path: object) -> int:
+    try:
+        return os.open(str(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CacheStateError(
+            f"cannot open {path} ({error.strerror}): the dataset changed or is not readable; "
+            "run `iobench data verify`"
+        ) from error
+
+
+def _ranges(files: Iterable[Path]) -> List[Tuple[Path, int, int]]:
+    """Cut files into (path, offset, length) of at most RANGE_BYTES."""
+    ranges = []
+    for path in files:
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            raise CacheStateError(f"cannot read {path} ({error.strerror})") from error
+        ranges += [
+            (path, offset, min(RANGE_BYTES, size - offset))
+            for offset in range(0, size, RANGE_BYTES)
+        ]
+    return ranges
+
+
+def _read_ranges(ranges: Iterable[Tuple[Path, int, int]]) -> None:
+    buffer = memoryview(bytearray(BUFFER_BYTES))
+    for path, offset, length in ranges:
+        fd = _open(path)
+        try:
+            _read_span(fd, buffer, offset, length)
+        finally:
+            os.close(fd)
+
+
+def _read_only(extents: Iterable[Extent]) -> None:
+    """Bring in the pages of ``extents`` and no others: FADV_RANDOM turns read-ahead off."""
+    buffer = memoryview(bytearray(BUFFER_BYTES))
+    for path, spans in _by_file(extents).items():
+        fd = _open(path)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            for offset, length in spans:
+                _read_span(fd, buffer, offset, length)
+        finally:
+            os.close(fd)
+
+
+def _read_span(fd: int, buffer: memoryview, offset: int, length: int) -> None:
+    end = offset + length
+    while offset < end:
+        count = os.preadv(fd, [buffer[: min(len(buffer), end - offset)]], offset)
+        if count == 0:
+            return
+        offset += count
+
+
+def _by_file(extents: Iterable[Extent]) -> Dict[str, List[Tuple[int, int]]]:
+    files: Dict[str, List[Tuple[int, int]]] = {}
+    for path, offset, length in extents:
+        files.setdefault(path, []).append((offset, length))
+    return files
+
+
+def _residency(parts: Iterator[Tuple[str, Optional[List[Tuple[int, int]]]]]) -> Residency:
+    """Sum over (path, page spans of it; None: the whole file)."""
+    pages = resident = 0
+    methods: Set[str] = set()
+    for path, spans in parts:
+        fd = _open(path)
+        try:
+            status = os.fstat(fd)
+            whole = -(-status.st_size // PAGE_BYTES)
+            if spans is None:
+                spans = [(0, whole)] if whole else []
+            if not spans:
+                continue
+            if not residency_calls.truthful(path, status):
+                return Residency(
+                    unproven=f"{path} belongs to another user: the kernel hides what is cached of "
+                    "it; copy the data, or own it"
+                )
+            method, count = residency_calls.count(fd, spans)
+        except OSError as error:
+            return Residency(unproven=f"{path}: {error.strerror}")
+        finally:
+            os.close(fd)
+        methods.add(method)
+        pages += sum(stop - start for start, stop in spans)
+        resident += count
+    return Residency(pages, resident, "+".join(sorted(methods)))

@@ -1,0 +1,133 @@
+"""The two system calls that tell which pages of a file are cached: cachestat(2) and mincore(2)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from pathlib import Path
+from typing import Iterable, List, Sequence, Tuple
+
+import numpy as np
+
+PAGE_BYTES = mmap.PAGESIZE
+CACHESTAT = 451  # the same number on every architecture but alpha (syscall.tbl, Linux 6.5)
+MINCORE_WINDOW_PAGES = 1 << 18
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+_Range = ctypes.c_uint64 * 2  # offset, length
+_Stat = ctypes.c_uint64 * 5  # cached, dirty, writeback, evicted, recently evicted
+
+
+def page_spans(spans: Iterable[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    """Turn (offset, length) in bytes into sorted, disjoint (first page, page after the last)."""
+    merged: List[Tuple[int, int]] = []
+    for offset, length in sorted(spans):
+        if length <= 0:
+            continue
+        start, stop = offset // PAGE_BYTES, -(-(offset + length) // PAGE_BYTES)
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def cachestat_works() -> bool:
+    """Return whether cachestat(2) is here (ENOSYS before 6.5 and under some seccomp filters)."""
+    fd = os.open(__file__, os.O_RDONLY)
+    try:
+        _cachestat(fd, 0, PAGE_BYTES)
+    except OSError as error:
+        return error.errno != errno.ENOSYS
+    finally:
+        os.close(fd)
+    return True
+
+
+def truthful(path: str, status: os.stat_result) -> bool:
+    """Return whether the kernel tells this user the truth about the file's cached pages.
+
+    Linux 5.2 and later answer mincore only for the owner or a writer, and say "all resident" to
+    anybody else (mm/mincore.c, can_do_mincore); cachestat says EPERM there.
+    """
+    return status.st_uid == os.geteuid() or _real_root() or os.access(path, os.W_OK)
+
+
+def count(fd: int, spans: Sequence[Tuple[int, int]]) -> Tuple[str, int]:
+    """Return (method, resident pages) of page ``spans`` (first, past the last) of an open file.
+
+    Raises OSError when neither call works.
+    """
+    try:
+        return "cachestat", sum(
+            _cachestat(fd, start * PAGE_BYTES, (stop - start) * PAGE_BYTES)[0]
+            for start, stop in spans
+        )
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    return "mincore", sum(mincore(fd, start, stop) for start, stop in spans)
+
+
+def maybe_dirty(fd: int) -> bool:
+    """Return False only when the kernel says that no page of the file waits to be written."""
+    try:
+        _cached, dirty, writeback = _cachestat(fd, 0, 0)
+    except OSError:
+        return True
+    return bool(dirty or writeback)
+
+
+def mincore(fd: int, start: int, stop: int) -> int:
+    """Return how many pages of [start, stop) are resident, by mapping them.  Raises OSError."""
+    resident = 0
+    for first in range(start, stop, MINCORE_WINDOW_PAGES):
+        pages = min(MINCORE_WINDOW_PAGES, stop - first)
+        nbytes = pages * PAGE_BYTES
+        address = _libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, first * PAGE_BYTES)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise _error("mmap")
+        vector = np.empty(pages, np.uint8)
+        failed = _libc.mincore(address, nbytes, vector.ctypes.data)
+        error = _error("mincore") if failed else None
+        _libc.munmap(address, nbytes)
+        if error:
+            raise error
+        resident += int((vector & 1).sum())
+    return resident
+
+
+def _cachestat(fd: int, offset: int, length: int) -> Tuple[int, int, int]:
+    """Return (cached, dirty, writeback) pages; length 0 reaches to the end.  Raises OSError."""
+    answer = _Stat()
+    if _libc.syscall(CACHESTAT, fd, _Range(offset, length), answer, 0):
+        raise _error("cachestat")
+    return answer[0], answer[1], answer[2]
+
+
+def _error(call: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{call}: {os.strerror(number)}")
+
+
+def _real_root() -> bool:
+    """Return whether this is root of the whole machine, not of a user namespace."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    except OSError:
+        return False
