@@ -1,0 +1,288 @@
+"""Model equations: iteration time of synchronous SGD and data stalls, as pure functions.
+
+Sources.  [Shi] Shi, Wang, Chu, arXiv 1711.05979 and 1805.03812, recurrences as in MG-WFBP.
+[Mohan] Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14(5), 2021.
+[NoPFS] Dryden et al., "Clairvoyant prefetching for distributed machine learning I/O", SC 2021.
+Times are seconds, rates samples per second.  "derived" marks what is derived in METHOD.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from iobench.stats import Interval, t_interval, unpaired_difference
+
+#: What a loop and a loader cost to hand a waiting batch over, at most, seconds a step: next() of a
+#: DataLoader with worker processes takes 0.05 to 0.5 ms with a full queue.  It is paid with and
+#: without stalls, so a prep stall below it is not told from none.
+HANDOVER_S = 0.5e-3
+
+
+# -- iteration time, METHOD section 1 ----------------------------------------------------------
+
+
+def serial_iteration_s(
+    *,
+    io: float,
+    h2d: float = 0.0,
+    forward: float,
+    backward: float,
+    comm: float = 0.0,
+    update: float = 0.0,
+) -> float:
+    """Return one iteration when nothing overlaps ([Shi]; METHOD 1.1, with ``comm`` 1.2)."""
+    return io + h2d + forward + backward + comm + update
+
+
+def pipelined_iteration_s(
+    *,
+    io: float,
+    h2d: float = 0.0,
+    forward: float,
+    backward: float,
+    exposed_comm: float = 0.0,
+    update: float = 0.0,
+) -> float:
+    """Return one iteration with the input pipelined ([Shi]; METHOD 1.3 and 1.4).
+
+    ``exposed_comm``: all of the communication (1.3), or what wait-free backpropagation cannot
+    hide (1.4, :func:`exposed_comm_s`).
+    """
+    return max(io + h2d, forward + backward + exposed_comm + update)
+
+
+def exposed_comm_s(backward: Sequence[float], comm: Sequence[float]) -> float:
+    """Return the communication that backpropagation does not hide ([Shi]; METHOD 1.4).
+
+    Both sequences run over the layers 1..L; backward starts at layer L.  A layer's all-reduce
+    starts when its gradient is there and the link is free.
+    Raises ValueError for no layer or unequal lengths.
+    """
+    if len(backward) != len(comm) or not backward:
+        raise ValueError("one backward and one communication time for every layer")
+    gradient_ready = link_free = 0.0
+    for t_b, t_c in zip(reversed(backward), reversed(comm), strict=True):
+        gradient_ready += t_b
+        link_free = max(link_free, gradient_ready) + t_c
+    return link_free - gradient_ready
+
+
+def allreduce_fit(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return (a, b) of t = a + b * bytes by least squares, in s and s/B ([Shi]; METHOD 1.5).
+
+    Raises ValueError for fewer than two different sizes.
+    """
+    n = len(sizes)
+    if n != len(seconds) or len(set(sizes)) < 2:
+        raise ValueError("at least two different sizes, one time each")
+    mx, my = math.fsum(sizes) / n, math.fsum(seconds) / n
+    b = math.fsum((x - mx) * (y - my) for x, y in zip(sizes, seconds, strict=True)) / math.fsum(
+        (x - mx) ** 2 for x in sizes
+    )
+    return my - b * mx, b
+
+
+def weak_scaling(t1: float, tn: float, n: int) -> tuple[float, float]:
+    """Return (speedup n t(1) / t(n), efficiency) ([Shi]; METHOD 1.6)."""
+    speedup = n * t1 / tn
+    return speedup, speedup / n
+
+
+def steady_iteration_s(*stages: float) -> float:
+    """Return a pipeline's steady period, the slowest stage (METHOD 1.7; unlimited queues)."""
+    return max(stages)
+
+
+# -- data stalls, METHOD section 2 -------------------------------------------------------------
+
+
+def fetch_rate(cached: float, cache_rate: float, storage_rate: float) -> float:
+    """Return F = 1 / (x/C + (1-x)/S) for a cached fraction x ([Mohan]; METHOD 2.1)."""
+    return 1 / (cached / cache_rate + (1 - cached) / storage_rate)
+
+
+def speed(fetch: float, prep: float, compute: float) -> float:
+    """Return min(F, P, G) ([Mohan]; METHOD 2.2)."""
+    return min(fetch, prep, compute)
+
+
+def stalled(fetch: float, prep: float, compute: float) -> bool:
+    """Return whether training waits for data: G > min(F, P) ([Mohan]; METHOD 2.2)."""
+    return compute > min(fetch, prep)
+
+
+def cache_needed(cache_rate: float, storage_rate: float, prep: float, compute: float) -> float:
+    """Return the cached fraction that ends fetch stalls, in 0..1 (derived; METHOD 2.2)."""
+    demand = 1 / min(prep, compute)
+    gain = 1 / storage_rate - 1 / cache_rate
+    if gain <= 0:
+        return 0.0 if 1 / storage_rate <= demand else 1.0
+    return min(1.0, max(0.0, (1 / storage_rate - demand) / gain))
+
+
+def lru_hit_ratio(cached: float) -> float:
+    """Return the hit ratio of a reshuffled epoch under strict LRU (derived; METHOD 2.4).
+
+    h = x + (1-x) ln(1-x); a cache that never evicts would give x.
+    """
+    if cached >= 1:
+        return 1.0
+    return cached + (1 - cached) * math.log1p(-cached)
+
+
+def read_amplification(bytes_storage: float, bytes_needed: float) -> float:
+    """Return bytes read from storage / bytes of the unique samples needed (METHOD 2.5)."""
+    return bytes_storage / bytes_needed
+
+
+def cores_needed(compute: float, prep_per_core: float) -> int:
+    """Return ceil(G / one core's prep rate) (METHOD 2.6); check that it scales."""
+    return math.ceil(compute / prep_per_core)
+
+
+def au(steps: int, step_s: float, wall_s: float) -> float:
+    """Return accelerator utilisation: steps x compute-only step / wall, same steps (METHOD 2.7)."""
+    return steps * step_s / wall_s
+
+
+def demand_bytes_per_s(batch: int, step_s: float, bytes_per_sample: float) -> float:
+    """Return the bandwidth that keeps AU at 1 (METHOD 2.7)."""
+    return batch / step_s * bytes_per_sample
+
+
+def staging_pays_after(stage_s: float, remote_epoch_s: float, local_epoch_s: float) -> float:
+    """Return the epochs after which staging pays (METHOD 2.8); infinite when local is no faster."""
+    gain = remote_epoch_s - local_epoch_s
+    return stage_s / gain if gain > 0 else math.inf
+
+
+def samples_read_over(times: int, *, workers: int, epochs: int, samples: int) -> float:
+    """Return how many samples one worker of N reads more than ``times`` times in E epochs.
+
+    Binomial(E, 1/N) ([NoPFS]; METHOD 2.9).
+    """
+    from scipy import stats
+
+    return samples * float(stats.binom.sf(times, epochs, 1 / workers))
+
+
+# -- known truths ------------------------------------------------------------------------------
+
+
+def delay_change_s(delay: float, *, serial: float, workers: int, step: float) -> float:
+    """Return the change per sample of a delay in the reader's or decoder's code (METHOD 4).
+
+    ``serial``: loader seconds a sample on one worker; ``step``: trainer seconds a sample.
+    max(0, (t+d)/W - s) - max(0, t/W - s): divided by the workers, masked while they keep up.
+    """
+    return max(0.0, (serial + delay) / workers - step) - max(0.0, serial / workers - step)
+
+
+def fetch_delay_s(*, bytes_per_sample: float, bytes_per_s: float, warm: float) -> float:
+    """Return the fetch stall a throttled device must cause, seconds a sample.
+
+    T(cold) = max(bytes / rate, T(warm)) by METHOD 1.7, minus T(warm).
+    """
+    return max(0.0, bytes_per_sample / bytes_per_s - warm)
+
+
+# -- measured stalls, METHOD 2.3 ---------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainTrial:
+    """One ``train`` (or ``compute``) trial's window, of its slowest rank.
+
+    ``samples`` are those of all ranks, so seconds / samples is the job's cost of a sample.
+    """
+
+    block: int
+    steps: int
+    samples: int
+    wall_s: float
+    wait_s: float
+    compute_s: float
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """Wall seconds a sample."""
+        return self.wall_s / self.samples
+
+
+@dataclasses.dataclass(frozen=True)
+class Stall:
+    """A stall in seconds a sample, never clipped.
+
+    ``interval`` holds sampling noise (95 % t) widened by ``bound_s``, the instrument's
+    granularity.  ``paired``: repeats were paired by block.
+    """
+
+    interval: Interval
+    bound_s: float
+    paired: bool
+
+
+def edge_bound_s(trials: Sequence[TrainTrial]) -> float:
+    """Return how far the window's edges can move its seconds per sample.
+
+    A window begins and ends with a step.  Where the loader is the slower side, the batch in
+    flight at an edge is finished to an unknown part, and moving that phase moves the edge by at
+    most the wait of a step; half a wait at each of two edges, uncorrelated, stays within one
+    half of (wait per step) over the whole window:  0.5 * (wait / steps) / samples.  A trainer-bound
+    window has no wait and no such error.  Mean over the trials.
+    """
+    if not trials:
+        raise ValueError("no trial on one side")
+    return math.fsum(0.5 * t.wait_s / t.steps / t.samples for t in trials) / len(trials)
+
+
+def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall:
+    """Return T(cold) - T(warm), seconds a sample ([Mohan]; METHOD 2.3).
+
+    Raises ValueError when a side is empty.
+    """
+    bound = edge_bound_s(cold) + edge_bound_s(warm)
+    return _difference(cold, warm, bound)
+
+
+def prep_stall(
+    warm: Sequence[TrainTrial], compute: Sequence[TrainTrial]
+) -> tuple[Stall, Interval, Interval]:
+    """Return (T(warm) - T(compute), its wait part, its contention part), seconds a sample.
+
+    wait: what the loop waited for batches.  contention: by how much its steps took longer than
+    the ``compute`` stage's, because the loader uses the same cores.
+    Raises ValueError when a side is empty.
+    """
+    per_step = math.fsum(t.samples / t.steps for t in warm) / len(warm)
+    stall = _difference(warm, compute, edge_bound_s(warm) + HANDOVER_S / per_step)
+    wait = t_interval([t.wait_s / t.samples for t in warm])
+    alone = math.fsum(t.seconds_per_sample for t in compute) / len(compute)
+    contention = t_interval([t.compute_s / t.samples - alone for t in warm])
+    return stall, wait, contention
+
+
+def waited_fetch_s(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Interval:
+    """Return the waited account of the fetch stall: waits cold - waits warm, seconds a sample."""
+    return _differences(cold, warm, lambda t: t.wait_s / t.samples)[0]
+
+
+def _difference(a: Sequence[TrainTrial], b: Sequence[TrainTrial], bound: float) -> Stall:
+    interval, paired = _differences(a, b, lambda t: t.seconds_per_sample)
+    return Stall(interval.widened(bound), bound, paired)
+
+
+def _differences(
+    a: Sequence[TrainTrial], b: Sequence[TrainTrial], value: Callable[[TrainTrial], float]
+) -> tuple[Interval, bool]:
+    """Return (interval of a - b, whether paired): t on block differences, else Welch's."""
+    if not a or not b:
+        raise ValueError("no trial on one side")
+    left = {t.block: value(t) for t in a}
+    right = {t.block: value(t) for t in b}
+    paired = len(left) == len(a) and len(right) == len(b) and left.keys() == right.keys()
+    if paired and len(a) > 1:
+        return t_interval([left[k] - right[k] for k in sorted(left)]), True
+    return unpaired_difference([value(t) for t in a], [value(t) for t in b]), False

@@ -1,0 +1,165 @@
+"""METHOD's equations against its own numbers, stalls with exact equality."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from iobench import stalls
+from iobench.stalls import HANDOVER_S, TrainTrial
+
+
+def test_iteration_without_overlap_is_the_sum() -> None:
+    parts = {"io": 1.0, "h2d": 0.5, "forward": 2.0, "backward": 4.0, "update": 0.25}
+    assert stalls.serial_iteration_s(**parts) == 7.75
+    assert stalls.serial_iteration_s(**parts, comm=3.0) == 10.75
+
+
+def test_pipelined_iteration_is_the_slower_side() -> None:
+    compute = {"forward": 2.0, "backward": 4.0, "update": 0.25}
+    assert stalls.pipelined_iteration_s(io=1.0, h2d=0.5, **compute) == 6.25
+    assert stalls.pipelined_iteration_s(io=9.0, h2d=0.5, **compute) == 9.5
+    assert stalls.pipelined_iteration_s(io=1.0, exposed_comm=4.0, **compute) == 10.25
+
+
+def test_wait_free_backpropagation_test_vector() -> None:
+    backward = [6.0, 5.0, 3.5, 3.0]  # layers 1..4
+    assert stalls.exposed_comm_s(backward, [4.0] * 4) == 4.0
+    assert stalls.exposed_comm_s(backward, [0.0] * 4) == 0.0
+    assert stalls.exposed_comm_s([1.0, 1.0], [1.0, 10.0]) == 10.0  # the link is busy until 11
+    with pytest.raises(ValueError, match="every layer"):
+        stalls.exposed_comm_s([1.0], [1.0, 2.0])
+
+
+def test_allreduce_fit_is_exact_on_a_line() -> None:
+    a, b = stalls.allreduce_fit([1e6, 2e6, 4e6], [1.5, 2.5, 4.5])
+    assert (a, b) == (pytest.approx(0.5), pytest.approx(1e-6))
+    with pytest.raises(ValueError, match="two different"):
+        stalls.allreduce_fit([1.0, 1.0], [1.0, 2.0])
+
+
+def test_weak_scaling_reproduces_a_published_speedup() -> None:
+    # Mahon et al. 2020: 10.11 on 12 workers, 84.25 %
+    speedup, efficiency = stalls.weak_scaling(10.11, 12.0, 12)
+    assert speedup == pytest.approx(10.11)
+    assert efficiency == pytest.approx(0.8425)
+
+
+def test_steady_state_is_the_slowest_stage() -> None:
+    assert stalls.steady_iteration_s(0.1, 0.3, 0.2) == 0.3
+
+
+def test_fetch_rate_and_speed() -> None:
+    assert stalls.fetch_rate(0.0, 4000.0, 500.0) == 500.0
+    assert stalls.fetch_rate(1.0, 4000.0, 500.0) == 4000.0
+    assert stalls.fetch_rate(0.5, 1000.0, 500.0) == pytest.approx(2000 / 3)
+    assert stalls.speed(700.0, 600.0, 328.0) == 328.0
+    assert not stalls.stalled(700.0, 600.0, 328.0)
+    assert stalls.stalled(300.0, 600.0, 328.0)
+
+
+def test_cache_needed_makes_fetch_exactly_fast_enough() -> None:
+    x = stalls.cache_needed(4000.0, 200.0, 900.0, 328.0)
+    assert stalls.fetch_rate(x, 4000.0, 200.0) == pytest.approx(328.0)
+    assert stalls.cache_needed(4000.0, 500.0, 900.0, 328.0) == 0.0
+    assert stalls.cache_needed(300.0, 200.0, 900.0, 328.0) == 1.0
+    assert stalls.cache_needed(200.0, 200.0, 900.0, 328.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("cached", "hits"), [(0.25, 0.034), (0.35, 0.070), (0.5, 0.153), (0.65, 0.283), (0.9, 0.670)]
+)
+def test_lru_table(cached: float, hits: float) -> None:
+    assert round(stalls.lru_hit_ratio(cached), 3) == hits
+
+
+def test_lru_ends() -> None:
+    assert (stalls.lru_hit_ratio(0.0), stalls.lru_hit_ratio(1.0)) == (0.0, 1.0)
+
+
+def test_small_equations() -> None:
+    assert stalls.read_amplification(170.0, 100.0) == 1.7
+    assert stalls.cores_needed(1786.0, 420.0) == 5
+    assert stalls.au(20, 0.195, 3.9) == 1.0
+    assert stalls.staging_pays_after(100.0, 60.0, 40.0) == 5.0
+    assert stalls.staging_pays_after(100.0, 40.0, 40.0) == math.inf
+
+
+@pytest.mark.parametrize(  # METHOD section 5
+    ("batch", "step_s", "size", "mb_per_s"),
+    [(64, 0.195, 114_660, 38), (400, 0.435, 114_660, 105), (1, 0.00936, 2_828_486, 302)],
+)
+def test_demand_is_methods_table(batch: int, step_s: float, size: int, mb_per_s: int) -> None:
+    assert round(stalls.demand_bytes_per_s(batch, step_s, size) / 1e6) == mb_per_s
+
+
+def test_nopfs_count_of_hot_samples() -> None:
+    found = stalls.samples_read_over(10, workers=16, epochs=90, samples=1_281_167)
+    assert found == pytest.approx(31_635, abs=1)
+
+
+def test_delay_is_divided_by_workers_and_may_be_masked() -> None:
+    step = 0.195 / 64
+    masked = stalls.delay_change_s(0.002, serial=0.003, workers=2, step=step)
+    assert masked == 0.0
+    bound = stalls.delay_change_s(0.010, serial=0.003, workers=2, step=step)
+    assert bound == (0.003 + 0.010) / 2 - step
+    assert stalls.delay_change_s(0.010, serial=0.010, workers=2, step=step) == pytest.approx(0.005)
+
+
+def test_throttled_device() -> None:
+    assert stalls.fetch_delay_s(bytes_per_sample=1e5, bytes_per_s=1e7, warm=0.003) == 0.007
+    assert stalls.fetch_delay_s(bytes_per_sample=1e5, bytes_per_s=1e9, warm=0.003) == 0.0
+
+
+def _trial(block: int, *, wait: float, compute: float, steps: int = 16) -> TrainTrial:
+    return TrainTrial(block, steps, steps * 64, steps * (wait + compute), steps * wait,
+                      steps * compute)  # fmt: skip
+
+
+COMPUTE = [_trial(b, wait=0.0, compute=0.25) for b in (1, 2, 3)]
+WARM = [_trial(b, wait=0.0625, compute=0.3125) for b in (1, 2, 3)]
+COLD = [_trial(b, wait=0.5, compute=0.3125) for b in (1, 2, 3)]
+
+
+def test_stalls_of_a_fake_clock_are_exact() -> None:
+    fetch = stalls.fetch_stall(COLD, WARM)
+    assert fetch.interval.value == 0.4375 / 64
+    assert fetch.paired
+    assert fetch.bound_s == 0.5 * (0.5 + 0.0625) / (16 * 64)
+    assert fetch.interval.low == fetch.interval.value - fetch.bound_s
+    prep, wait, contention = stalls.prep_stall(WARM, COMPUTE)
+    assert prep.interval.value == 0.125 / 64
+    assert (wait.value, contention.value) == (0.0625 / 64, 0.0625 / 64)
+    assert wait.value + contention.value == prep.interval.value
+    assert prep.bound_s == 0.5 * 0.0625 / (16 * 64) + HANDOVER_S / 64
+
+
+def test_waited_account_agrees_when_steps_cost_the_same() -> None:
+    assert stalls.waited_fetch_s(COLD, WARM).value == 0.4375 / 64
+
+
+def test_a_negative_stall_is_not_clipped() -> None:
+    assert stalls.fetch_stall(WARM, COLD).interval.value == -0.4375 / 64
+
+
+def test_pairing_by_block_removes_what_a_block_shares() -> None:
+    drift = {1: 0.0, 2: 0.5, 3: 1.0}
+    cold = [_trial(b, wait=0.25 + d, compute=0.25) for b, d in drift.items()]
+    warm = [_trial(b, wait=d, compute=0.25) for b, d in drift.items()]
+    paired = stalls.fetch_stall(cold, warm)
+    assert paired.interval.high - paired.interval.low == pytest.approx(2 * paired.bound_s)
+    unpaired = stalls.fetch_stall(cold[:2], warm)
+    assert not unpaired.paired
+    assert unpaired.interval.high - unpaired.interval.low > 10 * paired.bound_s
+
+
+def test_one_repeat_gives_a_point_without_limits() -> None:
+    found = stalls.fetch_stall(COLD[:1], WARM[:1]).interval
+    assert (found.value, found.low, found.high) == (0.4375 / 64, -math.inf, math.inf)
+
+
+def test_no_trial_is_refused() -> None:
+    with pytest.raises(ValueError, match="no trial"):
+        stalls.fetch_stall([], WARM)
