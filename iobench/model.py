@@ -143,6 +143,7 @@ class Contrast:
     stage: str
     cache: str
     margin: float = 0.03
+    pairs: int = 10  # planned before the first pair ran
     primary: bool = True
 
 

@@ -91,6 +91,7 @@ def contrasts(
                         stage=wanted.stage,
                         cache=cache,
                         margin=wanted.margin,
+                        pairs=wanted.pairs,
                         primary=wanted.primary,
                     )
                     for i, case in enumerate(c for c in group if c.label != base.label)
@@ -101,27 +102,26 @@ def contrasts(
 def blocks(
     contrasts: Sequence[Contrast],
     cases: Sequence[Case],
-    pairs: Mapping[str, int],
     *,
     seed: int,
     start: int,
 ) -> list[Trial]:
     """Return the paired trials: both arms back to back, orders from ABBA/BAAB, blocks shuffled.
 
-    ``pairs``: contrast id -> number of blocks.  ``start``: number of the first trial.
+    ``start``: number of the first trial.
     """
     rng = random.Random(f"{seed}-blocks")
     by_label = {c.label: c for c in cases}
     drawn: list[list[Trial]] = []
     for contrast in contrasts:
         orders: list[tuple[str, str]] = []
-        while len(orders) < pairs[contrast.id]:
+        while len(orders) < contrast.pairs:
             ab = (contrast.arm, contrast.base)
             first = ab if rng.random() < 0.5 else ab[::-1]
             orders += [first, first[::-1]]
         drawn += [
             block_of(contrast, by_label, order, number_)
-            for number_, order in enumerate(orders[: pairs[contrast.id]], 1)
+            for number_, order in enumerate(orders[: contrast.pairs], 1)
         ]
     rng.shuffle(drawn)
     return number([t for block in drawn for t in block], start=start)

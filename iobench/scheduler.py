@@ -4,9 +4,10 @@ The flow of a suite::
 
     prepare (dataset, forms) -> ladder -> choose bases -> paired blocks -> finish
 
-A pair is repeated only by a rule that is stated here, before any trial: when an arm is INVALID, when
-rivals on the machine used more than 3 % of a trial's wall time in CPU (at least 0.1 s), or when
-the hypervisor stole more than 1 %; at most ``max_repeated_pairs`` a contrast.  Both results are kept.
+A pair is repeated only by a rule that is stated here, before any trial: when an arm is INVALID,
+when rivals on the machine used more than 3 % of a trial's wall time in CPU (at least 0.1 s), or
+when the hypervisor stole more than 1 %; at most ``max_repeated_pairs`` a contrast.  Both results
+are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from iobench import plan as planning
 from iobench import registry, timing
 from iobench.dataset import form_root
 from iobench.launch import Settings, run_trial
-from iobench.model import EXPLORATORY, INVALID, VALID, Case, Contrast, Dataset, Plan, Record, Trial
+from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
 from iobench.spec import Spec, expand, seconds
 from iobench.store import Store
@@ -54,8 +55,7 @@ def estimate_s(spec: Spec, plan: Plan) -> float:
     """Return a first guess of the whole suite's seconds, contrasts included."""
     ladder = sum(planning.guess_s(t, spec.compute_s) for t in plan.trials)
     contrasts = planning.contrasts(spec, plan.cases, {})
-    wanted = _wanted_pairs(spec, contrasts)
-    trials = planning.blocks(contrasts, plan.cases, wanted, seed=plan.seed, start=1)
+    trials = planning.blocks(contrasts, plan.cases, seed=plan.seed, start=1)
     return min(
         max(plan.budget_s, ladder),
         ladder + sum(planning.guess_s(t, spec.compute_s) for t in trials),
@@ -69,6 +69,7 @@ class Suite:
         self.store, self.spec, self.settings, self._watch = store, spec, settings, watch
         self.plan = store.plan()
         self._records = store.done()
+        self._last = dict(self._records)
         self._costs: dict[tuple[str, str, str], list[float]] = {}
         for record in self._records.values():
             self._note_cost(record)
@@ -88,27 +89,26 @@ class Suite:
         for trial in trials:
             if trial.id in self._records:
                 continue
-            record = self._attempt(trial)
-            if trial.contrast and self._last_of_block(trial):
-                self._repeat_if_disturbed(trial, record)
+            self._attempt(trial)
+            if trial.contrast and trial.position == 1:
+                self._repeat_if_disturbed(trial)
 
-    def _attempt(self, trial: Trial) -> Record:
+    def _attempt(self, trial: Trial) -> None:
         self._watch(len(self._records), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
         record = run_trial(trial, self.plan.dataset, attempt, self.settings)
         self.store.save(record)
         if record.status in (VALID, EXPLORATORY):
             self._records[trial.id] = record
+        self._last[trial.id] = record
         self._note_cost(record)
-        return record
 
     def left_s(self) -> float:
         """Return the expected seconds of what is still to do."""
         left = sum(self._cost(t) for t in self.plan.trials if t.id not in self._records)
         if self.plan.phase == 1:
             found = planning.contrasts(self.spec, self.plan.cases, {})
-            wanted = _wanted_pairs(self.spec, found)
-            blocks = planning.blocks(found, self.plan.cases, wanted, seed=0, start=1)
+            blocks = planning.blocks(found, self.plan.cases, seed=0, start=1)
             room = self.plan.budget_s - (timing.clock() - self._begun) - left
             left += max(0.0, min(room, sum(self._cost(t) for t in blocks)))
         return left
@@ -123,7 +123,7 @@ class Suite:
         return median(known) if known else planning.guess_s(trial, self.spec.compute_s)
 
     def _discard_cold_pass(self) -> None:
-        """Read every stored form once from cold: the first pass after writing is not like others."""
+        """Read every stored form once from cold: the first pass after writing is unlike others."""
         for root in {
             form_root(self.plan.dataset, c.stored_form): c for c in self.plan.cases
         }.items():
@@ -137,13 +137,11 @@ class Suite:
     # -- phase 2 -----------------------------------------------------------------------------
 
     def _plan_contrasts(self) -> None:
-        contrasts = planning.contrasts(self.spec, self.plan.cases, self._fastest())
+        contrasts = self._within_budget(
+            planning.contrasts(self.spec, self.plan.cases, self._fastest())
+        )
         trials = planning.blocks(
-            contrasts,
-            self.plan.cases,
-            self._pairs(contrasts),
-            seed=self.plan.seed,
-            start=len(self.plan.trials) + 1,
+            contrasts, self.plan.cases, seed=self.plan.seed, start=len(self.plan.trials) + 1
         )
         self.plan = dataclasses.replace(
             self.plan,
@@ -167,28 +165,27 @@ class Suite:
                 by_label.setdefault(trial.case.label, []).append(slowest)
         return {key: sorted(d, key=lambda la: median(d[la])) for key, d in rates.items()}
 
-    def _pairs(self, contrasts: Sequence[Contrast]) -> dict[str, int]:
-        """Return how many pairs each contrast gets: the spec's, or as many as the budget buys.
+    def _within_budget(self, contrasts: Sequence[Contrast]) -> list[Contrast]:
+        """Set how many pairs each contrast gets: the spec's, or as many as the budget buys.
 
         Decided once, before the first pair: nobody looks at results and then adds more.
         """
-        wanted = _wanted_pairs(self.spec, contrasts)
-        room = self.plan.budget_s - (timing.clock() - self._begun)
-        one_each = planning.blocks(
-            contrasts, self.plan.cases, dict.fromkeys(wanted, 1), seed=0, start=1
+        single = [dataclasses.replace(c, pairs=1) for c in contrasts]
+        round_s = sum(
+            self._cost(t) for t in planning.blocks(single, self.plan.cases, seed=0, start=1)
         )
-        round_s = sum(self._cost(t) for t in one_each)
-        if not round_s:
-            return wanted
-        fit = int(room // round_s)
-        if self.plan.budget_s > seconds(self.spec.budget):
-            return {c: max(n, fit - fit % 2) for c, n in wanted.items()}
-        return {c: max(MIN_PAIRS, min(n, fit)) if n >= MIN_PAIRS else n for c, n in wanted.items()}
+        room = self.plan.budget_s - (timing.clock() - self._begun)
+        fit = int(room // round_s) if round_s else 0
+        bigger = self.plan.budget_s > seconds(self.spec.budget)
 
-    def _last_of_block(self, trial: Trial) -> bool:
-        return trial.position == 1
+        def pairs(wanted: int) -> int:
+            if bigger:
+                return max(wanted, fit - fit % 2)
+            return max(MIN_PAIRS, min(wanted, fit)) if wanted >= MIN_PAIRS else wanted
 
-    def _repeat_if_disturbed(self, trial: Trial, last: Record) -> None:
+        return [dataclasses.replace(c, pairs=pairs(c.pairs)) for c in contrasts]
+
+    def _repeat_if_disturbed(self, trial: Trial) -> None:
         """Append one more block when the stated rule says that this one was disturbed."""
         if trial.repeat_of:
             return
@@ -197,7 +194,7 @@ class Suite:
             for t in self.plan.trials
             if (t.contrast, t.block) == (trial.contrast, trial.block) and not t.repeat_of
         ]
-        records = [last if t.id == trial.id else self._records.get(t.id) for t in block]
+        records = [self._last.get(t.id) for t in block]
         repeated = {
             t.block for t in self.plan.trials if t.contrast == trial.contrast and t.repeat_of
         }
@@ -232,17 +229,3 @@ def disturbed(record: Record | None) -> str:
         if io.machine_steal_s > max(STEAL_SHARE * io.wall_s, 0.02):
             return f"the hypervisor stole {io.machine_steal_s:.2f} s in {io.wall_s:.2f} s"
     return ""
-
-
-def _wanted_pairs(spec: Spec, contrasts: Sequence[Contrast]) -> dict[str, int]:
-    """Return contrast id -> pairs as the spec asks, matched by stage and margin."""
-    pairs = {(w.stage, str(c)): w.pairs for w in spec.contrasts for c in w.caches}
-    return {c.id: pairs[c.stage, c.cache] for c in contrasts}
-
-
-def missing_forms(cases: Sequence[Case], dataset: Dataset) -> list[Case]:
-    """Return one case for each stored form that the dataset does not have yet."""
-    from iobench.dataset import has_form
-
-    wanted = {c.stored_form: c for c in cases if not registry.load("formats", c.format).fileless}
-    return [c for form, c in wanted.items() if not has_form(dataset, form)]

@@ -6,16 +6,17 @@ and what is allowed.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import re
-import tomllib
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
+import tomllib
 
 from iobench import codec, registry
 from iobench.errors import SpecError
@@ -197,7 +198,8 @@ def pipeline(name: str) -> tuple[str, str, str]:
     loader, colon, stored = full.partition(":")
     if not colon:
         raise SpecError(
-            f"unknown pipeline {name!r}; write loader:format, or one of {', '.join(registry.ALIASES)}"
+            f"unknown pipeline {name!r}; write loader:format, or one of "
+            f"{', '.join(registry.ALIASES)}"
         )
     form, dash, content = stored.partition("-")
     registry.load("loaders", loader)
@@ -340,8 +342,6 @@ def check_cache(where: str, cache: str | float) -> str:
 
 
 def _label(cases: Sequence[Case]) -> tuple[Case, ...]:
-    import dataclasses
-
     names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
     varying = [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
     out = []
@@ -369,12 +369,12 @@ def _first_error(error: pydantic.ValidationError, prefix: str = "") -> str:
 
 def _near(key: str) -> str:
     model: Any = Spec
-    *parents, leaf = key.split(".")
+    *parents, _ = key.split(".")
     for part in parents:
         if part.isdigit():
             continue
         hint = model.model_fields.get(part)
-        found = [m for m in _models(hint.annotation)] if hint else []
+        found = _models(hint.annotation) if hint else []
         if not found:
             return ""
         model = found[0]

@@ -1,0 +1,69 @@
+"""Progress of long work: a bar on a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from iobench.model import Trial
+from iobench.timing import clock
+
+#: Seconds between lines where the output is no terminal.
+LOG_EVERY_S = 20.0
+
+
+def duration(seconds: float) -> str:
+    """Return ``45 s`` or ``12 min``."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+class Reporter:
+    """Shows what is being done, how much is done and how long the rest may take."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=None, left="")
+        self._logged = clock() - LOG_EVERY_S
+
+    def __enter__(self) -> Reporter:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` of ``what`` are done."""
+        self._show(what, done, total, "")
+
+    def trial(self, done: int, total: int, left_s: float, trial: Trial | None) -> None:
+        """Show the trial that starts now and the time left."""
+        if trial is None:
+            what = "done"
+        else:
+            what = " ".join(w for w in (trial.stage, trial.cache.strip("-"), trial.case.label) if w)
+            what += f" ({trial.contrast}, pair {trial.block})" if trial.contrast else ""
+        self._show(what, done, total, f"{duration(left_s)} left")
+
+    def _show(self, what: str, done: int, total: int, left: str) -> None:
+        self._bar.update(self._task, description=what, completed=done, total=total, left=left)
+        if self._console.is_terminal:
+            return
+        now = clock()
+        if done >= total or now - self._logged >= LOG_EVERY_S:
+            self._logged = now
+            self.say(f"[{done}/{total}] {what} {left}".rstrip())
