@@ -1,0 +1,61 @@
+"""Batches of nothing: the ids are real, no byte is read.  Tests and measures iobench itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Iterator
+
+import numpy as np
+
+from iobench import codec
+from iobench.errors import SpecError
+from iobench.model import Batch
+from iobench.protocols import LoaderBackend, LoadRequest
+
+
+class NullLoader:
+    """Yields the request's ids and labels at once, or after a stated delay a batch."""
+
+    queue_batches = 0
+
+    def __init__(
+        self,
+        request: LoadRequest,
+        *,
+        delay_s: float = 0.0,
+        data: str = "none",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``delay_s``: sleep before each batch.  ``data``: none, or one resident zero array.
+
+        Raises SpecError for another ``data`` or a negative delay.
+        """
+        if data not in ("none", "resident"):
+            raise SpecError(f"data {data!r} is not possible; allowed: none, resident")
+        if delay_s < 0:
+            raise SpecError(f"delay_s {delay_s} is not possible; allowed: 0 or more")
+        self._request = request
+        self._delay_s = delay_s
+        self._sleep = sleep
+        self._data: Any = None
+        if data == "resident" and request.stage == "load":
+            shape = codec.transform(request.transform).shape
+            self._data = np.zeros((request.batch, *shape), np.float32)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield ``len(ids) // batch`` batches; no byte counts as read."""
+        request = self._request
+        ids = np.asarray(request.ids, np.int64)
+        labels = np.asarray(request.labels, np.int64)[ids]
+        digests = [""] * request.batch if request.digest else None
+        for first in range(0, len(ids) // request.batch * request.batch, request.batch):
+            if self._delay_s:
+                self._sleep(self._delay_s)
+            last = first + request.batch
+            yield Batch(self._data, labels[first:last], ids[first:last], 0, digests)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+BACKEND = LoaderBackend(NullLoader, "batches of nothing, for testing iobench itself")

@@ -1,0 +1,243 @@
+"""torch's DataLoader over any format: worker processes, each with its own Reader.
+
+A worker fills one shared-memory batch, row by row, and hands over its file descriptor: what
+``default_collate`` does in a worker, without the copy of every sample that stacking costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+
+import numpy as np
+
+from iobench import codec
+from iobench.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
+from iobench.model import Batch
+from iobench.protocols import LoaderBackend, LoadRequest, Reader
+from iobench.timing import clock
+
+_PAGE = 4096
+_SHARED_MEMORY = "/dev/shm"
+
+
+def touch(data: Any) -> int:
+    """Read one byte of every page of ``data`` (bytes-like or array); return its bytes.
+
+    A memory-mapped value is only fetched from storage when it is touched.
+    """
+    flat = np.frombuffer(memoryview(data).cast("B"), np.uint8)
+    if flat.size:
+        flat[::_PAGE].max()
+        flat[-1:].max()
+    return int(flat.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    """Stands for a batch that a worker could not make."""
+
+    message: str
+
+
+class _Samples:
+    """A map-style dataset whose item is a whole batch; opens its Reader where it is used."""
+
+    def __init__(self, request: LoadRequest, shared: bool) -> None:
+        self._request = request
+        self._transform = codec.transform(request.transform)
+        self._shared = shared
+        self._reader: Optional[Reader] = None
+
+    def __len__(self) -> int:
+        return len(self._request.ids)
+
+    def __getitems__(self, ids: np.ndarray) -> Union[Batch, _Failure]:
+        """Return the batch of these samples, as far as the stage goes."""
+        try:
+            return self._batch(ids)
+        except IobenchError as error:
+            return _Failure(str(error))
+
+    def _batch(self, ids: np.ndarray) -> Batch:
+        request = self._request
+        if self._reader is None:
+            codec.single_thread()
+            self._reader = request.format.open(request.dataset, request.root)
+        labels = np.empty(len(ids), np.int64)
+        data = rows = None
+        if request.stage == "load":
+            data = _empty_batch((len(ids), *self._transform.shape), self._shared)
+            rows = data.numpy()
+        nbytes = 0
+        digests: List[str] = []
+        sample = -1
+        try:
+            for row, sample in enumerate(ids.tolist()):
+                stored, labels[row] = self._reader.read(sample)
+                if request.digest:
+                    digests.append(_digest(stored))
+                nbytes += self._work(stored, sample, None if rows is None else rows[row])
+        except (DatasetError, OSError, ValueError) as error:
+            raise DatasetError(_at(request, sample, error)) from error
+        return Batch(data, labels, ids, nbytes, digests if request.digest else None)
+
+    def _work(self, stored: Any, sample: int, row: Optional[np.ndarray]) -> int:
+        request = self._request
+        if request.stage == "read":
+            return touch(stored)
+        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
+        if row is not None:
+            random = codec.SampleRandom(request.seed, request.epoch, sample)
+            self._transform.apply(pixels, random, row)
+        return int(stored.nbytes) if isinstance(stored, (np.ndarray, memoryview)) else len(stored)
+
+    def close(self) -> None:
+        """Close the Reader of this process."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class TorchLoader:
+    """One epoch of one rank through ``torch.utils.data.DataLoader``."""
+
+    def __init__(
+        self,
+        request: LoadRequest,
+        *,
+        start_method: str = "fork",
+        pin_memory: Optional[bool] = None,
+    ) -> None:
+        """``pin_memory``: None pins where the batches go to a GPU.
+
+        Raises SpecError for an unknown start method, BackendUnavailable when /dev/shm is too small.
+        """
+        if start_method not in ("fork", "spawn", "forkserver"):
+            raise SpecError(
+                f"start_method {start_method!r} is not possible; allowed: fork, forkserver, spawn"
+            )
+        import torch.utils.data
+
+        self._samples = _Samples(request, shared=request.workers > 0)
+        self._count = len(request.ids) // request.batch
+        self.queue_batches = request.workers * request.prefetch
+        if request.stage == "load" and request.workers:
+            codec.single_thread()  # imports the libraries before the fork, not in every worker
+            _check_shared_memory(request, self.queue_batches)
+        ids = np.asarray(request.ids, np.int64)
+        batches = [ids[k * request.batch : (k + 1) * request.batch] for k in range(self._count)]
+        self._loader: Any = torch.utils.data.DataLoader(
+            self._samples,  # type: ignore[arg-type]
+            batch_sampler=batches,  # type: ignore[arg-type]
+            collate_fn=_whole,
+            num_workers=request.workers,
+            prefetch_factor=request.prefetch if request.workers else None,
+            pin_memory=request.device == "cuda" if pin_memory is None else pin_memory,
+            multiprocessing_context=start_method if request.workers else None,
+        )
+        self._iterator: Any = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Start the workers and yield the epoch's batches.
+
+        Raises DatasetError, naming the sample, when one cannot be read, decoded or transformed.
+        """
+        self._iterator = iter(self._loader)
+        # counted, so that the workers' shutdown is not waited for inside the measured loop
+        for _ in range(self._count):
+            batch = next(self._iterator)
+            if isinstance(batch, _Failure):
+                self.close()
+                raise DatasetError(batch.message)
+            yield batch
+
+    def close(self) -> None:
+        """Stop and reap the workers; harmless twice."""
+        iterator, self._iterator = self._iterator, None
+        shutdown = getattr(iterator, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()
+        self._samples.close()
+
+
+def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
+    """Return ``read_s``, ``decode_s`` and ``transform_s`` of each of the first ``samples`` ids.
+
+    One process, one sample at a time, nothing overlaps: the shares of a sample's time.
+    """
+    codec.single_thread()
+    transform = codec.transform(request.transform)
+    reader = request.format.open(request.dataset, request.root)
+    row = np.empty(transform.shape, np.float32)
+    times: Dict[str, List[float]] = {"read_s": [], "decode_s": [], "transform_s": []}
+    for sample in np.asarray(request.ids)[:samples].tolist():
+        try:
+            start = clock()
+            stored, _ = reader.read(sample)
+            touch(stored)
+            read = clock()
+            pixels = codec.decode(stored, delay_s=request.decode_delay_s)
+            decoded = clock()
+            random = codec.SampleRandom(request.seed, request.epoch, sample)
+            transform.apply(pixels, random, row)
+            done = clock()
+        except (DatasetError, OSError, ValueError) as error:
+            raise DatasetError(_at(request, sample, error)) from error
+        times["read_s"].append(read - start)
+        times["decode_s"].append(decoded - read)
+        times["transform_s"].append(done - decoded)
+    reader.close()
+    return times
+
+
+def _whole(batch: Any) -> Any:
+    return batch
+
+
+def _digest(stored: Any) -> str:
+    from iobench.dataset import sample_digest
+
+    return sample_digest(stored)
+
+
+def _empty_batch(shape: Tuple[int, ...], shared: bool) -> Any:
+    """Return an uninitialised float32 tensor, in shared memory when another process takes it."""
+    import torch
+
+    if not shared:
+        return torch.empty(shape, dtype=torch.float32)
+    # torch's own way (default_collate); share_memory_() would copy the uninitialised bytes
+    storage = torch.UntypedStorage._new_shared(4 * math.prod(shape))  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.float32).set_(storage, 0, shape)  # type: ignore[call-overload]
+
+
+def _check_shared_memory(request: LoadRequest, queued: int) -> None:
+    shape = codec.transform(request.transform).shape
+    needed = (queued + 1) * request.batch * math.prod(shape) * 4
+    if not os.path.isdir(_SHARED_MEMORY):
+        return
+    status = os.statvfs(_SHARED_MEMORY)
+    free = status.f_bavail * status.f_frsize
+    if free < needed:
+        raise BackendUnavailable(
+            f"{_SHARED_MEMORY} has {free >> 20} MiB free, the torch loader's queue needs "
+            f"{needed >> 20} MiB: make it larger (containers: --shm-size), or use fewer workers, "
+            "prefetch or batch"
+        )
+
+
+def _at(request: LoadRequest, sample: int, error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"sample {sample} of {request.root}: {text}"
+
+
+BACKEND = LoaderBackend(
+    TorchLoader,
+    "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
+    requires=("torch", "simplejpeg", "cv2"),
+    stages=frozenset({"read", "decode", "load"}),
+    probe=probe,
+)

@@ -1,0 +1,138 @@
+"""Real training by torch: SGD with momentum, cross entropy on the real labels."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+import numpy as np
+
+from iobench import nets
+from iobench.errors import BackendUnavailable, SpecError
+from iobench.model import Batch, Scalar
+from iobench.protocols import TrainerBackend
+
+DEFAULT_NET = "resnet18"
+
+
+class TorchTrainer:
+    """Trains one of :data:`iobench.nets.NETS`; a step returns when the device has finished it."""
+
+    feeds_itself = False
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        net: str = DEFAULT_NET,
+        device: str = "cpu",
+        channels_last: bool = False,
+        threads: int = 0,
+        classes: int = 0,
+        learning_rate: float = 0.01,
+        momentum: float = 0.9,
+        seed: int = 0,
+    ) -> None:
+        """``threads``: torch's (0: its own choice).  ``classes``: 0 for the published number.
+
+        Raises SpecError for an unknown net or device, BackendUnavailable without a GPU for cuda.
+        """
+        chosen = nets.net(net)
+        if device not in ("cpu", "cuda"):
+            raise SpecError(f"device {device!r} is not possible; allowed: cpu, cuda")
+        if threads < 0 or classes < 0:
+            raise SpecError("threads and classes must be 0 (the default) or more")
+        import torch
+
+        if device == "cuda" and not torch.cuda.is_available():
+            raise BackendUnavailable(
+                "device 'cuda' needs a GPU that torch can use: use device cpu, or a CUDA build"
+            )
+        if threads:
+            torch.set_num_threads(threads)
+        torch.manual_seed(seed)
+        self.device = device
+        self._torch: Any = torch
+        self._name, self._batch = net, batch
+        self._shape = chosen.shape
+        self._classes = classes or chosen.classes
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        self._layout = layout
+        self._channels_last = channels_last
+        self._net: Any = chosen.build(self._classes).to(device).to(memory_format=layout).train()
+        self._parameters = nets.parameters(self._net)
+        self._optimiser: Any = torch.optim.SGD(
+            self._net.parameters(), lr=learning_rate, momentum=momentum
+        )
+        self._loss: Any = None
+
+    def step(self, batch: Batch) -> None:
+        """Forward, backward and update on one batch of (n, *shape) float32, numpy or torch.
+
+        Raises SpecError when the batch's shape or labels do not fit the net.
+        """
+        data, labels = self._tensors(batch)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss: Any = self._torch.nn.functional.cross_entropy(self._net(data), labels)
+        loss.backward()
+        self._optimiser.step()
+        self._loss = loss.detach()
+        self.sync()
+
+    def sync(self) -> None:
+        """Wait for the GPU; on a CPU a step is complete when it returns."""
+        if self.device == "cuda":
+            self._torch.cuda.synchronize()
+
+    def describe(self) -> Mapping[str, Scalar]:
+        """Return the net, its parameters, where it ran, and the last step's loss."""
+        facts: Dict[str, Scalar] = {
+            "kind": "torch",
+            "net": self._name,
+            "parameters": self._parameters,
+            "classes": self._classes,
+            "batch": self._batch,
+            "device": self.device,
+            "threads": self._torch.get_num_threads(),
+            "channels_last": self._channels_last,
+            "version": self._torch.__version__,
+        }
+        if self.device == "cuda":
+            facts["device_name"] = self._torch.cuda.get_device_name()
+        if self._loss is not None:
+            facts["last_loss"] = float(self._loss)
+        return facts
+
+    def close(self) -> None:
+        """Free the net; harmless twice."""
+        self._net = self._optimiser = None
+
+    def _tensors(self, batch: Batch) -> Any:
+        data = batch.data
+        if data is None:
+            raise SpecError("the torch trainer needs batches with data: use a loader that has them")
+        if tuple(data.shape[1:]) != self._shape:
+            raise SpecError(
+                f"net {self._name} takes {'x'.join(map(str, self._shape))}, the batch is "
+                f"{'x'.join(map(str, data.shape[1:]))}: choose a transform that fits"
+            )
+        labels = np.asarray(batch.labels, np.int64)
+        if labels.min() < 0 or labels.max() >= self._classes:
+            raise SpecError(
+                f"label {labels.max()} is beyond the {self._classes} classes of net {self._name}: "
+                f"set trainer option classes to {labels.max() + 1} or more"
+            )
+        tensor = self._torch.from_numpy(data) if isinstance(data, np.ndarray) else data
+        tensor = tensor.to(self.device, non_blocking=True, memory_format=self._layout)
+        return tensor, self._torch.from_numpy(labels).to(self.device, non_blocking=True)
+
+
+def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
+    return batch / nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
+
+
+BACKEND = TrainerBackend(
+    TorchTrainer,
+    "real training: alexnet, resnet18, resnet50, resnet44cifar on cpu or cuda",
+    requires=("torch",),
+    step_s=_guess,
+)
