@@ -1,0 +1,180 @@
+"""What could make two arms differ: taken in the worker, inside each arm, compared in words."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import socket
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence
+
+from iobench import cgroups
+from iobench.mountinfo import mount_of
+
+#: Distributions whose version can move a result.
+LIBRARIES = (
+    "h5py",
+    "lmdb",
+    "mxnet",
+    "numpy",
+    "nvidia-dali-cuda120",
+    "opencv-python-headless",
+    "pillow",
+    "protobuf",
+    "simplejpeg",
+    "tensorflow",
+    "torch",
+)
+#: Environment variables that set thread counts or change allocators.
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "KMP_AFFINITY",
+    "MALLOC_ARENA_MAX",
+    "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES",
+)
+#: Facts that differ between any two processes and explain nothing.
+VOLATILE = frozenset({"pid", "rank"})
+
+
+def collect(data_path: Path) -> Dict[str, Any]:
+    """Return the fingerprint of this process and of the mount under ``data_path``.
+
+    Nested dicts of JSON scalars and lists; libraries are not imported.  What this machine does
+    not show is left out.
+    """
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "libraries": _libraries(),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "cpu": _cpu(),
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "limits": _limits(),
+        "dev_shm_bytes": _capacity("/dev/shm"),
+        "thp": _chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "mount": _mount(data_path),
+    }
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> List[str]:
+    """Return what differs, one line a fact: ``numpy: 1.26 against 2.4``; [] when nothing does."""
+    first, second = _flat(a), _flat(b)
+    lines = []
+    for name in sorted({*first, *second}):
+        if name.split(".")[-1] in VOLATILE:
+            continue
+        left, right = first.get(name, "absent"), second.get(name, "absent")
+        if left != right:
+            lines.append(f"{_plain(name)}: {_short(left)} against {_short(right)}")
+    return lines
+
+
+def _libraries() -> Dict[str, str]:
+    versions = {}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _cpu() -> Dict[str, Any]:
+    """Model, a digest of the instruction flags, count, governor and turbo where visible."""
+    facts: Dict[str, Any] = {"count": os.cpu_count(), "machine": platform.machine()}
+    for line in _text("/proc/cpuinfo").split("\n\n", 1)[0].splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "CPU part"):
+            facts["model"] = value.strip()
+        if key.strip() in ("flags", "Features"):
+            flags = " ".join(sorted(value.split()))
+            facts["flags_digest"] = blake2b(flags.encode(), digest_size=8).hexdigest()
+    frequency = "/sys/devices/system/cpu/cpu0/cpufreq/"
+    for name in ("scaling_governor", "scaling_max_freq"):
+        value = _text(frequency + name)
+        if value:
+            facts[name] = value
+    for path in (
+        "/sys/devices/system/cpu/intel_pstate/no_turbo",
+        "/sys/devices/system/cpu/cpufreq/boost",
+    ):
+        value = _text(path)
+        if value:
+            facts[Path(path).name] = value
+    return facts
+
+
+def _limits() -> Dict[str, Any]:
+    memory = cgroups.memory_limits_bytes()
+    return {
+        "memory_bytes": min(memory) if memory else None,
+        "cpus": cgroups.cpu_limit(),
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+
+
+def _mount(path: Path) -> Dict[str, Any]:
+    mount = mount_of(path)
+    return {
+        "fstype": mount.fstype,
+        "device": mount.device,
+        "source": mount.source,
+        "options": ",".join(sorted({*mount.options, *mount.super_options})),
+        "read_ahead_kb": _text(f"/sys/class/bdi/{mount.device}/read_ahead_kb") or None,
+    }
+
+
+def _capacity(path: str) -> Any:
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return None
+    return status.f_frsize * status.f_blocks
+
+
+def _chosen(path: str) -> str:
+    """Return the word in brackets of a sysfs choice: "always [madvise] never" -> madvise."""
+    text = _text(path)
+    return text[text.index("[") + 1 : text.index("]")] if "[" in text else text
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
+    flat: Dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping):
+            flat.update(_flat(item, name + "."))
+        else:
+            flat[name] = list(item) if isinstance(item, tuple) else item
+    return flat
+
+
+def _plain(name: str) -> str:
+    """Turn a dotted name into words: "cpu.flags_digest" -> "cpu flags digest"."""
+    head, _, rest = name.partition(".")
+    words = rest if head in ("libraries", "environment") and rest else name.replace(".", " ")
+    return words if head == "environment" else words.replace("_", " ")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
