@@ -1,0 +1,79 @@
+"""Run a small suite from a benchmark and return what the product says of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from iobench import prepare, scheduler, spec, store
+from iobench.analysis import analyse
+from iobench.launch import Settings
+from iobench.model import Dataset, Record, Trial
+
+
+def dataset(root: Path, recipe: str, samples: int, forms: Sequence[str], seed: int = 1) -> Dataset:
+    """Make (once) a dataset under ``root`` with the stored forms wanted."""
+    from iobench.convert import convert
+
+    from iobench import dataset as datasets
+
+    made = datasets.make(recipe, root / f"{recipe}-{samples}", samples=samples, seed=seed)
+    for form in forms:
+        if not datasets.has_form(made, form):
+            name, _, content = form.partition("-")
+            convert(made, name, content=content or "jpeg")
+    return made
+
+
+def run(
+    document: Mapping[str, Any],
+    found: Dataset,
+    *,
+    results: Path | None = None,
+    settings: Settings | None = None,
+    quiet: bool = False,
+) -> tuple[dict[str, Any], list[Record]]:
+    """Run the suite that ``document`` (a spec's content) asks for; return (analysis, records)."""
+    wanted = spec.parse(document, where="benchmark")
+    folder = results or Path(tempfile.mkdtemp(prefix="iobench-benchmark-"))
+    suite_store = store.create(folder, wanted.name)
+    plan = scheduler.make_plan(wanted, found, spec.seconds(wanted.budget), "benchmark")
+    suite_store.save_plan(plan)
+    prepare.forms(plan.cases, found, lambda *_: None)
+
+    def watch(done: int, total: int, left_s: float, trial: Trial | None) -> None:
+        if trial is not None and not quiet:
+            words = f"  {done + 1}/{total} {trial.stage} {trial.cache} {trial.case.label}"
+            print(words, f"{left_s:.0f} s left", file=sys.stderr, flush=True)
+
+    chosen = settings or Settings(limit_s=wanted.limit_s, compute_s=wanted.compute_s)
+    scheduler.Suite(suite_store, wanted, chosen, watch).run()
+    records = suite_store.records()
+    for record in records:
+        for reason in record.reasons:
+            print(f"  {record.trial.id}: {record.status}: {reason}", file=sys.stderr)
+    return analyse(suite_store.plan(), records), records
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """Return a parser with what every benchmark takes: --data and --json."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument(
+        "--data", type=Path, default=Path("data/benchmarks"), help="datasets go here"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    return parser
+
+
+def finish(args: argparse.Namespace, figures: Any, passed: bool) -> int:
+    """Write the figures where asked, say whether the targets were met, return the exit status."""
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(figures, indent=1, default=str))
+    print("targets met" if passed else "TARGETS MISSED")
+    return 0 if passed else 1

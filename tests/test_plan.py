@@ -1,0 +1,106 @@
+"""Which trials, in which order: drawn from a seed, nothing run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from iobench import plan, spec
+from iobench.model import Trial
+
+DOCUMENT = {
+    "name": "t",
+    "case": {"trainer": "emulated", "batch": 4},
+    "matrix": {"pipeline": ["lmdb", "jpeg", "dali"]},
+    "ladder": {"repeats": 3},
+    "contrasts": [{"base": "fastest", "pairs": 10}],
+}
+
+
+def suite() -> tuple[spec.Spec, tuple]:
+    parsed = spec.parse(DOCUMENT)
+    return parsed, spec.expand(parsed)
+
+
+def test_every_rung_has_its_repeats() -> None:
+    parsed, cases = suite()
+    counts = Counter((t.case.label, t.stage, t.cache) for t in plan.ladder(parsed, cases, 100))
+    for stage, caches in [
+        ("ceiling", ["cold"]),
+        ("read", ["cold", "warm"]),
+        ("decode", ["warm"]),
+        ("load", ["cold", "warm"]),
+        ("train", ["cold", "warm"]),
+    ]:
+        for cache in caches:
+            assert counts["torch:lmdb", stage, cache] == 3
+    assert counts["dali:jpeg", "decode", "warm"] == 0
+    assert "decode" in plan.rungs_missing(cases[2])
+    assert counts["torch:lmdb", "compute", "-"] == 3
+    assert counts["torch:jpeg", "compute", "-"] == 0, "one compute rung serves all pipelines"
+
+
+def test_repeats_are_spread_over_time() -> None:
+    parsed, cases = suite()
+    blocks = [t.block for t in plan.ladder(parsed, cases, 100)]
+    assert blocks == sorted(blocks)
+
+
+def test_ids_are_unique_ordered_and_safe_as_file_names() -> None:
+    parsed, cases = suite()
+    ids = [t.id for t in plan.ladder(parsed, cases, 100)]
+    assert ids == sorted(set(ids))
+    assert not any("/" in i or ":" in i or " " in i for i in ids)
+
+
+def pairs_of(trials: list[Trial]) -> list[tuple[Trial, Trial]]:
+    return list(zip(trials[::2], trials[1::2], strict=True))
+
+
+def test_blocks_are_pairs_back_to_back_in_abba_orders() -> None:
+    parsed, cases = suite()
+    found = plan.contrasts(parsed, cases, {("load", "warm"): ["torch:jpeg", "torch:lmdb"]})
+    assert [(c.arm, c.base, c.cache) for c in found] == [
+        ("torch:lmdb", "torch:jpeg", "warm"),
+        ("dali:jpeg", "torch:jpeg", "warm"),
+        ("torch:jpeg", "torch:lmdb", "cold"),
+        ("dali:jpeg", "torch:lmdb", "cold"),
+    ]
+    trials = plan.blocks(found, cases, seed=3, start=50)
+    assert trials[0].id.startswith("0050-")
+    assert len(trials) == 2 * 10 * 4
+    for first, second in pairs_of(trials):
+        assert (first.contrast, first.block) == (second.contrast, second.block)
+        assert (first.position, second.position) == (0, 1)
+        contrast = next(c for c in found if c.id == first.contrast)
+        assert {first.arm, second.arm} == {contrast.arm, contrast.base}
+    for contrast in found:
+        firsts = {t.block: t.arm for t in trials if t.contrast == contrast.id and t.position == 0}
+        assert sorted(firsts) == list(range(1, 11))
+        assert Counter(firsts.values()) == {contrast.arm: 5, contrast.base: 5}
+        for block in range(1, 11, 2):
+            assert firsts[block] != firsts[block + 1], "AB is followed by BA, or BA by AB"
+    assert [t.contrast for t in trials] != sorted(t.contrast for t in trials), "shuffled"
+
+
+def test_the_same_seed_draws_the_same_plan() -> None:
+    parsed, cases = suite()
+    found = plan.contrasts(parsed, cases, {})
+    assert plan.blocks(found, cases, seed=3, start=1) == plan.blocks(found, cases, seed=3, start=1)
+    assert plan.blocks(found, cases, seed=3, start=1) != plan.blocks(found, cases, seed=4, start=1)
+
+
+def test_a_contrast_over_workers_stays_inside_its_pipeline() -> None:
+    parsed = spec.parse(
+        {
+            **DOCUMENT,
+            "matrix": {"pipeline": ["lmdb", "jpeg"], "workers": [1, 2, 4]},
+            "contrasts": [{"over": "workers", "base": 2, "caches": ["warm"]}],
+        }
+    )
+    found = plan.contrasts(parsed, spec.expand(parsed), {})
+    assert [(c.arm, c.base) for c in found] == [
+        ("torch:lmdb workers=1", "torch:lmdb workers=2"),
+        ("torch:lmdb workers=4", "torch:lmdb workers=2"),
+        ("torch:jpeg workers=1", "torch:jpeg workers=2"),
+        ("torch:jpeg workers=4", "torch:jpeg workers=2"),
+    ]

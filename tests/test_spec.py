@@ -1,0 +1,114 @@
+"""A spec is judged whole, and every error names the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iobench import spec
+from iobench.errors import SpecError
+
+BASE: dict[str, Any] = {
+    "name": "t",
+    "case": {"trainer": "null", "batch": 4},
+    "matrix": {"pipeline": ["jpeg", "lmdb"]},
+}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {**BASE, **changes}
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (changed(nmae="x"), ["nmae", "'x'", "matrix"]),
+        (changed(case={"trainer": "emulatd"}), ["emulatd", "emulated", "null", "torch"]),
+        (changed(case={"batch": 0}), ["case.batch", "0"]),
+        (changed(case={"wrokers": 2}), ["wrokers", "2", "workers"]),
+        (changed(matrix={"pipeline": ["jpg"]}), ["jpg", "lmdb", "dali"]),
+        (changed(matrix={"pipeline": ["torch:jpgg"]}), ["jpgg", "jpeg"]),
+        (changed(matrix={"pipelines": ["jpeg"]}), ["pipelines", "pipeline"]),
+        (changed(matrix={"pipeline": []}), ["matrix.pipeline", "empty"]),
+        (changed(case={"order": "random"}), ["random", "shuffled", "window:N"]),
+        (changed(case={"transform": "rrc225"}), ["rrc225", "rrc224"]),
+        (changed(ladder={"stages": ["raed"]}), ["raed", "read"]),
+        (changed(ladder={"caches": ["hot"]}), ["hot", "cold", "warm"]),
+        (changed(ladder={"caches": [1.5]}), ["1.5", "fraction"]),
+        (changed(contrasts=[{"over": "pipline"}]), ["pipline", "pipeline"]),
+        (changed(contrasts=[{"stage": "fly"}]), ["contrasts.0.stage", "fly", "load"]),
+        (changed(budget="soon"), ["soon", "15m"]),
+        (
+            changed(case={"trainer": "emulated", "trainer_options": {"acelerator": "v100"}}),
+            ["acelerator", "accelerator", "step_s"],
+        ),
+        (
+            changed(case={"trainer": "emulated", "trainer_options": {"step_s": "fast"}}),
+            ["step_s", "fast"],
+        ),
+        (changed(matrix={"pipeline": ["dali:lmdb"]}), ["dali:lmdb", "shuffled", "stored"]),
+        (changed(matrix={"pipeline": ["jpeg", "jpeg"]}), ["equal"]),
+    ],
+)
+def test_errors_teach(document: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec.parse(document, where="my.toml")
+    message = str(caught.value)
+    assert message.startswith("my.toml: ")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_matrix_crosses_and_labels_tell_cases_apart() -> None:
+    found = spec.expand(
+        spec.parse(changed(matrix={"pipeline": ["jpeg", "lmdb"], "workers": [1, 2]}))
+    )
+    assert [c.label for c in found] == [
+        "torch:jpeg workers=1",
+        "torch:jpeg workers=2",
+        "torch:lmdb workers=1",
+        "torch:lmdb workers=2",
+    ]
+    assert {c.batch for c in found} == {4}
+
+
+def test_extra_cases_have_their_own_trainer_and_options() -> None:
+    parsed = spec.parse(
+        changed(
+            case={"trainer": "emulated", "trainer_options": {"accelerator": "v100"}},
+            cases=[
+                {"pipeline": "jpeg", "trainer": "torch", "trainer_options": {"net": "resnet18"}}
+            ],
+        )
+    )
+    cases = spec.expand(parsed)
+    assert [c.trainer for c in cases] == ["emulated", "emulated", "torch"]
+    assert cases[-1].trainer_options == {"net": "resnet18"}
+    assert list(spec.extra_cases(parsed, cases)) == [cases[-1].label]
+    assert cases[-1].label != cases[0].label
+
+
+@pytest.mark.parametrize("name", sorted(spec.shipped()))
+def test_shipped_specs_are_valid_and_say_what_they_are_for(name: str) -> None:
+    assert spec.load(name).about
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90s", 90), ("15m", 900), ("4h", 14400), ("1.5h", 5400), ("30", 30)]
+)
+def test_durations(text: str, expected: float) -> None:
+    assert spec.seconds(text) == expected
+
+
+def test_unknown_spec_lists_the_shipped_ones() -> None:
+    with pytest.raises(SpecError, match=r"bench-io.*smoke"):
+        spec.load("benchio")
+
+
+def test_broken_toml_names_the_line(tmp_path: Any) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("name = 'x'\nbudget = \n")
+    with pytest.raises(SpecError, match=r"x\.toml is no TOML.*line 2"):
+        spec.load(str(path))

@@ -1,0 +1,117 @@
+"""The measured loop under a fake clock: every figure exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from iobench.model import Batch
+from iobench.timing import measure, warmup_steps, window
+
+
+class World:
+    """A clock that only moves when somebody works; loader and trainer say how long they take."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+
+class Trainer:
+    feeds_itself = False
+    device = "cpu"
+
+    def __init__(self, world: World, step_s: float) -> None:
+        self._world, self._step_s = world, step_s
+
+    def step(self, batch: Batch) -> None:
+        self._world.now += self._step_s
+
+    def sync(self) -> None:
+        pass
+
+
+def batches(world: World, waits: list[float], size: int = 4) -> Iterator[Batch]:
+    for i, wait in enumerate(waits):
+        world.now += wait
+        ids = np.arange(size, dtype=np.int64) + i * size
+        yield Batch(data=None, labels=ids, ids=ids, nbytes=size * 10)
+
+
+def test_steps_are_exact() -> None:
+    world = World()
+    found = measure(
+        batches(world, [2.0, 0.5, 0.25]), Trainer(world, 1.0), warmup=1, clock=world.clock
+    )
+    assert found.steps.request_s == [0.0, 3.0, 4.5]
+    assert found.steps.ready_s == [2.0, 3.5, 4.75]
+    assert found.steps.done_s == [3.0, 4.5, 5.75]
+    assert found.steps.samples == [4, 4, 4]
+    assert found.steps.bytes == [40, 40, 40]
+    assert np.concatenate(found.ids).tolist() == list(range(12))
+
+
+def test_window_has_one_numerator_and_denominator() -> None:
+    world = World()
+    waits = [2.0, 0.5, 0.25, 0.25]
+    found = measure(batches(world, waits), Trainer(world, 1.0), warmup=1, clock=world.clock)
+    w = window(found.steps)
+    assert (w.steps, w.samples, w.bytes) == (3, 12, 120)
+    assert w.wall_s == 0.5 + 0.25 + 0.25 + 3.0
+    assert w.wait_s == 1.0
+    assert w.compute_s == 3.0
+    assert w.wall_s == w.wait_s + w.compute_s
+    assert w.seconds_per_sample == 4.0 / 12
+
+
+def test_window_needs_a_step_after_the_warmup() -> None:
+    world = World()
+    found = measure(batches(world, [1.0]), Trainer(world, 1.0), warmup=1, clock=world.clock)
+    with pytest.raises(ValueError, match="all of them warm-up"):
+        window(found.steps)
+
+
+@pytest.mark.parametrize(
+    ("queue", "workers", "steps", "expected"),
+    [(4, 2, 20, 4), (4, 2, 21, 5), (4, 2, 40, 4), (0, 0, 20, 1), (6, 3, 40, 7), (8, 4, 20, 4)],
+)
+def test_warmup_leaves_whole_rounds(queue: int, workers: int, steps: int, expected: int) -> None:
+    k = warmup_steps(queue_batches=queue, workers=workers, steps=steps)
+    assert k == expected
+    assert (steps - k) % max(workers, 1) == 0
+
+
+def pipeline(production: float, step: float, workers: int, queue: int, n: int) -> list[float]:
+    """Exact waits of a round-robin loader of ``workers`` processes with a bounded queue."""
+    finish = [0.0] * workers
+    done: list[float] = []
+    waits = []
+    now = 0.0
+    for i in range(n):
+        start = max(finish[i % workers], done[i - queue] if i >= queue else 0.0)
+        finish[i % workers] = start + production
+        waits.append(max(0.0, finish[i % workers] - now))
+        now += waits[-1] + step
+        done.append(now - step)
+    return waits
+
+
+@pytest.mark.parametrize(
+    ("production", "step", "workers"),
+    [(8.0, 1.0, 2), (8.0, 4.0, 2), (2.0, 4.0, 2), (0.0, 1.0, 1), (9.0, 0.0, 3), (8.0, 0.0, 4)],
+)
+def test_the_window_is_steady_state_in_both_regimes(
+    production: float, step: float, workers: int
+) -> None:
+    """T = max(production / W, step) exactly: neither the start nor the queue leaks in."""
+    n = 40 if workers != 3 else 42
+    world = World()
+    waits = pipeline(production, step, workers, 2 * workers, n)
+    warmup = warmup_steps(queue_batches=2 * workers, workers=workers, steps=n)
+    found = measure(batches(world, waits), Trainer(world, step), warmup=warmup, clock=world.clock)
+    w = window(found.steps)
+    assert w.wall_s / w.steps == max(production / workers, step)
