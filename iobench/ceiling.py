@@ -7,7 +7,7 @@ kept open, no ``fadvise`` that the reader does not give.
 
 Formats that are read through mmap are replayed by read() too, because fio 3.33 can do neither
 an I/O log nor an ``offset`` with its mmap engine (it maps 0 bytes, or the file's head).  With
-read-ahead off (``random``) a mapping faults page by page, so the log holds one read a page: the
+read-ahead off a mapping faults page by page, so the log holds one read a page: the
 device sees the same requests.  With the default read-ahead a fault may bring in more than a
 sample, so there the pipeline can be faster than this ceiling.
 
@@ -21,7 +21,6 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from iobench import fio
 from iobench.errors import TrialFailed
@@ -34,19 +33,19 @@ ENOUGH_S = 2.0
 BYTES_TOLERANCE = 0.01
 #: fio reads log lines with sscanf("%256s"): longer paths and those with blanks go through a link.
 LOG_PATH_MAX = 250
+PAGED_NOTE = "mmap without read-ahead, replayed as one read() a page"
+MAPPED_NOTE = "mmap replayed by read(): a mapping's own read-ahead may beat this ceiling"
 
 Extents = Sequence[Extent]
 
 
 @dataclasses.dataclass(frozen=True)
 class CeilingPlan:
-    """What each reader fetches, in order.  ``hint`` is fio's fadvise_hint: ``0`` or ``random``."""
+    """What each reader fetches, in order, ``repeat`` times; ``samples`` counts the repeats too."""
 
     readers: tuple[tuple[Extent, ...], ...]
     samples: int
-    hint: str = "0"
     repeat: int = 1
-    note: str = ""
 
     @property
     def wanted_bytes(self) -> int:
@@ -73,72 +72,56 @@ class Ceiling:
     invalid: str = ""
 
 
-def plan(
-    samples: Sequence[Extents],
-    *,
-    readers: int,
-    batch: int,
-    mapped: bool = False,
-    hint: str = "0",
-    repeat: int = 1,
-) -> CeilingPlan:
-    """Share out ``samples`` (the extents of each, in the pipeline's order) among readers.
+def plan(samples: Sequence[Extents], *, jobs: int, batch: int, repeat: int = 1) -> CeilingPlan:
+    """Share out ``samples`` (the extents of each, in the pipeline's order) among ``jobs`` readers.
 
-    ``readers``: worker processes (0, no workers, is one reader).  ``mapped``: the format is read
-    through mmap.  ``hint``: ``random`` where the reader turns read-ahead off.  ``repeat``: replay
-    the pattern so often; only for warm runs, a cold one reads nothing twice.
+    ``repeat``: replay the pattern so often; only for warm runs, a cold one reads nothing twice.
     """
-    count = max(readers, 1)
-    shares: list[list[Extent]] = [[] for _ in range(count)]
+    shares: list[list[Extent]] = [[] for _ in range(max(jobs, 1))]
     for number, extents in enumerate(samples):
-        shares[number // batch % count].extend(extents)
-    note = ""
-    if mapped and hint == "random":
-        shares = [[page for extent in share for page in _pages(extent)] for share in shares]
-        note = "mmap without read-ahead, replayed as one read() a page"
-    elif mapped:
-        note = "mmap replayed by read(): its own read-ahead may beat this ceiling"
+        shares[number // batch % len(shares)].extend(extents)
     kept = tuple(tuple(share) for share in shares if share)
-    return CeilingPlan(kept, len(samples) * repeat, hint=hint, repeat=repeat, note=note)
-
-
-def access(format_name: str, options: Any = None) -> dict[str, Any]:
-    """Return ``mapped`` and ``hint`` of :func:`plan` for a format and its options.
-
-    LMDB is a memory map, with read-ahead unless its option ``readahead`` is false; all other
-    formats call read() and give no hint.
-    """
-    if format_name != "lmdb":
-        return {"mapped": False, "hint": "0"}
-    ahead = (options or {}).get("readahead", True)
-    return {"mapped": True, "hint": "0" if ahead else "random"}
+    return CeilingPlan(kept, len(samples) * repeat, repeat)
 
 
 def run(
-    plan: CeilingPlan, folder: Path, *, time_limit_s: float = 300.0, enter: Sequence[str] = ()
+    plan: CeilingPlan,
+    *,
+    work: Path,
+    mapped: bool = False,
+    read_ahead: bool = True,
+    limit_s: float = 300.0,
+    enter: Sequence[str] = (),
 ) -> Ceiling:
-    """Replay a plan with fio.  ``folder`` (made when absent) keeps logs, job file and JSON.
+    """Replay a plan with fio.  ``work`` (made when absent) keeps logs, job file and JSON.
+
+    ``mapped``: the format is read through mmap.  ``read_ahead``: False where its reader turns
+    the kernel's read-ahead off.  ``enter``: words before fio's command (a control group).
 
     Raises BackendUnavailable without fio and TrialFailed when fio fails or overruns.
     """
     if not plan.wanted_bytes:
         raise TrialFailed("nothing to read: the format says that its samples occupy no bytes")
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs = []
+    work.mkdir(parents=True, exist_ok=True)
+    paged = mapped and not read_ahead
+    logs = []
     for number, reader in enumerate(plan.readers):
-        log = folder / f"reader{number}.log"
-        log.write_text("".join(_log_lines(reader, plan.repeat, folder / "links")))
-        jobs.append({"read_iolog": str(log)})
+        if paged:
+            reader = tuple(page for extent in reader for page in _pages(extent))
+        log = work / f"reader{number}.log"
+        log.write_text("".join(_log_lines(reader, plan.repeat, work / "links")))
+        logs.append({"read_iolog": str(log)})
     options = {
         "ioengine": "psync",
         "invalidate": "0",
-        "fadvise_hint": plan.hint,
+        "fadvise_hint": "0" if read_ahead else "random",
         "replay_no_stall": "1",
         "allow_file_create": "0",
     }
-    done = fio.run(folder, fio.job_file(options, jobs), time_limit_s=time_limit_s, enter=enter)
+    done = fio.run(work, fio.job_file(options, logs), time_limit_s=limit_s, enter=enter)
     short = done.runtime_s < ENOUGH_S
-    notes = [plan.note, f"a short run: {done.runtime_s:.2f} s" if short else ""]
+    note = (PAGED_NOTE if paged else MAPPED_NOTE) if mapped else ""
+    notes = [note, f"a short run: {done.runtime_s:.2f} s" if short else ""]
     return Ceiling(
         bytes_per_s=done.bytes_per_s,
         samples_per_s=plan.samples / done.runtime_s if done.runtime_s else 0.0,

@@ -81,13 +81,15 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> List[str]:
 
 
 def _libraries() -> Dict[str, str]:
-    versions = {}
-    for name in LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    versions = ((name, _version(name)) for name in LIBRARIES)
+    return {name: version for name, version in versions if version}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _cpu() -> Dict[str, Any]:
