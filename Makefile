@@ -8,8 +8,7 @@ DATA ?=
 OUT ?=
 BUDGET ?=
 IN_PLACE ?=
-RECIPE ?=
-export PYTHON TORCH_INDEX PIP_ARGS WHEELS
+export PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA
 
 IOBENCH := .venv/bin/iobench
 INSTALL := requirements/install.sh
@@ -38,15 +37,15 @@ setup: ## Make .venv from the pinned versions (quick when nothing changed)
 setup-dev: setup
 	@$(INSTALL) dev
 
-data: setup ## Make the default dataset (RECIPE=cifar-like for another)
-	$(IOBENCH) data make $(RECIPE)
+data: setup ## Make (or copy from DATA) the dataset of SPEC in each format; print the plan
+	$(IOBENCH) run '$(SPEC)' --dry-run $(RUN_ARGS)
 
 bench-io: setup ## The main job: set up, make data, run SPEC, print a summary, leave a report
 	@$(INSTALL) fio
 	$(IOBENCH) run '$(SPEC)' $(RUN_ARGS)
 
 report: setup ## Render the latest results again
-	$(IOBENCH) report '$(RESULTS)/latest'
+	$(IOBENCH) report '$(RESULTS)'
 
 smoke: setup ## The null pipeline end to end, in seconds
 	$(IOBENCH) run smoke --results '$(RESULTS)'

@@ -101,7 +101,7 @@ install_set() { # $1: run or dev
         make_venv "$python"
     fi
     pip_install -r "requirements/$1.txt"
-    [ "$1" = dev ] || pip_install --no-deps --no-build-isolation -e .
+    [ "$1" = dev ] || PYTHONWARNINGS=ignore pip_install --no-deps --no-build-isolation -e .
     echo "$key" >"$stamp"
 }
 

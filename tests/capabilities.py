@@ -14,6 +14,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Callable, Dict, List
@@ -133,6 +134,16 @@ def _cachestat() -> str:
     return f"cachestat: {os.strerror(ctypes.get_errno())}" if failed else ""
 
 
+def _pypi() -> str:
+    """Ask pip, as it is set up here, for one small package."""
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir"]
+        done = subprocess.run(
+            [*pip, "iniconfig", "-d", folder], capture_output=True, text=True, check=False
+        )
+    return "pip reaches no package index" if done.returncode else ""
+
+
 def _cuda() -> str:
     return "" if Path("/dev/nvidiactl").exists() else "no /dev/nvidiactl"
 
@@ -155,5 +166,6 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "hdf5": _module("h5py"),
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,
+    "pypi": _pypi,
     "cuda": _cuda,
 }

@@ -1,0 +1,248 @@
+"""Pins, make's promises, the installer and the bundle."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, List
+
+import pytest
+
+import iobench
+from tests.capabilities import need
+
+ROOT = Path(__file__).parent.parent
+REQUIREMENTS = ROOT / "requirements"
+TOP_LEVEL = {"Dockerfile", "singularity", "README.md", "iobench", "datasets", "tests", "Makefile"}
+TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "requirements"}
+TOP_LEVEL |= {"LICENSE", ".gitignore"}
+TARGETS = ["help", "setup", "data", "bench-io", "report", "test", "check", "smoke", "clean"]
+TARGETS += ["bundle"]
+#: Distributions whose module has another name.
+MODULES = {"opencv-python-headless": "cv2", "nvidia-dali-cuda120": "nvidia", "jinja2": "jinja2"}
+
+
+def pins(name: str) -> Dict[str, str]:
+    lines = (REQUIREMENTS / name).read_text().splitlines()
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    return dict(line.split("==") for line in wanted)
+
+
+def run(argv: List[str], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+
+
+def tracked() -> List[str]:
+    need("git")
+    done = run(["git", "ls-files"], ROOT)
+    if done.returncode:
+        pytest.skip("not a git clone (an unpacked bundle)")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
+def test_every_pin_is_exact_and_agrees_with_the_constraints(name: str) -> None:
+    fixed = pins("constraints.txt")
+    assert {k: fixed[k] for k in pins(name)} == pins(name)
+
+
+def test_no_pin_names_a_build() -> None:
+    assert not [v for v in pins("constraints.txt").values() if "+" in v]
+
+
+@pytest.mark.parametrize("name", sorted({**pins("run.txt"), **pins("dev.txt")}))
+def test_what_runs_the_tests_is_what_is_pinned(name: str) -> None:
+    installed = importlib.metadata.version(name).partition("+")[0]
+    assert installed == pins("constraints.txt")[name]
+
+
+def test_every_library_that_the_code_imports_is_pinned() -> None:
+    imported = set()
+    for path in (ROOT / "iobench").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").split(".")[0])
+    pinned = {MODULES.get(name.lower(), name.lower()) for name in pins("run.txt")}
+    assert imported - sys.stdlib_module_names - {"iobench", "__main__"} <= pinned
+
+
+def test_the_top_level_is_the_fixed_one() -> None:
+    assert {Path(name).parts[0] for name in tracked()} <= TOP_LEVEL
+
+
+def test_the_clone_is_small_and_names_no_machine() -> None:
+    ours = "/" + "work/"
+    for name in tracked():
+        path = ROOT / name
+        if path.is_file():  # a file may be deleted and not committed yet
+            data = path.read_bytes()
+            assert len(data) <= 1 << 20, name
+            assert ours.encode() not in data, name
+
+
+def test_changelog_has_this_version_and_results_affected() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## \[(.+?)\].*?(?=^## \[|\Z)", text, re.M | re.S)
+    assert newest
+    assert newest[1] in (iobench.__version__, "Unreleased")
+    assert "### Results affected" in newest[0]
+    assert iobench.__version__ in text
+
+
+def test_make_alone_prints_help_that_names_every_target() -> None:
+    need("make")
+    done = run(["make"], ROOT)
+    assert done.returncode == 0
+    assert [t for t in TARGETS if f"make {t} " not in done.stdout] == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_make_targets_exist(target: str) -> None:
+    need("make")
+    assert run(["make", "-n", target], ROOT).returncode == 0
+
+
+def test_make_passes_its_variables_on() -> None:
+    need("make")
+    words = ["DATA=/a b", "SPEC=x.toml", "OUT=/o", "BUDGET=4h", "RESULTS=r", "IN_PLACE=1"]
+    shown = run(["make", "-n", "bench-io", *words], ROOT).stdout
+    wanted = "run 'x.toml' --results 'r' --data '/a b' --out '/o' --budget '4h' --in-place"
+    assert wanted in re.sub(r"\s+", " ", shown)
+
+
+def test_every_benchmark_that_make_names_exists() -> None:
+    line = re.search(r"^BENCHMARKS := (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert line
+    named = {name.replace("-", "_") for name in line[1].split()}
+    assert named <= {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+
+
+# -- the installer ---------------------------------------------------------------------------
+
+#: A build backend in the tree itself, so that the installer is tested whole in seconds, offline.
+BACKEND = """
+import zipfile
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name = "iobench-0.0-py3-none-any.whl"
+    with zipfile.ZipFile(folder + "/" + name, "w") as wheel:
+        wheel.writestr("iobench_marker.py", "")
+        info = "iobench-0.0.dist-info/"
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: iobench\\nVersion: 0.0\\n")
+        tag = "Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+        wheel.writestr(info + "WHEEL", tag)
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A project of the same shape with no packages to install, and a folder of wheels."""
+    (tmp_path / "requirements").mkdir()
+    shutil.copy(REQUIREMENTS / "install.sh", tmp_path / "requirements")
+    for name in ("run.txt", "dev.txt", "constraints.txt"):
+        (tmp_path / "requirements" / name).write_text("# no==pins\n")
+    (tmp_path / "backend.py").write_text(BACKEND)
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (tmp_path / "wheels").mkdir()
+    return tmp_path
+
+
+def install(tree: Path, what: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run([str(tree / "requirements/install.sh"), what], tree, PYTHON=sys.executable, **env)
+
+
+def test_installer_says_what_it_does_and_does_it_once(tree: Path) -> None:
+    first = install(tree, "run")
+    assert first.returncode == 0, first.stderr
+    assert "pinned packages" in first.stderr
+    assert "no network" in first.stderr
+    assert run([".venv/bin/python", "-c", "import iobench_marker"], tree).returncode == 0
+    again = install(tree, "run")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+
+
+def test_installer_goes_on_after_a_change_or_a_broken_environment(tree: Path) -> None:
+    assert install(tree, "dev").returncode == 0
+    assert install(tree, "dev").stderr == ""
+    assert install(tree, "run").stderr == ""
+    (tree / "requirements" / "run.txt").write_text("# other==pins\n")
+    assert "pinned packages" in install(tree, "run").stderr
+    (tree / ".venv/bin/python").unlink()
+    mended = install(tree, "run")
+    assert mended.returncode == 0, mended.stderr
+    assert run([".venv/bin/python", "-c", "import iobench_marker"], tree).returncode == 0
+
+
+def test_installer_names_the_remedy_when_pip_fails(tree: Path) -> None:
+    (tree / "requirements/run.txt").write_text("not-there==1\n")
+    done = install(tree, "run")
+    assert done.returncode == 2
+    assert "docs/hpc.md" in done.stderr.splitlines()[-1]
+    assert not (tree / ".venv/iobench-run").exists()
+
+
+def test_installer_refuses_an_old_python(tree: Path) -> None:
+    old = tree / "old-python"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    done = run([str(tree / "requirements/install.sh"), "run"], tree, PYTHON=str(old))
+    assert done.returncode == 2
+    assert "3.11" in done.stderr
+    assert "make setup PYTHON=" in done.stderr
+
+
+def test_missing_fio_is_said_and_not_fatal(tree: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bin"  # a PATH with neither fio nor apt-get
+    bare.mkdir()
+    for name in ("sh", "dirname", "id"):
+        (bare / name).symlink_to(str(shutil.which(name)))
+    done = install(tree, "fio", PATH=str(bare))
+    assert done.returncode == 0
+    assert "apt-get install fio" in done.stderr
+    assert "module load fio" in done.stderr
+
+
+@pytest.mark.system
+def test_bundle_sets_up_without_a_network(tmp_path: Path) -> None:
+    """A real bundle of a commit, with two small packages in place of the two gigabytes."""
+    for name in ("root", "git", "make", "pypi"):
+        need(name)
+    clone = tmp_path / "clone"
+    shutil.copytree(
+        ROOT,
+        clone,
+        ignore=shutil.ignore_patterns(
+            ".git", ".venv", "data", "results", "dist", "__pycache__", ".*_cache"
+        ),
+    )
+    kept = [p for p in pins("run.txt").items() if p[0] in ("setuptools", "click")]
+    (clone / "requirements/run.txt").write_text("".join(f"{k}=={v}\n" for k, v in kept))
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    for argv in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "clone"]):
+        assert run(["git", *argv], clone).returncode == 0
+    made = run(["make", "bundle"], clone, PYTHON=sys.executable)
+    assert made.returncode == 0, made.stderr
+    (bundle,) = (clone / "dist").glob("*.tar")
+    assert run(["tar", "-xf", str(bundle), "-C", str(tmp_path)], tmp_path).returncode == 0
+    (unpacked,) = tmp_path.glob("iobench-*")
+    offline = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_CACHE_DIR": "1"}
+    setup = run(["unshare", "--net", "make", "setup"], unpacked, PYTHON=sys.executable, **offline)
+    assert setup.returncode == 0, setup.stderr
+    where = run(
+        [str(unpacked / ".venv/bin/python"), "-c", "import iobench; print(iobench.__file__)"],
+        tmp_path,
+    )
+    assert where.stdout.strip() == str(unpacked / "iobench/__init__.py")
