@@ -6,8 +6,8 @@ Prep: a sleep d in every decode; the truth is METHOD section 4's
 max(0, (t + d) / W - s) - max(0, t / W - s), the fetch stall is 0.  One d is masked (truth 0), one
 has d / W above half the step.
 
-20 repeats each; the 95 % interval must cover the truth, and 0 for the other stall, at least 17 times,
-with half-widths of at most 5 % of T(cold).
+20 repeats each; the 95 % interval must cover the truth, and 0 for the other stall, at least 17
+times, with half-widths of at most 5 % of T(cold).
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def repeat(
     analysis, records = run(document(truth, blocks), found, settings=settings, quiet=True)
     entry = next(iter(analysis["pipelines"]))
     fetch, prep = expected(truth, records, t)
-    row: dict[str, Any] = {"t_cold": entry["stages"]["train"]["cold"]["seconds_per_sample"]}
+    row: dict[str, Any] = {
+        "t_cold": entry["stages"]["train"]["cold"]["seconds_per_sample"]["value"]
+    }
     for name, truth_s in (("fetch", fetch), ("prep", prep)):
         stall = entry[f"{name}_stall_s"]
         row[name] = {

@@ -32,9 +32,9 @@ def document(name: str, case: dict[str, Any], repeats: int) -> dict[str, Any]:
 
 def show(name: str, expected: str, analysis: dict[str, Any], arithmetic: str) -> dict[str, Any]:
     entry = analysis["pipelines"][0]
-    found = {state: entry["binding_limit"][state] for state in ("cold", "warm")}
-    state = "cold" if expected == "storage" else "warm"
-    right = found[state]["roof"] == expected
+    found = entry["limits"]
+    state = "cold" if expected == "fetch-bound" else "warm"
+    right = found[state]["regime"] == expected
     print(f"\n{name}: {'RIGHT' if right else 'WRONG'}")
     for key, value in found.items():
         print(f"  {key}: binding limit {value}")
@@ -63,7 +63,7 @@ def main() -> int:
     mean = found.bytes / found.samples
     figures.append(
         show(
-            "fetch-bound (20 MB/s mount, v100)", "storage", analysis,
+            "fetch-bound (20 MB/s mount, v100)", "fetch-bound", analysis,
             f"fetch stall = {mean:.0f} B / 20 MB/s - 0.195 s / 64 = "
             f"{mean / THROTTLE_BPS - 0.195 / 64:.5f} s a sample, prep stall 0",
         )
@@ -72,10 +72,10 @@ def main() -> int:
     found = dataset(args.data, "imagenet-like", 1280, [])
     case = {"trainer": "emulated", "trainer_options": {"accelerator": "h100"}, "batch": 64}
     analysis, _ = run(document("prep-bound", case, args.repeats), found)
-    load = analysis["pipelines"][0]["stages"]["load"]["warm"]["seconds_per_sample"]
+    load = analysis["pipelines"][0]["stages"]["load"]["warm"]["seconds_per_sample"]["value"]
     figures.append(
         show(
-            "prep-bound (h100)", "preprocessing", analysis,
+            "prep-bound (h100)", "prep-bound", analysis,
             f"prep stall = 1/P - 1/G = {load:.5f} - {0.224 / 400:.5f} = {load - 0.224 / 400:.5f} "
             "s a sample",
         )
@@ -84,7 +84,9 @@ def main() -> int:
     case = {"trainer": "torch", "trainer_options": {"net": "resnet18"}, "batch": 16, "samples": 192}
     analysis, _ = run(document("compute-bound", case, args.repeats), found)
     figures.append(
-        show("compute-bound (real ResNet-18)", "compute", analysis, "no wait; contention only")
+        show(
+            "compute-bound (real ResNet-18)", "compute-bound", analysis, "no wait; contention only"
+        )
     )
     return finish(args, figures, all(f["right"] for f in figures))
 

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import pydantic
 
 from iobench import ceiling, pagecache, registry
+from iobench.cacheproof import judge
 from iobench.dataset import form_root
 from iobench.errors import BackendUnavailable, CacheStateError, TrialFailed
 from iobench.model import (
@@ -43,6 +45,7 @@ from iobench.timing import clock
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
 _POLL_S = 0.002
+_NO_REASONS: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,7 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
     proof = CacheProof()
     ranks: tuple[RankResult, ...] = ()
     ceiling_result: Mapping[str, Any] = {}
-    status, reasons = VALID, ()
+    status, reasons = VALID, _NO_REASONS
     notes: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
         work = Path(folder)
@@ -79,13 +82,13 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
             with _worker(trial, dataset, work, settings) as worker:
                 worker.wait_ready()
                 if trial.stage != "ceiling":
-                    proof = _prepare(trial, dataset, files, settings)
+                    proof = _prepare(trial, files, work, settings)
                 mount_before = dict(filesystem.counters(Path(dataset.root)))
                 worker.release()
                 ranks = worker.results()
                 mount_after = filesystem.counters(Path(dataset.root))
             if trial.stage == "ceiling":
-                proof, ceiling_result = _ceiling(trial, dataset, work, files, settings)
+                proof, ceiling_result = _ceiling(trial, work, files, settings)
                 mount_after = filesystem.counters(Path(dataset.root))
             notes["mount_bytes"] = {k: mount_after[k] - v for k, v in mount_before.items()}
             proof = _after(trial, proof, files, ranks, filesystem)
@@ -116,9 +119,7 @@ def _files(trial: Trial, dataset: Dataset) -> list[Path]:
     return files
 
 
-def _prepare(
-    trial: Trial, dataset: Dataset, files: Sequence[Path], settings: Settings
-) -> CacheProof:
+def _prepare(trial: Trial, files: Sequence[Path], work: Path, settings: Settings) -> CacheProof:
     """Bring the files into the trial's cache state and measure what was reached."""
     if trial.cache == "-" or not files:
         return CacheProof()
@@ -131,35 +132,31 @@ def _prepare(
             label = "client-cold"
     elif trial.cache == "warm":
         pagecache.check_warmable(sum(f.stat().st_size for f in files))
-        if pagecache.residency(files).fraction < 1.0:
+        if pagecache.residency(files).fraction != 1.0:
             pagecache.warm(files)
     else:
         label = "fraction"
-        case = trial.case
-        reader = (
-            registry.load("formats", case.format)
-            .make(**case.format_options)
-            .open(dataset, form_root(dataset, case.stored_form))
-        )
-        extents = [reader.extents(i) for i in range(len(reader))]
-        reader.close()
-        pagecache.set_fraction(extents, float(trial.cache), case.seed)
+        pagecache.set_fraction(_extents(work), float(trial.cache), trial.case.seed, files=files)
     found = pagecache.residency(files)
     return CacheProof(label=label, method=found.method, resident_before=found.fraction)
 
 
+def _extents(work: Path) -> list[list[Extent]]:
+    """Return the extents of each sample of rank 0, in the pipeline's order."""
+    return [[Extent(*e) for e in row] for row in json.loads((work / "extents.0.json").read_text())]
+
+
 def _ceiling(
-    trial: Trial, dataset: Dataset, work: Path, files: Sequence[Path], settings: Settings
+    trial: Trial, work: Path, files: Sequence[Path], settings: Settings
 ) -> tuple[CacheProof, Mapping[str, Any]]:
     """Read the same extents in the same order with fio."""
     case = trial.case
-    rows = json.loads((work / "result.extents.json").read_text())
-    extents = [[Extent(*e) for e in row] for row in rows]
-    proof = _prepare(trial, dataset, files, settings)
+    proof = _prepare(trial, files, work, settings)
     result = ceiling.run(
-        ceiling.plan(extents, jobs=max(case.workers, 1), batch=case.batch),
-        work=work,
+        ceiling.plan(_extents(work), jobs=max(case.workers, 1), batch=case.batch),
+        work=work / "fio",
         mapped=registry.load("formats", case.format).mapped,
+        read_ahead=bool(case.format_options.get("readahead", True)),
         limit_s=settings.limit_s,
         enter=settings.enter,
     )
@@ -206,12 +203,9 @@ def _judge(
         return VALID, ()
     if trial.stage in ("probe", "compute") or trial.cache == "-":
         return VALID, ()
-    status, reasons = pagecache.judge(trial.cache, trial.stage, proof)
-    wanted = min(trial.case.samples or 1 << 62, 1 << 62)
-    seen = sum(sum(r.steps.samples) for r in ranks)
-    if not seen or seen > wanted:
-        return INVALID, (f"the loop saw {seen} samples",)
-    return status, tuple(reasons)
+    if not sum(sum(r.steps.samples) for r in ranks):
+        return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
+    return judge(trial.cache, trial.stage, proof)
 
 
 class _Worker:
@@ -227,8 +221,8 @@ class _Worker:
 
     def wait_ready(self) -> None:
         """Wait until every rank has imported its libraries."""
-        for rank in range(self._world_size):
-            self._wait(lambda rank=rank: (self._work / f"ready.{rank}").exists())
+        names = [f"ready.{rank}" for rank in range(self._world_size)]
+        self._wait(lambda: all((self._work / name).exists() for name in names))
 
     def release(self) -> None:
         """Let the ranks begin."""
@@ -247,8 +241,6 @@ class _Worker:
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Return when ``done()`` or the process has ended; raise TrialFailed when time is up."""
-        import time
-
         while not done():
             if self._process.poll() is not None:
                 if not (self._work / "result.0.json").exists():

@@ -199,7 +199,7 @@ def _compute_key(case: Case) -> tuple[Any, ...]:
 
 def _side_trials(spec: Spec, case: Case) -> list[Trial]:
     loader = registry.load("loaders", case.loader)
-    out = []
+    out: list[Trial] = []
     if registry.load("formats", case.format).fileless:
         return out
     if spec.ladder.digest:

@@ -100,7 +100,7 @@ class Spec(_Strict):
     compute_s: float = pydantic.Field(6.0, gt=0)
     max_repeated_pairs: int = pydantic.Field(2, ge=0)
     allow_drop_caches: bool = False
-    dataset: DatasetSpec | None = DatasetSpec()
+    dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()
     matrix: dict[str, list[Any]] = {}
     cases: tuple[ExtraCase, ...] = ()

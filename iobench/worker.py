@@ -8,6 +8,7 @@ cache into the wanted state and proves it; nothing of the dataset is open before
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -65,17 +66,25 @@ def main(argv: List[str]) -> int:
 
 def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     """Run one rank of ``task``; the caller writes what it returns."""
-    case, stage = task.trial.case, task.trial.stage
     _import_libraries(task)
     imported = timing.clock()
-    _wait_for_go(Path(task.handshake), rank)
-    opened = timing.clock()
+    folder = Path(task.handshake)
+    if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):
+        _write_extents(_request(task, rank, world_size)[0], folder / f"extents.{rank}.json")
+    _wait_for_go(folder, rank)
+    request, digests = _request(task, rank, world_size)
+    job = _Job(task, rank, world_size, request, digests, born, imported)
+    return job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
+
+
+def _request(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, List[str]]:
+    """Return what the loader is asked for, and the digest of every sample of the dataset."""
+    case, stage = task.trial.case, task.trial.stage
     index = load_index(task.dataset)
-    format_ = registry.load("formats", case.format).make(**case.format_options)
     request = LoadRequest(
         dataset=task.dataset,
         format_name=case.format,
-        format=format_,
+        format=registry.load("formats", case.format).make(**case.format_options),
         root=form_root(task.dataset, case.stored_form),
         ids=sample_order(
             len(index.labels),
@@ -98,8 +107,7 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
         order=case.order,
         decode_delay_s=task.decode_delay_s,
     )
-    job = _Job(task, rank, world_size, request, index.digests, born, imported, opened)
-    return job.result(*_STAGES.get(stage, _ladder)(job))
+    return request, index.digests
 
 
 class _Job:
@@ -114,17 +122,14 @@ class _Job:
         digests: List[str],
         born: float,
         imported: float,
-        opened: float,
     ) -> None:
         self.task, self.rank, self.world_size, self.request = task, rank, world_size, request
         self.digests = digests
-        self._born, self._imported, self._opened = born, imported, opened
+        self._born, self._imported = born, imported
         self.open_s = 0.0
 
     def loader(self, **changes: Any) -> Loader:
         """Open the case's loader on the request."""
-        import dataclasses
-
         case = self.task.trial.case
         make = registry.load("loaders", case.loader).make
         loader: Loader = make(dataclasses.replace(self.request, **changes), **case.loader_options)
@@ -221,17 +226,20 @@ def _digest(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     import numpy as np
 
     loader = job.loader(stage="read", digest=True)
-    ids, labels, digests = [], [], []
+    ids: List[Any] = []
+    labels: List[Any] = []
+    digests: List[str] = []
     for batch in loader.batches():
         ids.append(np.asarray(batch.ids))
         labels.append(np.asarray(batch.labels))
         digests.extend(batch.digests or ())
     loader.close()
     measured = timing.Measured(_EMPTY, ids)
-    value = samples_digest(np.concatenate(ids), np.concatenate(labels), digests)
+    every = np.concatenate(ids).tolist()
+    value = samples_digest(every, np.concatenate(labels).tolist(), digests)
     wrong = 0
     if job.task.trial.case.content == "jpeg":
-        wrong = sum(job.digests[i] != d for i, d in zip(np.concatenate(ids), digests))
+        wrong = sum(job.digests[i] != d for i, d in zip(every, digests))
     return measured, IoCounters(), {"samples_digest": value, "notes": {"wrong_digests": wrong}}
 
 
@@ -248,12 +256,16 @@ def _probe(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
 
 
 def _extents(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
-    """ceiling: where each sample lies, in order, for fio to read the same pattern."""
-    reader = job.request.format.open(job.request.dataset, job.request.root)
-    rows = [[tuple(e) for e in reader.extents(int(i))] for i in job.request.ids]
-    reader.close()
-    Path(f"{job.task.result}.extents.json").write_text(json.dumps(rows))
+    """ceiling: the samples that fio reads; their extents were written before ``ready``."""
     return timing.Measured(_EMPTY, [job.request.ids]), IoCounters(), {}
+
+
+def _write_extents(request: LoadRequest, path: Path) -> None:
+    """Write where each sample lies, in order: what fio replays, what a cached fraction warms."""
+    reader = request.format.open(request.dataset, request.root)
+    rows = [[tuple(e) for e in reader.extents(int(i))] for i in request.ids]
+    reader.close()
+    path.write_text(json.dumps(rows))
 
 
 _STAGES = {"compute": _compute, "digest": _digest, "probe": _probe, "ceiling": _extents}
