@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 import numpy as np
 
 from iobench import codec
+from iobench.dataset import sample_digest
 from iobench.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
 from iobench.model import Batch
 from iobench.protocols import LoaderBackend, LoadRequest, Reader
@@ -78,7 +79,7 @@ class _Samples:
             for row, sample in enumerate(ids.tolist()):
                 stored, labels[row] = self._reader.read(sample)
                 if request.digest:
-                    digests.append(_digest(stored))
+                    digests.append(sample_digest(stored))
                 nbytes += self._work(stored, sample, None if rows is None else rows[row])
         except (DatasetError, OSError, ValueError) as error:
             raise DatasetError(_at(request, sample, error)) from error
@@ -195,12 +196,6 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
 
 def _whole(batch: Any) -> Any:
     return batch
-
-
-def _digest(stored: Any) -> str:
-    from iobench.dataset import sample_digest
-
-    return sample_digest(stored)
 
 
 def _empty_batch(shape: Tuple[int, ...], shared: bool) -> Any:
