@@ -35,7 +35,7 @@ class DatasetSpec(_Strict):
     """Which samples: a recipe of ``datasets/``; ``--data`` overrides it."""
 
     recipe: str = "imagenet-like"
-    samples: int = pydantic.Field(1280, ge=1)
+    samples: int = pydantic.Field(default=1280, ge=1)
     seed: int = 1
 
 
@@ -50,11 +50,11 @@ class CaseSpec(_Strict):
     placement: Literal["bind"] | None = None
     order: str | None = None
     transform: str | None = None
-    batch: int | None = pydantic.Field(None, ge=1)
-    workers: int | None = pydantic.Field(None, ge=0)
-    prefetch: int | None = pydantic.Field(None, ge=1)
-    world_size: int | None = pydantic.Field(None, ge=1)
-    samples: int | None = pydantic.Field(None, ge=1)
+    batch: int | None = pydantic.Field(default=None, ge=1)
+    workers: int | None = pydantic.Field(default=None, ge=0)
+    prefetch: int | None = pydantic.Field(default=None, ge=1)
+    world_size: int | None = pydantic.Field(default=None, ge=1)
+    samples: int | None = pydantic.Field(default=None, ge=1)
     loader_options: dict[str, Any] = {}
     format_options: dict[str, Any] = {}
     trainer_options: dict[str, Any] = {}
@@ -64,7 +64,7 @@ class ExtraCase(CaseSpec):
     """A case beside the matrix, with its own rungs and repeats."""
 
     stages: tuple[str, ...] | None = None
-    repeats: int | None = pydantic.Field(None, ge=1)
+    repeats: int | None = pydantic.Field(default=None, ge=1)
 
 
 class LadderSpec(_Strict):
@@ -72,7 +72,7 @@ class LadderSpec(_Strict):
 
     stages: tuple[str, ...] = STAGES
     caches: tuple[str | float, ...] = ("cold", "warm")
-    repeats: int = pydantic.Field(3, ge=1)
+    repeats: int = pydantic.Field(default=3, ge=1)
     probe: bool = True
     digest: bool = True
 
@@ -84,8 +84,8 @@ class ContrastSpec(_Strict):
     base: str | int | float = "fastest"
     stage: Literal["read", "decode", "load", "train"] = "load"
     caches: tuple[str | float, ...] = ("warm", "cold")
-    pairs: int = pydantic.Field(10, ge=1)
-    margin: float = pydantic.Field(0.03, gt=0, lt=1)
+    pairs: int = pydantic.Field(default=10, ge=1)
+    margin: float = pydantic.Field(default=0.03, gt=0, lt=1)
     primary: bool = True
 
 
@@ -96,9 +96,9 @@ class Spec(_Strict):
     about: str = ""
     seed: int = 1
     budget: str = "15m"
-    limit_s: float = pydantic.Field(120.0, gt=0)
-    compute_s: float = pydantic.Field(6.0, gt=0)
-    max_repeated_pairs: int = pydantic.Field(2, ge=0)
+    limit_s: float = pydantic.Field(default=120.0, gt=0)
+    compute_s: float = pydantic.Field(default=6.0, gt=0)
+    max_repeated_pairs: int = pydantic.Field(default=2, ge=0)
     allow_drop_caches: bool = False
     dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()

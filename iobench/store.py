@@ -101,7 +101,7 @@ class Store:
 
     def start(self, trial: str) -> int:
         """Note that an attempt begins; return its number (1 for the first)."""
-        attempt = 1 + sum(entry["trial"] == trial for entry in self._journal())
+        attempt = 1 + sum(bool(entry["trial"] == trial) for entry in self._journal())
         line = json.dumps({"trial": trial, "attempt": attempt, "pid": os.getpid()}) + "\n"
         with open(self.folder / "journal.jsonl", "a+b") as file:
             torn = file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
