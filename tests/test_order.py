@@ -1,0 +1,114 @@
+"""Which samples, and in what order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iobench.errors import SpecError
+from iobench.order import check_order, sample_order, subset
+
+ORDERS = ["stored", "shuffled", "window:2", "window:10", "window:1000"]
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 300),
+    batch=st.integers(1, 16),
+    world=st.integers(1, 5),
+    limit=st.integers(0, 320),
+    epoch=st.integers(0, 3),
+    seed=st.integers(0, 5),
+)
+def test_ranks_share_one_multiset_whatever_the_order(
+    n: int, batch: int, world: int, limit: int, epoch: int, seed: int
+) -> None:
+    total = min(n, limit) if limit else n
+    if total < batch * world:
+        with pytest.raises(SpecError, match="no whole batch"):
+            sample_order(n, "stored", seed=seed, batch=batch, world_size=world, limit=limit)
+        return
+    multisets = []
+    for order in ORDERS:
+        ranks = [
+            sample_order(
+                n,
+                order,
+                seed=seed,
+                epoch=epoch,
+                rank=r,
+                world_size=world,
+                batch=batch,
+                limit=limit,
+            )
+            for r in range(world)
+        ]
+        assert len({len(r) for r in ranks}) == 1
+        assert len(ranks[0]) % batch == 0
+        assert total - batch * world < sum(map(len, ranks)) <= total
+        every = np.concatenate(ranks)
+        assert every.dtype == np.int64
+        assert len(np.unique(every)) == len(every)
+        assert every.min() >= 0
+        assert every.max() < n
+        multisets.append(np.sort(every).tolist())
+    assert all(m == multisets[0] for m in multisets)
+
+
+def test_stored_ascends_and_shuffled_does_not() -> None:
+    stored = sample_order(64, "stored", seed=1, batch=8)
+    assert stored.tolist() == list(range(64))
+    assert sample_order(64, "stored", seed=1, batch=8, epoch=3).tolist() == list(range(64))
+    shuffled = sample_order(64, "shuffled", seed=1, batch=8)
+    assert shuffled.tolist() != stored.tolist()
+    assert shuffled.tolist() == sample_order(64, "shuffled", seed=1, batch=8).tolist()
+    assert shuffled.tolist() != sample_order(64, "shuffled", seed=1, batch=8, epoch=1).tolist()
+    assert shuffled.tolist() != sample_order(64, "shuffled", seed=2, batch=8).tolist()
+
+
+def test_ranks_interleave() -> None:
+    whole = sample_order(40, "shuffled", seed=3, batch=4)
+    parts = [sample_order(40, "shuffled", seed=3, batch=2, rank=r, world_size=2) for r in (0, 1)]
+    assert parts[0].tolist() == whole[0::2].tolist()
+    assert parts[1].tolist() == whole[1::2].tolist()
+
+
+@pytest.mark.parametrize("window", [2, 8, 50])
+def test_a_window_emits_no_sample_early(window: int) -> None:
+    ids = sample_order(512, f"window:{window}", seed=4, batch=8)
+    # the id at place k has entered the buffer by then: it is at most k + window - 1
+    assert (ids <= np.arange(512) + window - 1).all()
+    assert (ids != np.arange(512)).mean() > 0.4
+    assert ids.tolist() != sample_order(512, f"window:{window}", seed=4, batch=8, epoch=1).tolist()
+
+
+def test_the_limit_is_spread_over_the_dataset_and_free_of_the_epoch() -> None:
+    chosen = sample_order(10_000, "stored", seed=1, batch=10, limit=100)
+    assert len(chosen) == 100
+    assert chosen.max() > 9000
+    assert (np.diff(chosen) > 0).all()
+    later = sample_order(10_000, "shuffled", seed=1, batch=10, limit=100, epoch=5)
+    assert sorted(later.tolist()) == chosen.tolist()
+    other = sample_order(10_000, "stored", seed=2, batch=10, limit=100)
+    assert other.tolist() != chosen.tolist()
+    assert subset(5, 0, seed=1).tolist() == [0, 1, 2, 3, 4]
+    assert subset(5, 9, seed=1).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "order", ["", "random", "window", "window:", "window:1", "window:-3", "w:2"]
+)
+def test_impossible_orders_name_what_is_allowed(order: str) -> None:
+    with pytest.raises(SpecError, match="allowed: stored, shuffled, window:N"):
+        sample_order(10, order, seed=0, batch=2)
+
+
+def test_check_order_returns_the_window() -> None:
+    assert [check_order(o) for o in ("stored", "shuffled", "window:12")] == [0, -1, 12]
+
+
+def test_a_rank_outside_its_world_is_refused() -> None:
+    with pytest.raises(SpecError, match="rank 2 is not within a world of 2"):
+        sample_order(10, "stored", seed=0, batch=2, rank=2, world_size=2)
