@@ -80,8 +80,10 @@ def contrasts(
     out: list[Contrast] = []
     matrix = [c for c in cases if c.label not in extra_cases(spec, cases)] or list(cases)
     for wanted in spec.contrasts:
-        for cache in (check_cache("contrasts", c) for c in wanted.caches):
-            for group in _groups(matrix, wanted.over):
+        for group in _groups(matrix, wanted.over):
+            fileless = all(registry.load("formats", c.format).fileless for c in group)
+            caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
+            for cache in caches:
                 base = _base(wanted, group, fastest.get((wanted.stage, cache), ()))
                 out += [
                     Contrast(

@@ -46,7 +46,7 @@ def make_plan(spec: Spec, dataset: Dataset, budget_s: float, created: str) -> Pl
         dataset=dataset,
         cases=cases,
         trials=tuple(planning.ladder(spec, cases, dataset.samples)),
-        spec=spec.model_dump(mode="json"),
+        spec=spec.model_dump(mode="json", exclude_unset=True),
         version=iobench.__version__,
     )
 

@@ -1,0 +1,218 @@
+"""A real suite on the null pipeline: real processes, real records, no data and no framework."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from iobench import dataset as datasets
+from iobench import scheduler, spec, store
+from iobench.launch import Settings
+from iobench.model import FAILED, INVALID, VALID, Dataset, IoCounters, Record, Trial
+
+DOCUMENT = {
+    "name": "null",
+    "compute_s": 0.05,
+    "budget": "1m",
+    "case": {"trainer": "null", "batch": 4, "workers": 0},
+    "matrix": {"pipeline": ["null:null"], "prefetch": [1, 2]},
+    "ladder": {"stages": ["read", "load", "compute", "train"], "repeats": 1},
+    "contrasts": [{"over": "prefetch", "base": "fastest", "caches": ["warm"], "pairs": 2}],
+}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    root = tmp_path / "data"
+    root.mkdir()
+    empty = datasets.sample_digest(b"")
+    rows = [datasets.Row(f"n0/{i}", 0, 0, empty, f"n0/{i}.jpg") for i in range(32)]
+    datasets.write_index(root, rows)
+    made = Dataset(str(root), "t", 32, 0, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
+    return datasets.finish(made)
+
+
+@pytest.fixture
+def suite(tmp_path: Path, dataset: Dataset) -> scheduler.Suite:
+    parsed = spec.parse(DOCUMENT)
+    found = store.create(tmp_path / "results", "null")
+    found.save_plan(scheduler.make_plan(parsed, dataset, 60.0, "now"))
+    return again(found)
+
+
+def again(found: store.Store) -> scheduler.Suite:
+    parsed = spec.parse(found.plan().spec)
+    return scheduler.Suite(found, parsed, Settings(compute_s=0.05), lambda *_: None)
+
+
+def test_every_planned_trial_has_one_valid_record(suite: scheduler.Suite) -> None:
+    suite.run()
+    plan, records = suite.store.plan(), suite.store.records()
+    assert plan.phase == 2
+    assert [r.trial.id for r in records] == [t.id for t in plan.trials]
+    assert {r.status for r in records} == {VALID}
+    assert {r.attempt for r in records} == {1}
+    contrast = [t for t in plan.trials if t.contrast]
+    assert len(contrast) == 4
+    assert {r.ranks[0].ids_digest for r in records if r.trial.stage == "load"} == {
+        r.ranks[0].ids_digest for r in records if r.trial.stage == "train"
+    }
+
+
+def test_resume_runs_only_what_is_missing(suite: scheduler.Suite) -> None:
+    suite.run()
+    runs = suite.store.folder / "runs"
+    kept = {p.name: p.read_bytes() for p in runs.iterdir()}
+    victim = sorted(kept)[2]
+    (runs / victim).unlink()
+    again(suite.store).run()
+    after = {p.name: p.read_bytes() for p in runs.iterdir()}
+    assert {n: b for n, b in after.items() if n in kept} == {
+        n: b for n, b in kept.items() if n != victim
+    }
+    assert set(after) - set(kept) == {victim.replace(".1.json", ".2.json")}
+
+
+def test_a_killed_worker_is_a_failed_record_and_the_suite_goes_on(
+    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "plugins" / "loaders"
+    plugin.mkdir(parents=True)
+    (plugin / "dying.py").write_text(
+        "import os, signal\n"
+        "from iobench.protocols import LoaderBackend\n"
+        "def make(request):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "BACKEND = LoaderBackend(make, 'dies')\n"
+    )
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
+    plan = suite.store.plan()
+    first = plan.trials[0]
+    case = dataclasses.replace(first.case, loader="dying")
+    trials = (dataclasses.replace(first, case=case), *plan.trials[1:])
+    suite.store.save_plan(dataclasses.replace(plan, trials=trials))
+    again(suite.store).run()
+    records = {r.trial.id: r for r in suite.store.records()}
+    failed = records.pop(first.id)
+    assert failed.status == FAILED
+    assert "SIGKILL" in failed.reasons[0]
+    assert {r.status for r in records.values()} == {VALID}
+    assert set(suite.store.done()) == set(records)
+
+
+def test_an_error_in_the_worker_is_kept_with_its_words(
+    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "plugins" / "loaders"
+    plugin.mkdir(parents=True)
+    (plugin / "broken.py").write_text(
+        "from iobench.protocols import LoaderBackend\n"
+        "def make(request):\n    raise ValueError('the lens is dirty')\n"
+        "BACKEND = LoaderBackend(make, 'breaks')\n"
+    )
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
+    plan = suite.store.plan()
+    case = dataclasses.replace(plan.trials[0].case, loader="broken")
+    only = dataclasses.replace(plan.trials[0], case=case)
+    suite.store.save_plan(dataclasses.replace(plan, trials=(only,), phase=2))
+    again(suite.store).run()
+    record = suite.store.records()[0]
+    assert record.status == FAILED
+    assert "the lens is dirty" in record.reasons[0]
+
+
+def test_the_time_limit_ends_a_trial_with_the_remedy(
+    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "plugins" / "loaders"
+    plugin.mkdir(parents=True)
+    (plugin / "hanging.py").write_text(
+        "import time\n"
+        "from iobench.protocols import LoaderBackend\n"
+        "def make(request):\n    time.sleep(60)\n"
+        "BACKEND = LoaderBackend(make, 'hangs')\n"
+    )
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
+    plan = suite.store.plan()
+    case = dataclasses.replace(plan.trials[0].case, loader="hanging")
+    only = dataclasses.replace(plan.trials[0], case=case)
+    suite.store.save_plan(dataclasses.replace(plan, trials=(only,), phase=2))
+    found = scheduler.Suite(
+        suite.store, spec.parse(plan.spec), Settings(limit_s=1.0), lambda *_: None
+    )
+    found.run()
+    record = suite.store.records()[0]
+    assert record.status == FAILED
+    assert "limit_s" in record.reasons[0]
+
+
+def test_ctrl_c_keeps_what_is_done_and_leaves_no_worker(suite: scheduler.Suite) -> None:
+    seen: list[Trial] = []
+
+    def watch(done: int, total: int, left_s: float, trial: Trial | None) -> None:
+        seen.extend([trial] if trial else [])
+        if len(seen) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupted = scheduler.Suite(
+        suite.store, spec.parse(suite.store.plan().spec), Settings(compute_s=0.05), watch
+    )
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.run()
+    done = suite.store.records()
+    assert [r.trial.id for r in done] == [t.id for t in seen[:2]]
+    again(suite.store).run()
+    attempts = {r.trial.id: r.attempt for r in suite.store.records()}
+    assert len(attempts) == len(suite.store.plan().trials)
+    assert {a for t, a in attempts.items() if t != seen[2].id} == {1}
+
+
+def record(**io: float) -> Record:
+    from tests.test_store import record as stored
+
+    made = stored()
+    counters = IoCounters(wall_s=2.0, cpu_user_s=1.0, machine_busy_s=1.0)
+    rank = dataclasses.replace(made.ranks[0], io=dataclasses.replace(counters, **io))
+    return dataclasses.replace(made, ranks=(rank,))
+
+
+def test_the_rule_for_repeating_a_pair() -> None:
+    assert scheduler.disturbed(record()) == ""
+    assert scheduler.disturbed(record(machine_busy_s=1.09)) == ""
+    assert "rivals" in scheduler.disturbed(record(machine_busy_s=1.2))
+    assert "stole" in scheduler.disturbed(record(machine_steal_s=0.05))
+    invalid = dataclasses.replace(record(), status=INVALID, reasons=("not cold",))
+    assert scheduler.disturbed(invalid) == "not cold"
+    assert scheduler.disturbed(None) == ""
+
+
+def test_a_disturbed_pair_is_repeated_once_and_both_are_kept(
+    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "disturbed", lambda record: "by the test")
+    suite.run()
+    trials = suite.store.plan().trials
+    repeats = [t for t in trials if t.repeat_of]
+    assert sorted({t.repeat_of for t in repeats}) == ["1", "2"]
+    assert len(repeats) == 4, "two pairs at most, by max_repeated_pairs"
+    first = {(t.block, t.arm): t.position for t in trials if t.contrast and not t.repeat_of}
+    assert all(first[int(t.repeat_of), t.arm] == t.position for t in repeats)
+    assert len(suite.store.done()) == len(trials)
+
+
+def test_a_bigger_budget_buys_more_pairs(
+    suite: scheduler.Suite, dataset: Dataset, tmp_path: Path
+) -> None:
+    found = store.create(tmp_path / "more", "null")
+    found.save_plan(scheduler.make_plan(suite.spec, dataset, 4000.0, "now"))
+    more = again(found)
+    monkey = scheduler.planning.contrasts(suite.spec, more.plan.cases, {})
+    more._costs = {(c.label, "load", "-"): [10.0] for c in more.plan.cases}
+    planned = more._within_budget(monkey)
+    assert planned[0].pairs > 100
+    assert planned[0].pairs % 2 == 0
+    assert json.loads(json.dumps(planned[0].pairs)) == planned[0].pairs
