@@ -196,6 +196,7 @@ class TrainTrial:
     """One ``train`` (or ``compute``) trial's window, of its slowest rank.
 
     ``samples`` are those of all ranks, so seconds / samples is the job's cost of a sample.
+    ``edge_s``: what the window's edges may have moved ``wall_s`` by, :func:`edge_shift_s`.
     """
 
     block: int
@@ -204,6 +205,7 @@ class TrainTrial:
     wall_s: float
     wait_s: float
     compute_s: float
+    edge_s: float = 0.0
 
     @property
     def seconds_per_sample(self) -> float:
@@ -224,18 +226,32 @@ class Stall:
     paired: bool
 
 
-def edge_bound_s(trials: Sequence[TrainTrial]) -> float:
-    """Return how far the window's edges can move its seconds per sample.
+def edge_shift_s(done_s: Sequence[float], *, warmup: int, workers: int) -> float:
+    """Return how far the phase of the workers can have moved the window's wall time.
 
-    A window begins and ends with a step.  Where the loader is the slower side, the batch in
-    flight at an edge is finished to an unknown part, and moving that phase moves the edge by at
-    most the wait of a step; half a wait at each of two edges, uncorrelated, stays within one
-    half of (wait per step) over the whole window:  0.5 * (wait / steps) / samples.  A trainer-bound
-    window has no wait and no such error.  Mean over the trials.
+    A window runs from one step's end to another's.  ``workers`` take turns, and a batch that came
+    with others waits behind them, so a step's end lags its batch by up to some steps; when the
+    workers drift from bursts to an even spacing, the two edges lag differently and the window is
+    off by that.  Windows of the same length that begin and end 1 .. workers-1 steps earlier have
+    other lags.  A loader-bound loop, once steady, catches up in every round, so at each edge one of them
+    lags 0; hence the largest difference to the window itself is at least its error (derived, for
+    workers of equal pace; their jitter is in the repeats' spread).
+    A trainer-bound loop has no such error, and there the differences are its jitter.
+    """
+    last, first = len(done_s) - 1, warmup - 1
+    wall = done_s[last] - (done_s[first] if warmup else 0.0)
+    shifts = range(1, min(max(workers, 1), warmup))
+    return max((abs(done_s[last - j] - done_s[first - j] - wall) for j in shifts), default=0.0)
+
+
+def edge_bound_s(trials: Sequence[TrainTrial]) -> float:
+    """Return the mean of :func:`edge_shift_s` over the trials, in seconds a sample.
+
+    Raises ValueError for no trial.
     """
     if not trials:
         raise ValueError("no trial on one side")
-    return math.fsum(0.5 * t.wait_s / t.steps / t.samples for t in trials) / len(trials)
+    return math.fsum(t.edge_s / t.samples for t in trials) / len(trials)
 
 
 def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_lru_ends() -> None:
 def test_small_equations() -> None:
     assert stalls.read_amplification(170.0, 100.0) == 1.7
     assert stalls.cores_needed(1786.0, 420.0) == 5
-    assert stalls.au(20, 0.195, 3.9) == 1.0
+    assert stalls.au(20, 0.25, 5.0) == 1.0
     assert stalls.staging_pays_after(100.0, 60.0, 40.0) == 5.0
     assert stalls.staging_pays_after(100.0, 40.0, 40.0) == math.inf
 
@@ -114,8 +115,8 @@ def test_throttled_device() -> None:
 
 
 def _trial(block: int, *, wait: float, compute: float, steps: int = 16) -> TrainTrial:
-    return TrainTrial(block, steps, steps * 64, steps * (wait + compute), steps * wait,
-                      steps * compute)  # fmt: skip
+    wall = steps * (wait + compute)
+    return TrainTrial(block, steps, steps * 64, wall, steps * wait, steps * compute, wait)
 
 
 COMPUTE = [_trial(b, wait=0.0, compute=0.25) for b in (1, 2, 3)]
@@ -127,13 +128,13 @@ def test_stalls_of_a_fake_clock_are_exact() -> None:
     fetch = stalls.fetch_stall(COLD, WARM)
     assert fetch.interval.value == 0.4375 / 64
     assert fetch.paired
-    assert fetch.bound_s == 0.5 * (0.5 + 0.0625) / (16 * 64)
+    assert fetch.bound_s == (0.5 + 0.0625) / (16 * 64)
     assert fetch.interval.low == fetch.interval.value - fetch.bound_s
     prep, wait, contention = stalls.prep_stall(WARM, COMPUTE)
     assert prep.interval.value == 0.125 / 64
     assert (wait.value, contention.value) == (0.0625 / 64, 0.0625 / 64)
     assert wait.value + contention.value == prep.interval.value
-    assert prep.bound_s == 0.5 * 0.0625 / (16 * 64) + HANDOVER_S / 64
+    assert prep.bound_s == 0.0625 / (16 * 64) + HANDOVER_S / 64
 
 
 def test_waited_account_agrees_when_steps_cost_the_same() -> None:
@@ -163,3 +164,43 @@ def test_one_repeat_gives_a_point_without_limits() -> None:
 def test_no_trial_is_refused() -> None:
     with pytest.raises(ValueError, match="no trial"):
         stalls.fetch_stall([], WARM)
+
+
+def _loader_bound(finish: Sequence[float], step: float) -> list[float]:
+    """Return step ends of a loop whose batches are ready at ``finish``."""
+    done, now = [], 0.0
+    for ready in finish:
+        now = max(now, ready) + step
+        done.append(now)
+    return done
+
+
+def test_edges_find_the_phase_that_moved() -> None:
+    # two workers, 2 s a batch each: at first both come at once, then one second apart
+    early = [t for k in range(1, 3) for t in (2.0 * k, 2.0 * k)]
+    late = [t for k in range(3, 9) for t in (2.0 * k - 1.0, 2.0 * k)]
+    done = _loader_bound(early + late, 0.5)
+    wall = done[-1] - done[3]
+    assert 12 * 1.0 - wall == 0.5  # the window misses half a second of the loader's pace
+    assert stalls.edge_shift_s(done, warmup=4, workers=2) >= 0.5
+
+
+def test_edges_of_a_steady_pace_move_nothing() -> None:
+    bursts = _loader_bound([2.0 * k for k in range(1, 9) for _ in (0, 1)], 0.5)
+    assert stalls.edge_shift_s(bursts, warmup=4, workers=2) == 0.0
+    trainer_bound = [0.25 * i for i in range(1, 21)]
+    assert stalls.edge_shift_s(trainer_bound, warmup=4, workers=4) == 0.0
+    assert stalls.edge_shift_s([1.0, 2.0, 9.0], warmup=0, workers=2) == 0.0
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+@pytest.mark.parametrize("step", [0.1, 0.5, 0.8])
+def test_edges_bound_the_error_of_any_number_of_workers(workers: int, step: float) -> None:
+    bursts = [float(workers * k) for k in (1, 2) for _ in range(workers)]
+    spread = [2.0 * workers + i for i in range(1, 6 * workers + 1)]
+    finish = bursts + spread
+    done = _loader_bound(finish, step)
+    warmup = 2 * workers
+    error = (done[-1] - done[warmup - 1]) - (finish[-1] - finish[warmup - 1])
+    assert error < 0
+    assert stalls.edge_shift_s(done, warmup=warmup, workers=workers) >= -error - 1e-9

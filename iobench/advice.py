@@ -1,0 +1,139 @@
+"""The analysis -> what to do next, each line grounded in a measured number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from iobench import roofline, stalls
+
+#: A pipeline at or above this AU in both states needs no cure.
+FINE_AU = 0.95
+#: Reading this many times the bytes needed is worth a line.
+AMPLIFIED = 1.2
+#: Another pipeline has to be this much faster to be recommended on ladder numbers.
+WORTH_MOVING = 1.2
+MIB = 2**20
+
+
+def advise(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return advice as ``{"case", "cache", "text"}``, in the order of the pipelines."""
+    cases = [p for p in document["pipelines"] if p["limits"]["cold"]["regime"] or _warm(p)]
+    out = []
+    for case in cases:
+        others = [c for c in cases if c is not case and c["runtime"] == case["runtime"]]
+        for cache in ("cold", "warm"):
+            limit = case["limits"][cache]
+            if limit["regime"]:
+                out += [
+                    {"case": case["case"], "cache": cache, "text": text}
+                    for text in _REGIMES[limit["regime"]](case, cache, others)
+                ]
+        out += [{"case": case["case"], "cache": "cold", "text": t} for t in _amplified(case)]
+    return out
+
+
+def _warm(case: Mapping[str, Any]) -> bool:
+    return bool(case["limits"]["warm"]["regime"])
+
+
+def _fetch(
+    case: Mapping[str, Any], cache: str, others: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    roofs, need = case["limits"][cache]["roofs"], case["bytes"]["needed_per_sample"]
+    demand = min(roofs[r] for r in (roofline.LOAD, roofline.COMPUTE) if r in roofs)
+    if cache == "cold" and need:
+        supply = case["limits"][cache]["rate"] * need / MIB
+        yield (
+            f"reading gives {supply:,.0f} MiB/s and the job could use {demand * need / MIB:,.0f}: "
+            "stage the data to a faster filesystem (local disk, burst buffer, tmpfs)"
+        )
+    warm = case["limits"]["warm"]["roofs"].get(roofline.READ)
+    if cache == "cold" and warm and demand < warm:
+        share = stalls.cache_needed(warm, case["limits"][cache]["rate"], demand, demand)
+        yield f"or keep {share:.0%} of the data cached: that ends the fetch stall"
+    if case["limits"][cache]["binding"] == roofline.READ:
+        yield from _better(case, cache, others, "read", "reads")
+        yield f"or raise workers above {case['workers']}: more requests in flight"
+
+
+def _prep(
+    case: Mapping[str, Any], cache: str, others: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    roofs = case["limits"][cache]["roofs"]
+    workers = max(case["workers"], 1)
+    prep = min(roofs[r] for r in (roofline.LOAD, roofline.DECODE) if r in roofs)
+    wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers)
+    cores = case.get("cores")
+    text = (
+        f"{workers} workers prepare {prep:,.0f} samples/s, the compute takes "
+        f"{roofs[roofline.COMPUTE]:,.0f}: "
+    )
+    if cores and wanted > cores:
+        yield (
+            f"{text}it needs about {wanted} cores and this job has {cores}; ask for more cores, or "
+            "prepare less per sample (raw or smaller images)"
+        )
+    else:
+        yield f"{text}raise workers to about {wanted} (and check that it scales)"
+    yield from _better(case, "warm", others, "load", "prepares")
+
+
+def _compute(
+    case: Mapping[str, Any], cache: str, others: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    headroom = case["limits"][cache]["headroom"]
+    au = (case["au"].get(cache) or {}).get("value")
+    if headroom is None:
+        return
+    if au is not None and au < FINE_AU:
+        yield (
+            f"the parts are fast enough alone, yet AU is {au:.2f}: the loader takes cores from the "
+            "steps; bind trainer and workers to different cores, or add a core"
+        )
+    elif headroom < roofline.TIE:
+        yield "data and compute are as fast as each other: a faster accelerator would wait"
+    else:
+        yield (
+            f"nothing to gain from I/O here: data could feed a {headroom:.1f} x faster accelerator"
+        )
+
+
+def _better(
+    case: Mapping[str, Any],
+    cache: str,
+    others: Sequence[Mapping[str, Any]],
+    stage: str,
+    verb: str,
+) -> Iterator[str]:
+    mine = _rate(case, stage, cache)
+    rates = {o["pipeline"]: r for o in others if (r := _rate(o, stage, cache))}
+    if not mine or not rates:
+        return
+    best = max(rates, key=rates.__getitem__)
+    if rates[best] > WORTH_MOVING * mine:
+        yield f"{best} {verb} {rates[best] / mine:.1f} x faster here {cache}: use it"
+
+
+def _rate(case: Mapping[str, Any], stage: str, cache: str) -> float | None:
+    entry = case["stages"].get(stage, {}).get(cache)
+    if not isinstance(entry, Mapping) or not entry.get("samples_per_s"):
+        return None
+    return float(entry["samples_per_s"]["value"])
+
+
+def _amplified(case: Mapping[str, Any]) -> Iterator[str]:
+    factor = case["bytes"]["read_amplification"]
+    if factor and math.isfinite(factor) and factor > AMPLIFIED:
+        yield (
+            f"the mount delivers {factor:.1f} x the bytes needed: read-ahead overshoots; turn it "
+            "down for this device or format, or read in stored order"
+        )
+
+
+_REGIMES = {
+    roofline.FETCH_BOUND: _fetch,
+    roofline.PREP_BOUND: _prep,
+    roofline.COMPUTE_BOUND: _compute,
+}

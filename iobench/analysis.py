@@ -1,0 +1,134 @@
+"""Records -> what they mean: one JSON-able document a suite (``iobench show --json``).
+
+Pure: reads no file, no clock.  A missing piece is None with a reason beside it, never a crash, so
+an interrupted suite is analysed like a whole one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from iobench import pipelines, stats
+from iobench.advice import advise
+from iobench.contrasts import finite, judge
+from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
+from iobench.model import Plan, Record
+
+#: Version of this document.
+ANALYSIS_SCHEMA = 1
+
+
+def analyse(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
+    """Return the suite's analysis as JSON types.
+
+    Of every trial only the last attempt counts, and only VALID ones (EXPLORATORY ones where
+    marked); nothing FAILED or INVALID enters a figure.
+    """
+    found = evidence(plan, records)
+    cases = [pipelines.describe(found, case) for case in plan.cases]
+    contrasts = _contrasts(found)
+    document = {
+        "schema": ANALYSIS_SCHEMA,
+        "name": plan.name,
+        "created": plan.created,
+        "version": plan.version,
+        "seed": plan.seed,
+        "dataset": _dataset(plan),
+        "complete": plan.phase == 2
+        and all(t.id in found.last and enters(found.last[t.id]) for t in plan.trials),
+        "validity": validity(found, [t.id for t in plan.trials], len(records)),
+        "checks": _checks(found),
+        "pipelines": cases,
+        "contrasts": contrasts,
+        "fastest": _fastest(cases, contrasts),
+    }
+    document["advice"] = advise(document)
+    return document
+
+
+# -- validity and checks ---------------------------------------------------------------------
+
+
+def _checks(found: Evidence) -> dict[str, Any]:
+    """Return whether all trials saw the same samples, by ids and by the digest of their bytes."""
+    ids: dict[tuple[Any, ...], dict[str, str]] = {}
+    for record in found.last.values():
+        if record.trial.stage in DATA_STAGES and enters(record):
+            case = record.trial.case
+            key = (case.samples, case.batch, case.world_size, case.order, case.seed)
+            seen = " ".join(r.ids_digest for r in record.ranks)
+            ids.setdefault(key, {}).setdefault(seen, record.trial.id)
+    digests: dict[str, dict[str, str]] = {}
+    for case in found.plan.cases:
+        for record in found.of(case, "digest"):
+            seen = " ".join(r.samples_digest for r in record.ranks)
+            digests.setdefault(case.content, {}).setdefault(seen, case.label)
+    return {
+        "same_samples": _all_equal(ids.values()),
+        "same_bytes": _all_equal(digests.values()),
+        "samples_digest": next(iter(digests.get("jpeg", {})), None),
+    }
+
+
+def _all_equal(groups: Iterable[dict[str, str]]) -> dict[str, Any]:
+    groups = list(groups)
+    if not groups:
+        return {"ok": None, "reason": "no trial that could tell has run"}
+    for seen in groups:
+        if len(seen) > 1:
+            return {"ok": False, "reason": "differ: " + " and ".join(list(seen.values())[:2])}
+        if "" in {key.strip() for key in seen}:
+            return {"ok": None, "reason": "not recorded"}
+    return {"ok": True, "reason": ""}
+
+
+def _dataset(plan: Plan) -> dict[str, Any]:
+    d = plan.dataset
+    return {
+        "name": d.name,
+        "source": d.source,
+        "samples": d.samples,
+        "bytes": d.bytes,
+        "mean_bytes": d.bytes / d.samples if d.samples else None,
+        "classes": d.classes,
+        "digest": d.digest,
+        "root": d.root,
+        "in_place": d.in_place,
+    }
+
+
+# -- contrasts -------------------------------------------------------------------------------
+
+
+def _contrasts(found: Evidence) -> list[dict[str, Any]]:
+    """Judge every contrast; primary ones are one family, the others another."""
+    sizes = Counter(c.primary for c in found.plan.contrasts)
+    return [judge(found, c, sizes[c.primary]) for c in found.plan.contrasts]
+
+
+def _fastest(
+    cases: Sequence[dict[str, Any]], contrasts: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return ``stage cache`` -> the fastest case, and which others were not told from it."""
+    out: dict[str, Any] = {}
+    for stage in ("read", "load", "train"):
+        for cache in ("cold", "warm"):
+            rates = {
+                p["case"]: e["samples_per_s"]["value"]
+                for p in cases
+                if (e := p["stages"].get(stage, {}).get(cache)) and e.get("samples_per_s")
+            }
+            if not rates:
+                continue
+            ranked = sorted(rates, key=rates.__getitem__, reverse=True)
+            here = [c for c in contrasts if (c["stage"], c["cache"]) == (stage, cache)]
+            out[f"{stage} {cache}"] = {
+                "case": ranked[0],
+                "samples_per_s": finite(rates[ranked[0]]),
+                "ranked": ranked,
+                "judged": bool(here)
+                and all(c["verdict"] not in (stats.NO_VERDICT, stats.INCONCLUSIVE) for c in here),
+            }
+    return out

@@ -1,0 +1,205 @@
+"""Records -> the figures of single trials: which attempts count, and what each one measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from iobench import stats, timing
+from iobench.errors import SpecError
+from iobench.model import EXPLORATORY, VALID, Case, Plan, RankResult, Record
+from iobench.plan import rungs_missing
+from iobench.stalls import TrainTrial, edge_shift_s
+
+#: Rungs that read the data.
+DATA_STAGES = ("read", "decode", "load", "train")
+#: Cache states in which no storage is asked: ``-`` is a pipeline without files.
+WARM_STATES = ("warm", "-")
+
+
+def last_attempts(records: Iterable[Record]) -> dict[str, Record]:
+    """Return trial id -> its last attempt."""
+    last: dict[str, Record] = {}
+    for record in records:
+        seen = last.get(record.trial.id)
+        if seen is None or record.attempt >= seen.attempt:
+            last[record.trial.id] = record
+    return last
+
+
+def usable(records: Iterable[Record]) -> list[Record]:
+    """Return the records that may enter a figure: VALID, or EXPLORATORY and then said so."""
+    return [r for r in records if enters(r)]
+
+
+def windows(record: Record) -> list[timing.Window]:
+    """Return each rank's measured window; [] where the trial has no steps after its warm-up."""
+    try:
+        return [timing.window(rank.steps) for rank in record.ranks]
+    except ValueError:
+        return []
+
+
+def trial_window(record: Record) -> TrainTrial | None:
+    """Return the trial's window: the slowest rank's times, the samples of all ranks."""
+    found = windows(record)
+    samples = sum(w.samples for w in found)
+    if not found or not samples:
+        return None
+    rank, slowest = max(zip(record.ranks, found, strict=True), key=lambda pair: pair[1].wall_s)
+    if slowest.wall_s <= 0:
+        return None
+    return TrainTrial(
+        block=record.trial.block,
+        steps=slowest.steps,
+        samples=samples,
+        wall_s=slowest.wall_s,
+        wait_s=slowest.wait_s,
+        compute_s=slowest.compute_s,
+        edge_s=edge_shift_s(
+            rank.steps.done_s, warmup=rank.steps.warmup, workers=record.trial.case.workers
+        ),
+    )
+
+
+def startup_s(record: Record) -> float | None:
+    """Return the slowest rank's start-up: process until ready, opening, the first batch."""
+    if not record.ranks:
+        return None
+    return max(_startup_s(rank) for rank in record.ranks)
+
+
+def _startup_s(rank: RankResult) -> float:
+    s = rank.startup
+    return max(s.process_s, s.imports_s) + s.open_s + s.first_batch_s
+
+
+def step_waits_s(records: Sequence[Record]) -> list[float]:
+    """Return the wait of every step after the warm-up, all trials and ranks."""
+    waits: list[float] = []
+    for record in records:
+        for rank in record.ranks:
+            k = rank.steps.warmup
+            pairs = zip(rank.steps.request_s[k:], rank.steps.ready_s[k:], strict=True)
+            waits += [ready - request for request, ready in pairs]
+    return waits
+
+
+def compute_key(case: Case) -> tuple[Any, ...]:
+    """Return what decides the ``compute`` rung: cases that agree in it share one."""
+    options = tuple(sorted(case.trainer_options.items()))
+    return (case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
+            case.world_size)  # fmt: skip
+
+
+def ceiling_key(case: Case) -> tuple[Any, ...]:
+    """Return what decides the ``ceiling`` rung: the same bytes read in the same order."""
+    return case.stored_form, case.order, case.location, case.runtime, case.workers, case.samples
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """The usable records of one suite, by what they measured."""
+
+    plan: Plan
+    last: Mapping[str, Record]
+
+    def of(self, case: Case, stage: str, *caches: str) -> list[Record]:
+        """Return the case's usable records of a rung; any cache state when none is named."""
+        return [
+            r
+            for r in usable(self.last.values())
+            if r.trial.case.label == case.label
+            and r.trial.stage == stage
+            and (not caches or r.trial.cache in caches)
+        ]
+
+    def windows(self, case: Case, stage: str, *caches: str) -> list[TrainTrial]:
+        """Return the windows of :meth:`of`, ladder and contrast trials alike."""
+        found = (trial_window(r) for r in self.of(case, stage, *caches))
+        return [w for w in found if w is not None]
+
+    def ladder(self, case: Case, stage: str, *caches: str) -> list[TrainTrial]:
+        """Return the windows of the ladder's repeats alone, whose blocks pair across rungs."""
+        records = [r for r in self.of(case, stage, *caches) if not r.trial.contrast]
+        found = (trial_window(r) for r in records)
+        return [w for w in found if w is not None]
+
+    def compute(self, case: Case) -> tuple[list[TrainTrial], str]:
+        """Return the compute rung and the label of the case that ran it ("" when its own)."""
+        for other in (case, *self.plan.cases):
+            if compute_key(other) == compute_key(case):
+                found = self.windows(other, "compute")
+                if found:
+                    return found, "" if other.label == case.label else other.label
+        return [], ""
+
+    def ceilings(self, case: Case) -> list[Record]:
+        """Return the ceiling rung's records, of an equal case where this one has none."""
+        for other in (case, *self.plan.cases):
+            if ceiling_key(other) == ceiling_key(case):
+                found = self.of(other, "ceiling")
+                if found:
+                    return found
+        return []
+
+
+def evidence(plan: Plan, records: Iterable[Record]) -> Evidence:
+    """Return the suite's evidence: the last attempt of every trial."""
+    return Evidence(plan, last_attempts(records))
+
+
+def enters(record: Record) -> bool:
+    """Tell whether a record may enter a figure."""
+    return record.status in (VALID, EXPLORATORY)
+
+
+def standing(records: Iterable[Record]) -> str:
+    """Return EXPLORATORY where a record is, or where the repeats are fewer than a verdict needs."""
+    statuses = [r.status for r in records]
+    few = len(statuses) < stats.WANTED_PAIRS
+    return EXPLORATORY if few or EXPLORATORY in statuses else VALID
+
+
+def validity(found: Evidence, ids: Sequence[str], attempts: int | None = None) -> dict[str, Any]:
+    """Return how many of these trials ran and how they ended, with the reasons."""
+    records = [found.last[i] for i in ids if i in found.last]
+    counts = Counter(r.status for r in records)
+    reasons = Counter(reason for r in records if r.status != VALID for reason in r.reasons)
+    out: dict[str, Any] = {
+        "planned": len(ids),
+        "run": len(records),
+        **{s: counts.get(s, 0) for s in (VALID, EXPLORATORY, "INVALID", "FAILED")},
+        "reasons": dict(reasons.most_common()),
+    }
+    if attempts is not None:
+        out["attempts"] = attempts
+    return out
+
+
+def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
+    """Say in words why a rung has no figure."""
+    states = WARM_STATES if cache in WARM_STATES else (cache,)
+    planned = [
+        t
+        for t in found.plan.trials
+        if t.case.label == case.label and t.stage == stage and t.cache in states
+    ]
+    where = f"{stage} {cache}".removesuffix(" -")
+    if not planned:
+        return why_not_planned(case, stage) or f"{where} is not in the spec"
+    bad = [found.last[t.id] for t in planned if t.id in found.last]
+    if not bad:
+        return f"{where} has not run yet: `iobench run --resume`"
+    reason = next((r.reasons[0] for r in bad if r.reasons), "no reason given")
+    return f"{where} has no valid trial: {reason}"
+
+
+def why_not_planned(case: Case, stage: str) -> str:
+    """Return why this case's loader cannot run a rung alone, or ""."""
+    try:
+        return rungs_missing(case).get(stage, "")
+    except SpecError as error:  # results of a plug-in that is not here
+        return str(error)

@@ -1,0 +1,126 @@
+"""The tidy table: one row an attempt, readable by pandas without a word of explanation."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iobench.figures import Evidence, evidence, startup_s, trial_window
+from iobench.model import Case, Plan, Record
+from iobench.store import write_atomic
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Columns that scripts rely on, in this order; more may follow them.
+COLUMNS = (
+    "trial", "contrast", "block", "attempt", "pipeline", "format", "loader", "trainer", "runtime",
+    "launcher", "world_size", "location", "filesystem", "placement", "order", "transform", "batch",
+    "workers", "stage", "cache", "status", "reason", "samples", "wall_s", "wait_s", "contention_s",
+    "samples_per_s", "startup_s", "bytes_needed", "bytes_read", "bytes_storage", "resident_before",
+    "resident_after", "samples_digest",
+)  # fmt: skip
+#: case (label), arm and position in the block; steps, warm-up and the trial's own wall time.
+EXTRA = (
+    "case", "arm", "position", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
+    "started", "cache_label", "prefetch", "seed",
+)  # fmt: skip
+
+
+def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
+    """Return one row an attempt, in the plan's order; planned trials that have not run are absent.
+
+    ``samples``, ``wall_s``, ``wait_s``, ``contention_s`` and ``samples_per_s`` are of the measured
+    window (no warm-up), so samples / wall_s is samples_per_s; for ceiling rows they are fio's.
+    Bytes are of the whole loop.  What was not measured is empty.
+    """
+    import pandas
+
+    found = evidence(plan, records)
+    place = {t.id: i for i, t in enumerate(plan.trials)}
+    ordered = sorted(records, key=lambda r: (place.get(r.trial.id, len(place)), r.attempt))
+    steps: dict[str, float | None] = {}
+    rows = [_row(r, _step_s(found, r.trial.case, steps)) for r in ordered]
+    return pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
+
+
+def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
+    """Write :func:`trials_frame` to ``path`` as a whole or not at all (ResultsError)."""
+    buffer = io.StringIO()
+    trials_frame(plan, records).to_csv(buffer, index=False)
+    write_atomic(path, buffer.getvalue())
+
+
+def _row(record: Record, step_s: float | None) -> dict[str, Any]:
+    trial, case, proof = record.trial, record.trial.case, record.cache
+    return {
+        **{name: getattr(case, name) for name in _CASE},
+        **_measured(record, step_s),
+        "trial": trial.id,
+        "contrast": trial.contrast or None,
+        "block": trial.block,
+        "attempt": record.attempt,
+        "filesystem": record.mount.get("filesystem") or record.mount.get("fstype"),
+        "stage": trial.stage,
+        "cache": trial.cache,
+        "status": record.status,
+        "reason": "; ".join(record.reasons) or None,
+        "startup_s": startup_s(record),
+        "bytes_needed": proof.bytes_needed or sum(r.bytes_needed for r in record.ranks) or None,
+        "bytes_read": proof.bytes_read or None,
+        "bytes_storage": proof.bytes_storage,
+        "resident_before": proof.resident_before,
+        "resident_after": proof.resident_after,
+        "samples_digest": " ".join(r.samples_digest for r in record.ranks).strip() or None,
+        "case": case.label,
+        "arm": trial.arm or None,
+        "position": trial.position,
+        "repeat_of": trial.repeat_of or None,
+        "trial_s": record.wall_s,
+        "started": record.started,
+        "cache_label": proof.label or None,
+    }
+
+
+_CASE = (
+    "pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size", "location",
+    "placement", "order", "transform", "batch", "workers", "prefetch", "seed",
+)  # fmt: skip
+
+
+def _measured(record: Record, step_s: float | None) -> dict[str, Any]:
+    if record.trial.stage == "ceiling":
+        fio = record.ceiling
+        return {
+            "samples": fio.get("samples"),
+            "wall_s": fio.get("runtime_s"),
+            "samples_per_s": fio.get("samples_per_s"),
+        }
+    window = trial_window(record)
+    if window is None:
+        return {}
+    contention = None
+    if record.trial.stage == "train" and step_s is not None:
+        contention = window.compute_s - window.steps * step_s
+    return {
+        "samples": window.samples,
+        "wall_s": window.wall_s,
+        "wait_s": window.wait_s,
+        "contention_s": contention,
+        "compute_s": window.compute_s,
+        "samples_per_s": window.samples / window.wall_s,
+        "steps": window.steps,
+        "warmup_steps": record.ranks[0].steps.warmup,
+    }
+
+
+def _step_s(found: Evidence, case: Case, known: dict[str, float | None]) -> float | None:
+    """Return the compute rung's seconds a step for this case, None before it has run."""
+    if case.label not in known:
+        windows, _ = found.compute(case)
+        known[case.label] = (
+            sum(w.wall_s / w.steps for w in windows) / len(windows) if windows else None
+        )
+    return known[case.label]

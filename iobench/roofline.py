@@ -1,0 +1,133 @@
+"""The input-pipeline roofline (METHOD 3.1 to 3.4): which ceiling binds, and how far the next is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+#: Within this ratio of fio's rate a read rung is at the storage's limit, not at its own.
+STORAGE_REACHED = 0.85
+#: Roofs nearer to each other than this are said to bind together.
+TIE = 1.05
+
+STORAGE, READ, DECODE, LOAD, COMPUTE = "storage", "read", "decode", "load", "compute"
+FETCH_BOUND, PREP_BOUND, COMPUTE_BOUND = "fetch-bound", "prep-bound", "compute-bound"
+REGIMES = {
+    STORAGE: FETCH_BOUND,
+    READ: FETCH_BOUND,
+    DECODE: PREP_BOUND,
+    LOAD: PREP_BOUND,
+    COMPUTE: COMPUTE_BOUND,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """What binds: ``roof`` (storage, read, decode, load, compute) and its regime.
+
+    ``rate``: samples/s of the binding roof.  ``headroom``: how many times faster the next
+    *regime* is, i.e. what curing this one alone could give; ``next_regime`` names it.
+    """
+
+    roof: str
+    regime: str
+    rate: float
+    headroom: float | None
+    next_regime: str
+    words: str
+
+
+def roofline(peak: float, intensity: float, bandwidth: float) -> float:
+    """Return min(P_peak, AI * B) (Williams et al. 2009; METHOD 3.1)."""
+    return min(peak, intensity * bandwidth)
+
+
+def storage_bandwidth(bandwidth_max: float, iops_max: float, size: float) -> float:
+    """Return B(size) <= min(B_max, IOPS_max * size) in bytes/s (METHOD 3.3)."""
+    return min(bandwidth_max, iops_max * size)
+
+
+def ridge_bytes(bandwidth_max: float, iops_max: float) -> float:
+    """Return the request size where bandwidth takes over from IOPS (METHOD 3.3)."""
+    return bandwidth_max / iops_max
+
+
+def iops_ceiling(depth: float, latency_s: float) -> float:
+    """Return q / t, Little's law (METHOD 3.3)."""
+    return depth / latency_s
+
+
+def node_bandwidth(
+    nic: float, filesystem: float, nodes: int, *, stripe_count: int = 0, ost: float = 0.0
+) -> float:
+    """Return one node's share of a shared filesystem, bytes/s (derived; METHOD 3.4).
+
+    min(B_nic, B_pfs / n, stripe_count * B_ost / n), the last for one shared file.
+    """
+    shares = [nic, filesystem / nodes]
+    if stripe_count:
+        shares.append(stripe_count * ost / nodes)
+    return min(shares)
+
+
+def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
+    """Name the binding roof among measured rates, samples/s (derived; METHOD 3.2).
+
+    ``roofs`` may lack any roof; a warm state leaves out the storage.  Within a regime the
+    narrower roof tells more: a read rung at fio's rate is the storage's limit, below it its own;
+    a load rung at the decode rung's rate is limited by decoding.  None without a load or read
+    roof, or without compute: then "what binds" would be a guess.
+    """
+    at = {name: rate for name, rate in roofs.items() if cold or name != STORAGE}
+    fetch = [at[r] for r in (READ, STORAGE) if r in at]
+    prep = [at[r] for r in (LOAD, DECODE) if r in at]
+    if COMPUTE not in at or not prep:
+        return None
+    regimes = {PREP_BOUND: min(prep), COMPUTE_BOUND: at[COMPUTE]}
+    if fetch:
+        regimes[FETCH_BOUND] = min(fetch)
+    (regime, rate), *others = sorted(regimes.items(), key=lambda item: item[1])
+    roof = _roof(regime, at)
+    headroom, following = (others[0][1] / rate, others[0][0]) if others else (None, "")
+    return Limit(roof, regime, rate, headroom, following, _words(roof, at, headroom, following))
+
+
+def _roof(regime: str, at: Mapping[str, float]) -> str:
+    if regime == COMPUTE_BOUND:
+        return COMPUTE
+    if regime == PREP_BOUND:
+        return DECODE if _reaches(at, LOAD, DECODE) else LOAD
+    return STORAGE if _reaches(at, READ, STORAGE) else READ
+
+
+def _reaches(at: Mapping[str, float], inner: str, outer: str) -> bool:
+    if outer not in at:
+        return False
+    return inner not in at or at[inner] >= STORAGE_REACHED * at[outer]
+
+
+def _words(roof: str, at: Mapping[str, float], headroom: float | None, following: str) -> str:
+    what = {
+        STORAGE: "the storage: reading runs at what fio gets from this mount",
+        READ: "reading: " + _below_storage(at),
+        DECODE: "decoding JPEGs on these cores",
+        LOAD: "preparing samples (decode, transform, hand-over) on these cores",
+        COMPUTE: "the compute: data arrives in time",
+    }[roof]
+    if headroom is None:
+        return what
+    if headroom < TIE:
+        return f"{what}; {following.removesuffix('-bound')} is as tight"
+    return f"{what}; the next limit ({following.removesuffix('-bound')}) is {headroom:.2g} x away"
+
+
+def _below_storage(at: Mapping[str, float]) -> str:
+    if STORAGE not in at:
+        return "no storage ceiling was measured to compare with"
+    share = at[READ] / at[STORAGE]
+    return f"this loader and format get {share:.0%} of what fio gets from this mount"
+
+
+def predicted(rates: Sequence[float]) -> float:
+    """Return min of the roofs: the model's rate of ``train`` (METHOD 2.2)."""
+    return min(rates)
