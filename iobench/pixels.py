@@ -1,0 +1,226 @@
+"""Photo-like pixels by integer arithmetic alone, so that a seed gives the same ones on any CPU.
+
+A *bank* of textures with a natural-image spectrum is made once; a sample is the sum of two
+windows of the bank and of its class's pattern.  Two samples never sum the same two textures at
+the same relative offset (:func:`placement` is injective), so no two share a block.  The spectrum
+is octaves of noise of equal variance: power falls as 1/f^2, amplitude as 1/f, as in photos
+(Field, J. Opt. Soc. Am. A 4, 1987).  Nothing here is floating point.
+
+Pixels are planes of luma and chroma as a JPEG holds them (chroma at half the resolution, or at
+all of it): half the bytes to sum, and the encoder converts nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.errors import DatasetError
+from iobench.recipes import Recipe
+
+Plane = npt.NDArray[np.uint8]
+Field = npt.NDArray[np.int32]
+
+#: Textures on either side of the sum.
+TEXTURES = 4
+#: Levels of one texture (0..LEVELS) and of a class pattern; two textures and a pattern fit 8 bits.
+LEVELS, PATTERN_LEVELS = 103, 48
+#: Chroma is grey at 128; textures and pattern are centred here so that their sum is.
+CHROMA_CENTRE = 128 - LEVELS // 2 * 2 - PATTERN_LEVELS // 2
+_MASK = (1 << 64) - 1
+
+
+def mix(*words: int) -> int:
+    """Return 64 well-mixed bits of the words (splitmix64's finaliser, Steele et al. 2014)."""
+    state = 0
+    for word in words:
+        state = (state + word + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def noise_bytes(seed: int, count: int) -> Plane:
+    """Return ``count`` random bytes; PCG64's raw stream is the part that NumPy guarantees."""
+    raw = np.random.PCG64(seed).random_raw(count // 8 + 1)
+    return np.asarray(raw, dtype="<u8").view(np.uint8)[:count]
+
+
+def _doubled(field: Field) -> Field:
+    """Return the periodic field at twice the resolution, bilinear with weights 1/4 and 3/4."""
+    for axis in (0, 1):
+        shape = list(field.shape)
+        shape[axis] *= 2
+        out = np.empty(shape, field.dtype)
+        even, odd = (out[0::2], out[1::2]) if axis == 0 else (out[:, 0::2], out[:, 1::2])
+        np.multiply(field, 3, out=even)
+        np.copyto(odd, even)
+        even += np.roll(field, 1, axis)
+        odd += np.roll(field, -1, axis)
+        field = out
+    field += 8
+    field >>= 4
+    return field
+
+
+def _octaves(seed: int, side: int, amplitudes: list[int]) -> Field:
+    """Return a (side, side) field: noise of each amplitude (coarse to fine), an octave apart."""
+    field = np.zeros((side >> (len(amplitudes) - 1),) * 2, np.int32)
+    for level, amplitude in enumerate(amplitudes):
+        if level:
+            field = _doubled(field)
+        noise = noise_bytes(mix(seed, level), field.size).astype(np.int32).reshape(field.shape)
+        noise -= 128
+        noise *= amplitude
+        noise >>= 7
+        field += noise
+    return field
+
+
+class Planes(NamedTuple):
+    """An image or a texture: luma (h, w), chroma (h, w) or (ceil(h/2), ceil(w/2)), all uint8."""
+
+    luma: Plane
+    blue: Plane
+    red: Plane
+
+
+def texture(seed: int, side: int, recipe: Recipe) -> Planes:
+    """Return planes with levels 0..LEVELS; ``side`` (of the luma, in pixels) divides by 256."""
+    luma = _octaves(mix(seed, 1), side, [300] * 8 + [3 * recipe.roughness])
+    amplitudes = [100] * 7 + [recipe.roughness // 2]
+    planes = [luma]
+    for number in (2, 3):
+        chroma = _octaves(mix(seed, number), side // 2, amplitudes)
+        if recipe.chroma_step == 1:
+            chroma = _doubled(chroma)
+        planes.append(chroma)
+    for field in planes:
+        field += 8
+        field >>= 4
+        field += LEVELS // 2
+    return Planes(*(np.clip(field, 0, LEVELS).astype(np.uint8) for field in planes))
+
+
+class Bank(NamedTuple):
+    """Textures of a recipe and a seed: ``TEXTURES`` for either side of the sum."""
+
+    left: list[Planes]
+    right: list[Planes]
+    shifts: int  # relative offsets run 0..shifts-1 in both directions
+
+
+def bank_shape(recipe: Recipe) -> tuple[int, int]:
+    """Return (side of a texture in pixels, relative offsets a direction)."""
+    need = recipe.max_side + min(384, max(128, recipe.max_side)) + 2
+    side = -(-need // 256) * 256
+    return side, side - recipe.max_side - 2  # 2: an odd window's chroma ends a pixel later
+
+
+def bank(recipe: Recipe, seed: int) -> Bank:
+    """Return the textures from which every sample of the dataset is summed."""
+    side, shifts = bank_shape(recipe)
+    made = [texture(mix(seed, 7, i), side, recipe) for i in range(2 * TEXTURES)]
+    return Bank(made[:TEXTURES], made[TEXTURES:], shifts)
+
+
+class Placement(NamedTuple):
+    """Where a sample's two windows start: (texture, y, x) on either side."""
+
+    left: tuple[int, int, int]
+    right: tuple[int, int, int]
+
+
+def capacity(shifts: int) -> int:
+    """Return how many samples can be told apart: pairs of textures times relative offsets."""
+    return TEXTURES * TEXTURES * shifts * shifts
+
+
+def placement(index: int, seed: int, side: int, shifts: int, height: int, width: int) -> Placement:
+    """Return the windows of sample ``index``: (pair of textures, relative offset) is injective.
+
+    The pair and the offset number ``index * stride + start`` modulo their count, with a stride
+    that is coprime to it; where in the textures the windows lie is free.  Raises DatasetError
+    when there are more samples than combinations.
+    """
+    count = capacity(shifts)
+    if index >= count:
+        raise DatasetError(
+            f"a dataset of this recipe holds at most {count} samples without repeated content: "
+            f"ask for fewer"
+        )
+    number = (index * _stride(count) + mix(seed, 11)) % count
+    number, dx = divmod(number, shifts)
+    pair, dy = divmod(number, shifts)
+    left, right = divmod(pair, TEXTURES)
+    y = mix(seed, 12, index) % (side - height - dy - 1)
+    x = mix(seed, 13, index) % (side - width - dx - 1)
+    return Placement((left, y + dy, x + dx), (right, y, x))
+
+
+@functools.lru_cache(maxsize=None)
+def _stride(count: int) -> int:
+    """Return an odd stride near count / golden ratio that is coprime to ``count``."""
+    stride = count * 618 // 1000 | 1
+    while math.gcd(stride, count) != 1:
+        stride += 2
+    return stride
+
+
+def pattern(seed: int, label: int, recipe: Recipe) -> Planes:
+    """Return the planes of a class, max_side wide: a coarse pattern and a mean colour.
+
+    The pattern is a periodic grid of 8 x 8 colours; the mean colour survives crops and flips.
+    """
+    doublings = max(1, (min(recipe.width, recipe.height) // 8).bit_length() - 1)
+    noise = noise_bytes(mix(seed, 21, label), 3 * 65).astype(np.int32)
+    mean, grids = (noise[:3] * PATTERN_LEVELS) >> 9, noise[3:].reshape(3, 8, 8)
+    planes = []
+    for number, grid in enumerate(grids):
+        field = (grid * PATTERN_LEVELS) >> 1
+        step = recipe.chroma_step if number else 1
+        for _ in range(doublings - (step - 1)):
+            field = _doubled(field)
+        field = (field >> 8) + mean[number] + (CHROMA_CENTRE if number else 0)
+        side = -(-recipe.max_side // step)
+        repeats = -(-side // field.shape[0])
+        planes.append(np.tile(field.astype(np.uint8), (repeats, repeats))[:side, :side])
+    return Planes(*planes)
+
+
+def compose(
+    source: Bank, where: Placement, classes: Planes, shape: tuple[int, int], buffer: Plane
+) -> Planes:
+    """Return the planes of a sample of ``shape`` (h, w), in ``buffer`` (1-D, large enough)."""
+    (left, top_l, first_l), (right, top_r, first_r) = where
+    planes = []
+    start = 0
+    for one, two, own in zip(source.left[left], source.right[right], classes, strict=True):
+        step = source.left[left].luma.shape[0] // one.shape[0]
+        height, width = -(-shape[0] // step), -(-shape[1] // step)
+        out = buffer[start : start + height * width].reshape(height, width)
+        start += height * width
+        y, x = top_l // step, first_l // step
+        v, u = top_r // step, first_r // step
+        np.add(one[y : y + height, x : x + width], two[v : v + height, u : u + width], out=out)
+        out += own[:height, :width]
+        planes.append(out)
+    return Planes(*planes)
+
+
+def with_contrast(image: Planes, contrast: int) -> Planes:
+    """Return the image with every plane's distance from 128 scaled by ``contrast`` / 256."""
+    planes = []
+    for plane in image:
+        wide = plane.astype(np.int32)
+        wide -= 128
+        wide *= contrast
+        wide >>= 8
+        wide += 128
+        planes.append(np.clip(wide, 0, 255).astype(np.uint8))
+    return Planes(*planes)

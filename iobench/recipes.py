@@ -1,0 +1,105 @@
+"""Recipes of synthetic datasets: ``datasets/<name>.toml``, validated."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from iobench.errors import DatasetError
+
+FOLDER = Path(__file__).resolve().parent.parent / "datasets"
+
+
+class Recipe(pydantic.BaseModel):
+    """What a synthetic dataset looks like; every key of a recipe file but its name.
+
+    File sizes follow a log-normal with ``mean_bytes`` and ``sd_bytes``, truncated to
+    ``min_bytes..max_bytes`` (the truncated distribution has the mean that was asked for).
+    Resolutions vary around ``width`` x ``height`` pixels unless ``fixed``.  ``roughness`` is the
+    amplitude of the finest octave, in per cent of the natural-image spectrum's.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    summary: str
+    samples: int = pydantic.Field(ge=1)
+    seed: int = pydantic.Field(1, ge=0)
+    classes: int = pydantic.Field(ge=1, le=10_000)
+    mean_bytes: int = pydantic.Field(ge=1000)
+    sd_bytes: int = pydantic.Field(ge=1)
+    min_bytes: int = pydantic.Field(ge=1000)
+    max_bytes: int = pydantic.Field(ge=1000)
+    width: int = pydantic.Field(ge=16, le=4096)
+    height: int = pydantic.Field(ge=16, le=4096)
+    min_side: int = pydantic.Field(ge=16)
+    max_side: int = pydantic.Field(le=4096)
+    fixed: bool = False
+    subsampling: Literal["420", "444"] = "420"
+    roughness: Literal[100, 200] = 100
+
+    @property
+    def chroma_step(self) -> int:
+        """Luma pixels for one of chroma, in either direction."""
+        return 2 if self.subsampling == "420" else 1
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> Recipe:
+        if not self.min_bytes < self.mean_bytes < self.max_bytes:
+            raise ValueError("mean_bytes must lie between min_bytes and max_bytes")
+        low, high = sorted((self.width, self.height))
+        if not self.min_side <= low <= high <= self.max_side:
+            raise ValueError("width and height must lie between min_side and max_side")
+        if (self.subsampling, self.roughness) != (("444", 200) if self.fixed else ("420", 100)):
+            raise ValueError(
+                'a fixed resolution goes with subsampling "444" and roughness 200, a varying one '
+                'with "420" and 100 (the size model knows no other pairs)'
+            )
+        return self
+
+
+def names(folder: Path = FOLDER) -> list[str]:
+    """Return the recipes that are shipped, sorted."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def load(name: str | Path) -> Recipe:
+    """Return a recipe by its name in ``datasets/`` or by the path of a ``.toml`` file.
+
+    Raises DatasetError that names the file, the key, its value and what is allowed.
+    """
+    path = Path(name) if str(name).endswith(".toml") else FOLDER / f"{name}.toml"
+    try:
+        with open(path, "rb") as file:
+            document = tomllib.load(file)
+    except FileNotFoundError:
+        raise DatasetError(
+            f"no dataset recipe {str(name)!r}; there are: {', '.join(names())} "
+            f"(or give the path of a .toml file)"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise DatasetError(f"recipe {path} is not valid TOML: {error}") from None
+    try:
+        return Recipe.model_validate({"name": path.stem, **document})
+    except pydantic.ValidationError as error:
+        raise DatasetError(f"recipe {path}: {_explain(error)}") from None
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    """Return every problem on one line: key, value, what is allowed."""
+    parts = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            allowed = ", ".join(Recipe.model_fields)
+            parts.append(f"unknown key {key!r} = {problem['input']!r}; allowed: {allowed}")
+        elif problem["type"] == "missing":
+            parts.append(f"key {key!r} is missing")
+        elif key:
+            parts.append(f"{key} = {problem['input']!r}: {problem['msg']}")
+        else:
+            parts.append(problem["msg"].removeprefix("Value error, "))
+    return "; ".join(parts)

@@ -1,0 +1,181 @@
+"""How many bytes a synthetic sample becomes: quality, resolution and contrast are predicted from
+the size wanted, not searched.
+
+The pixels of :mod:`iobench.pixels` are statistically alike everywhere, so the encoded size is
+``HEADER_BYTES + bytes per pixel x pixels`` within 1 % (``benchmarks/fit_size_model.py`` measures
+the tables with the pinned encoder).  Quality moves the size in steps of 2 to 20 %; the resolution,
+free to a pixel, takes up the rest.  Where the resolution is fixed the contrast does.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from iobench.pixels import Planes, mix
+from iobench.recipes import Recipe
+
+#: What the encoder writes around the entropy-coded data (three components, standard tables).
+HEADER_BYTES = 623
+#: A comment marker pads a file by at most this share; the prediction aims half of it low.
+MAX_PADDING = 0.03
+AIM = 1 - MAX_PADDING / 2
+MIN_QUALITY = 20
+
+# fmt: off
+#: Qualities 20..100, 4:2:0.
+BYTES_PER_100K_PIXELS = (
+    8746, 9147, 9491, 9844, 10185, 10494, 10829, 11150, 11499, 11784, 12098, 12394,
+    12708, 13055, 13315, 13693, 14050, 14269, 14670, 14962, 15182, 15663, 15887, 16200,
+    16655, 16895, 17334, 17585, 17900, 18335, 18542, 18776, 19250, 19620, 19970, 20351,
+    20785, 21280, 21728, 22149, 22569, 23134, 23583, 24196, 24646, 25287, 25847, 26456,
+    27151, 27777, 28575, 29296, 29900, 30740, 31722, 32228, 33181, 34280, 35311, 36135,
+    37258, 38489, 39621, 41020, 42281, 43535, 45249, 46627, 48684, 50306, 52916, 55093,
+    57602, 61780, 67238, 73625, 81176, 90363, 101652, 121132, 134907,
+)
+#: 32x32 pixels of roughness 200 at quality 100, 4:4:4, at these contrasts (256: unchanged).
+CONTRASTS = tuple(range(64, 513, 32))
+BYTES_PER_100K_PIXELS_AT_CONTRAST = (
+    129614, 151877, 168693, 185205, 198327, 210007, 218733, 230004, 238567, 246311, 253104, 259729,
+    265435, 270700, 275041,
+)
+# fmt: on
+#: Bytes that one pixel of a particular 32x32 image adds at contrast 256: the weights of log2 of the
+#: mean absolute step between neighbours in luma, blue and red chroma, and a constant. (One bit more
+#: of step is one bit more in each coefficient.)
+ACTIVITY_WEIGHTS = (0.2484, 0.0964, 0.0819)
+ACTIVITY_CONSTANT = 0.2976
+
+#: Photos are wider than high, most often by 4:3.
+_ASPECTS = ((4, 3), (4, 3), (4, 3), (3, 4), (3, 2), (2, 3), (1, 1), (16, 10))
+#: Larger files have more pixels: pixels grow with this power of the file size.
+_PIXELS_EXPONENT = 0.6
+
+
+class Encoding(NamedTuple):
+    """How to make a file of the size wanted."""
+
+    height: int
+    width: int
+    quality: int
+
+
+def predicted_bytes(encoding: Encoding) -> float:
+    """Return the size that the model expects of a varying-resolution sample, without padding."""
+    rate = BYTES_PER_100K_PIXELS[encoding.quality - MIN_QUALITY] / 100_000
+    return HEADER_BYTES + rate * encoding.height * encoding.width
+
+
+def encoding_for(recipe: Recipe, target_bytes: int, seed: int, index: int) -> Encoding:
+    """Return resolution and quality of sample ``index`` for a file of ``target_bytes``."""
+    if recipe.fixed:
+        return Encoding(recipe.height, recipe.width, 100)
+    body = target_bytes * AIM - HEADER_BYTES
+    wanted = recipe.width * recipe.height * (target_bytes / recipe.mean_bytes) ** _PIXELS_EXPONENT
+    wanted *= (85 + mix(seed, 31, index) % 34) / 100  # 0.85 .. 1.18
+    smallest, largest = recipe.min_side**2 * 1.03, recipe.max_side**2 * 0.75
+    pixels = min(max(wanted, smallest), largest)
+    # the rate nearest to the one that this resolution needs; the resolution then follows the rate
+    needed = body * 100_000 / pixels
+    at = bisect.bisect(BYTES_PER_100K_PIXELS, needed)
+    near = range(max(at - 2, 0), min(at + 2, len(BYTES_PER_100K_PIXELS)))
+    areas = [(body * 100_000 / BYTES_PER_100K_PIXELS[i], i + MIN_QUALITY) for i in near]
+    fitting = [area for area in areas if smallest <= area[0] <= largest]
+    # no resolution of the recipe reaches the size: the limit that is nearest to it
+    pixels, quality = min(fitting or areas, key=lambda area: abs(area[0] - pixels))
+    pixels = min(max(pixels, smallest), largest)
+    across, down = _ASPECTS[mix(seed, 32, index) % len(_ASPECTS)]
+    limit = (recipe.min_side, min(recipe.max_side, int(pixels) // recipe.min_side))
+    width = min(max(math.isqrt(int(pixels) * across // down), limit[0]), limit[1])
+    height = min(max(round(pixels / width), recipe.min_side), recipe.max_side)
+    return Encoding(height, width, quality)
+
+
+def contrast_for(image: Planes, target_bytes: int) -> int:
+    """Return the contrast at which a fixed-resolution image becomes ``target_bytes``.
+
+    The table says what contrast does to the size, the image's own activity where it starts from;
+    linear between the measured contrasts.
+    """
+    pixels = image.luma.size
+    table = BYTES_PER_100K_PIXELS_AT_CONTRAST
+    rate = (target_bytes * (1 - MAX_PADDING / 3) - HEADER_BYTES) * 100_000 / pixels
+    rate -= _activity(image) * 100_000 - table[CONTRASTS.index(256)]
+    for i in range(1, len(table)):
+        if rate <= table[i] or i == len(table) - 1:
+            step = CONTRASTS[i] - CONTRASTS[i - 1]
+            contrast = CONTRASTS[i - 1] + step * (rate - table[i - 1]) / (table[i] - table[i - 1])
+            return min(max(round(contrast), CONTRASTS[0]), CONTRASTS[-1])
+    raise AssertionError("the table has two rows at least")
+
+
+def log_steps(image: Planes) -> list[float]:
+    """Return log2 of each plane's mean absolute step between neighbours."""
+    steps = []
+    for plane in image:
+        wide = plane.astype(np.int32)
+        total = int(np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum())
+        steps.append(math.log2(max(total, 1) / wide.size))
+    return steps
+
+
+def _activity(image: Planes) -> float:
+    weighted = (w * step for w, step in zip(ACTIVITY_WEIGHTS, log_steps(image), strict=True))
+    return sum(weighted) + ACTIVITY_CONSTANT
+
+
+class SizeDistribution:
+    """A recipe's target: a log-normal of the recipe's relative deviation, truncated to its limits
+    and shifted so that the *truncated* mean is ``mean_bytes``.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._sigma = math.sqrt(math.log1p((recipe.sd_bytes / recipe.mean_bytes) ** 2))
+        self._low, self._high = math.log(recipe.min_bytes), math.log(recipe.max_bytes)
+        below, above = self._low, self._high
+        for _ in range(60):  # the truncated mean grows with mu
+            self._mu = (below + above) / 2
+            if self._mean() < recipe.mean_bytes:
+                below = self._mu
+            else:
+                above = self._mu
+
+    def _mass(self, shift: float) -> tuple[float, float]:
+        """Return the normal's mass below the limits and between them, mu moved by ``shift``."""
+        normal = NormalDist(self._mu + shift, self._sigma)
+        low = normal.cdf(self._low)
+        return low, normal.cdf(self._high) - low
+
+    def _mean(self) -> float:
+        whole = math.exp(self._mu + self._sigma**2 / 2)
+        return whole * self._mass(self._sigma**2)[1] / self._mass(0.0)[1]
+
+    def quantile(self, probability: float) -> float:
+        """Return the size in bytes that a share ``probability`` (0..1) of the files is below."""
+        low, between = self._mass(0.0)
+        normal = NormalDist(self._mu, self._sigma)
+        return math.exp(normal.inv_cdf(low + probability * between))
+
+    def cdf(self, size: float) -> float:
+        """Return the share of files that are at most ``size`` bytes long."""
+        if size <= 0:
+            return 0.0
+        low, between = self._mass(0.0)
+        share = NormalDist(self._mu, self._sigma).cdf(math.log(size)) - low
+        return min(max(share / between, 0.0), 1.0)
+
+
+def target_sizes(recipe: Recipe, samples: int, seed: int) -> list[int]:
+    """Return the size wanted of every sample: the mid-quantiles, dealt out by the seed.
+
+    Stratified, so that the mean and the shape are right at any number of samples.  A size is
+    rounded to a byte: a library whose ``log`` differs in the last place changes none in practice.
+    """
+    target = SizeDistribution(recipe)
+    sizes = [round(target.quantile((i + 0.5) / samples)) for i in range(samples)]
+    raw = np.random.PCG64(mix(seed, 41)).random_raw(samples)
+    return [sizes[i] for i in np.argsort(raw, kind="stable")]

@@ -1,0 +1,326 @@
+"""Makes a synthetic dataset: parallel, resumable, whole or recognisably not.
+
+The work is cut into chunks.  A chunk is done when its index rows are renamed into ``.parts``;
+whatever else a kill left behind is made again, to the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from iobench import dataset as datasets
+from iobench import pixels, recipes, sizemodel
+from iobench.errors import DatasetError
+from iobench.model import Dataset
+
+Progress = Callable[[int, int], None]
+
+#: Version of the bytes that a recipe and a seed give; golden digests hold it.
+SYNTHESIS = 1
+PARTS = ".parts"
+CHUNK_SAMPLES, CHUNK_BYTES = 64, 16 << 20
+#: A file may exceed its target by this share before it is encoded a second time.
+TOLERANCE = 0.03
+
+
+class Encoded(NamedTuple):
+    """One finished sample: its file, and what it took."""
+
+    data: bytes
+    encodes: int
+    padding: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Everything a worker needs to make any sample; made before the fork and shared by it."""
+
+    recipe: recipes.Recipe
+    seed: int
+    samples: int
+    root: Path
+    bank: pixels.Bank
+    targets: Sequence[int]
+
+    @property
+    def classes(self) -> int:
+        """Classes of this dataset: no more than samples."""
+        return min(self.recipe.classes, self.samples)
+
+    def label(self, index: int) -> int:
+        """Return the class of a sample; ids ascend by class, as in a sorted ImageFolder tree."""
+        return index * self.classes // self.samples
+
+    def key(self, index: int) -> str:
+        """Return the sample's path without suffix; sorted keys are in id order."""
+        return f"c{self.label(index):04d}/{index:08d}"
+
+
+def make(
+    recipe: str | Path,
+    root: Path,
+    *,
+    samples: int | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Make the dataset of a recipe (a name in ``datasets/`` or a ``.toml`` file) under ``root``.
+
+    A killed run goes on where it was; a finished dataset is returned as it is.  ``workers``:
+    processes (default: the cores this process may use).  ``progress(done, total)`` counts samples.
+
+    Raises DatasetError for an unknown recipe, a folder that holds something else, or no space.
+    """
+    made = recipes.load(recipe)
+    count = made.samples if samples is None else samples
+    seed = made.seed if seed is None else seed
+    side, shifts = pixels.bank_shape(made)
+    if not 1 <= count <= pixels.capacity(shifts):
+        raise DatasetError(
+            f"samples = {count}: recipe {made.name!r} makes 1 to {pixels.capacity(shifts)} samples "
+            f"without repeating a block"
+        )
+    identity = {"recipe": made.model_dump(), "samples": count, "seed": seed, "version": SYNTHESIS}
+    root = Path(root).absolute()
+    with claim(root, identity) as found:
+        if found is not None:
+            return found
+        targets = sizemodel.target_sizes(made, count, seed)
+        datasets.check_space(root, sum(targets) + 4096 * count, count, f"{count} samples")
+        job = Job(made, seed, count, root, pixels.bank(made, seed), targets)
+        chunks = _chunks(count, sum(targets) // count)
+        (root / PARTS).mkdir(exist_ok=True)
+        todo = [chunk for chunk in chunks if not _part(root, chunk).exists()]
+        done = count - sum(len(chunk) for chunk in todo)
+        _run(job, todo, workers or len(os.sched_getaffinity(0)), done, progress)
+        return _assemble(job, chunks, identity)
+
+
+@contextlib.contextmanager
+def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
+    """Hold ``root`` for one maker; give the finished dataset if it is already there.
+
+    Raises DatasetError when another process holds it, or when it holds another dataset or anything
+    that is not iobench's.
+    """
+    identity = json.loads(json.dumps(identity))
+    if root.exists() and not root.is_dir():
+        raise DatasetError(f"{root} is a file: choose another folder for the dataset")
+    root.mkdir(parents=True, exist_ok=True)
+    fd = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatasetError(f"another process is making {root}: wait for it") from None
+        if (root / datasets.MARKER).exists():
+            found = datasets.locate(root)
+            _same(root, found.recipe.get("identity"), identity)
+            yield found
+            return
+        if (root / datasets.PARTIAL).exists():
+            _same(root, json.loads((root / datasets.PARTIAL).read_text()), identity)
+        elif any(not p.name.startswith(f".{datasets.PARTIAL}.") for p in root.iterdir()):
+            raise DatasetError(f"{root} is not empty and holds no dataset: choose a new folder")
+        else:
+            datasets.write_json(root / datasets.PARTIAL, identity)
+        yield None
+    finally:
+        os.close(fd)
+
+
+def _same(root: Path, there: Any, wanted: dict[str, Any]) -> None:
+    if there == wanted:
+        return
+    there = there if isinstance(there, dict) else {}
+    keys = [key for key in wanted if there.get(key) != wanted[key]]
+    differing = ", ".join(f"{k} = {_brief(there.get(k))} not {_brief(wanted[k])}" for k in keys)
+    raise DatasetError(
+        f"{root} holds another dataset ({differing}): choose another folder or delete that one"
+    )
+
+
+def _brief(value: Any) -> str:
+    return repr(value["name"]) if isinstance(value, dict) and "name" in value else repr(value)
+
+
+def encode(job: Job, index: int, pattern: pixels.Planes, buffer: pixels.Plane) -> Encoded:
+    """Return the JPEG file of a sample (``buffer``: scratch for the pixels)."""
+    import simplejpeg
+
+    recipe, target = job.recipe, job.targets[index]
+    how = sizemodel.encoding_for(recipe, target, job.seed, index)
+    side, shifts = pixels.bank_shape(recipe)
+    where = pixels.placement(index, job.seed, side, shifts, how.height, how.width)
+    image = pixels.compose(job.bank, where, pattern, (how.height, how.width), buffer)
+    if recipe.fixed:
+        image = pixels.with_contrast(image, sizemodel.contrast_for(image, target))
+    quality, encodes = how.quality, 0
+    while True:
+        data: bytes = simplejpeg.encode_jpeg_yuv_planes(*image, quality=quality)
+        encodes += 1
+        if len(data) <= target * (1 + TOLERANCE) or quality == 1:
+            break
+        quality -= 1
+    padded = pad(data, target)
+    return Encoded(padded, encodes, len(padded) - len(data))
+
+
+def pad(data: bytes, target: int) -> bytes:
+    """Return the JPEG with comment markers (ITU T.81, B.2.4.5) up to ``target`` bytes, at most
+    ``MAX_PADDING`` of the result; unchanged when it is as long already.
+
+    They come after the JFIF header, which must be the first marker.
+    """
+    room = min(target - len(data), int(len(data) * sizemodel.MAX_PADDING))
+    at = 4 + int.from_bytes(data[4:6], "big")
+    comments = []
+    while room >= 4:
+        length = min(room - 2, 65535)
+        comments.append(b"\xff\xfe" + length.to_bytes(2, "big") + b" " * (length - 2))
+        room -= length + 2
+    return b"".join([data[:at], *comments, data[at:]])
+
+
+def _chunks(samples: int, mean_bytes: int) -> list[range]:
+    size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // mean_bytes))
+    return [range(i, min(i + size, samples)) for i in range(0, samples, size)]
+
+
+def _part(root: Path, chunk: range) -> Path:
+    return root / PARTS / f"{chunk.start:08d}.tsv"
+
+
+def _run(
+    job: Job, chunks: Sequence[range], workers: int, done: int, progress: Progress | None
+) -> None:
+    """Make the chunks in forked processes, which share the bank's memory."""
+    if progress:
+        progress(done, job.samples)
+    context = multiprocessing.get_context("fork")
+    processes, readers = [], []
+    try:
+        for rank in range(min(workers, len(chunks))):
+            reader, writer = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_work, args=(job, chunks[rank::workers], writer, os.getpid()), daemon=True
+            )
+            process.start()
+            writer.close()
+            processes.append(process)
+            readers.append(reader)
+        open_readers: list[Any] = list(readers)
+        while open_readers:
+            for ready in wait(open_readers):
+                try:
+                    message = ready.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    open_readers.remove(ready)
+                    continue
+                if isinstance(message, str):
+                    raise DatasetError(message)
+                done += message
+                if progress:
+                    progress(done, job.samples)
+        for process in processes:
+            process.join()
+            if process.exitcode:
+                raise DatasetError(
+                    f"a worker making {job.root} ended with status {process.exitcode} (out of "
+                    f"memory?): run the same command again, with fewer workers if it recurs"
+                )
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+        for reader in readers:
+            reader.close()
+
+
+def _work(job: Job, chunks: Sequence[range], results: Connection, parent: int) -> None:
+    """Make chunks until they are done or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    buffer = np.empty(job.recipe.max_side**2 * 3, np.uint8)
+    try:
+        for chunk in chunks:
+            if os.getppid() != parent:
+                return
+            _make_chunk(job, chunk, buffer)
+            results.send(len(chunk))
+    except OSError as error:
+        results.send(f"cannot write {job.root}: {error}; fix that and run the same command again")
+
+
+def _make_chunk(job: Job, chunk: range, buffer: pixels.Plane) -> None:
+    label, pattern = -1, None
+    rows = []
+    for index in chunk:
+        if pattern is None or job.label(index) != label:
+            label = job.label(index)
+            pattern = pixels.pattern(job.seed, label, job.recipe)
+            (job.root / "jpeg" / f"c{label:04d}").mkdir(parents=True, exist_ok=True)
+        data, encodes, padding = encode(job, index, pattern, buffer)
+        key = job.key(index)
+        _write(f"{job.root}/jpeg/{key}.jpg", data)
+        digest = datasets.sample_digest(data)
+        rows.append(f"{key}\t{label}\t{len(data)}\t{digest}\t{encodes}\t{padding}\n")
+    part = _part(job.root, chunk)
+    temporary = part.with_suffix(".tmp")
+    temporary.write_text("".join(rows))
+    temporary.rename(part)
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+
+
+def _assemble(job: Job, chunks: Sequence[range], identity: dict[str, Any]) -> Dataset:
+    """Join the parts into the index, and declare the dataset whole."""
+    rows, encodes, padding = [], 0, 0
+    for chunk in chunks:
+        for line in _part(job.root, chunk).read_text().splitlines():
+            key, label, size, digest, tries, filler = line.split("\t")
+            rows.append(datasets.Row(key, int(label), int(size), digest, key + ".jpg"))
+            encodes += int(tries)
+            padding += int(filler)
+    datasets.write_index(job.root, rows)
+    total, classes, digest = datasets.totals(rows)
+    shutil.rmtree(job.root / PARTS)
+    return datasets.finish(
+        Dataset(
+            root=str(job.root),
+            name=job.recipe.name,
+            samples=job.samples,
+            bytes=total,
+            classes=classes,
+            seed=job.seed,
+            digest=digest,
+            source=f"recipe {job.recipe.name}",
+            jpeg_root=str(job.root / "jpeg"),
+            recipe={
+                "identity": identity,
+                "encodes_per_sample": encodes / job.samples,
+                "padding_share": padding / total,
+            },
+        )
+    )
