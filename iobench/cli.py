@@ -263,7 +263,9 @@ def run(
             cases = spec.expand(wanted)
             prepare.forms(cases, found, reporter.step)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            plan = scheduler.make_plan(wanted, found, seconds, now)
+            results.mkdir(parents=True, exist_ok=True)
+            notes = prepare.notes(cases, found, results)
+            plan = scheduler.make_plan(wanted, found, seconds, now, notes)
             reporter.say(
                 f"suite {wanted.name}: {len(cases)} cases, estimated time "
                 f"{duration(scheduler.estimate_s(wanted, plan))} (budget {duration(seconds)})"

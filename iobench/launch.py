@@ -28,6 +28,7 @@ from iobench.cacheproof import judge
 from iobench.dataset import form_root
 from iobench.errors import BackendUnavailable, CacheStateError, TrialFailed
 from iobench.model import (
+    EXPLORATORY,
     FAILED,
     INVALID,
     VALID,
@@ -45,6 +46,8 @@ from iobench.timing import clock
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
 _POLL_S = 0.002
+DATA_STAGES = ("ceiling", "read", "decode", "load", "train")
+IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
 _NO_REASONS: tuple[str, ...] = ()
 
 
@@ -93,6 +96,8 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
             notes["mount_bytes"] = {k: mount_after[k] - v for k, v in mount_before.items()}
             proof = _after(trial, proof, files, ranks, filesystem)
             status, reasons = _judge(trial, proof, ranks, ceiling_result)
+            if dataset.in_place and status == VALID and trial.stage in DATA_STAGES:
+                status, reasons = EXPLORATORY, (IN_PLACE,)
         except CacheStateError as error:
             status, reasons = INVALID, (str(error),)
         except (TrialFailed, BackendUnavailable) as error:

@@ -285,6 +285,7 @@ class Plan:
     phase: int = 1  # 2: the contrasts' base has been chosen from the ladder
     spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     version: str = ""
+    notes: Tuple[str, ...] = ()  # what a reader of every figure should know
     schema: int = SCHEMA
 
 

@@ -95,6 +95,25 @@ def _users(
     )
 
 
+def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
+    """Return what every reader of this suite's figures should know of where it ran."""
+    out = []
+    mount = describe_mount(Path(dataset.root))
+    where = f"{mount.get('fstype')} at {mount.get('mount_point')}"
+    if same_mount(results, Path(dataset.root)):
+        out.append(f"results are written to the filesystem under test ({where}), between trials")
+    ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
+    for form in sorted({c.stored_form for c in cases if c.stored_form != "jpeg"}):
+        files = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
+        largest = max((f.stat().st_size for f in files), default=0)
+        if ahead and largest < 64 * ahead:
+            out.append(
+                f"{form}: its largest file ({largest >> 20} MiB) is under 64 times the device's "
+                f"read-ahead ({ahead >> 20} MiB), so cold random reads are partly sequential"
+            )
+    return out
+
+
 def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
     """Convert the dataset to every stored form that the cases read and it does not have yet."""
     done: set[str] = set()

@@ -35,7 +35,9 @@ MIN_PAIRS = 6
 Watch = Callable[[int, int, float, Trial | None], None]
 
 
-def make_plan(spec: Spec, dataset: Dataset, budget_s: float, created: str) -> Plan:
+def make_plan(
+    spec: Spec, dataset: Dataset, budget_s: float, created: str, notes: Sequence[str] = ()
+) -> Plan:
     """Return phase 1 of a suite: every case on the dataset's mount, and the ladder's trials."""
     cases = tuple(dataclasses.replace(c, location=dataset.root) for c in expand(spec))
     return Plan(
@@ -48,6 +50,7 @@ def make_plan(spec: Spec, dataset: Dataset, budget_s: float, created: str) -> Pl
         trials=tuple(planning.ladder(spec, cases, dataset.samples)),
         spec=spec.model_dump(mode="json", exclude_unset=True),
         version=iobench.__version__,
+        notes=tuple(notes),
     )
 
 
