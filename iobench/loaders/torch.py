@@ -6,9 +6,11 @@ A worker fills one shared-memory batch, row by row, and hands over its file desc
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
+import warnings
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
@@ -130,15 +132,16 @@ class TorchLoader:
             _check_shared_memory(request, self.queue_batches)
         ids = np.asarray(request.ids, np.int64)
         batches = [ids[k * request.batch : (k + 1) * request.batch] for k in range(self._count)]
-        self._loader: Any = torch.utils.data.DataLoader(
-            self._samples,  # type: ignore[arg-type]
-            batch_sampler=batches,  # type: ignore[arg-type]
-            collate_fn=_whole,
-            num_workers=request.workers,
-            prefetch_factor=request.prefetch if request.workers else None,
-            pin_memory=request.device == "cuda" if pin_memory is None else pin_memory,
-            multiprocessing_context=start_method if request.workers else None,
-        )
+        with _any_number_of_workers():
+            self._loader: Any = torch.utils.data.DataLoader(
+                self._samples,  # type: ignore[arg-type]
+                batch_sampler=batches,  # type: ignore[arg-type]
+                collate_fn=_whole,
+                num_workers=request.workers,
+                prefetch_factor=request.prefetch if request.workers else None,
+                pin_memory=request.device == "cuda" if pin_memory is None else pin_memory,
+                multiprocessing_context=start_method if request.workers else None,
+            )
         self._iterator: Any = None
 
     def batches(self) -> Iterator[Batch]:
@@ -146,7 +149,8 @@ class TorchLoader:
 
         Raises DatasetError, naming the sample, when one cannot be read, decoded or transformed.
         """
-        self._iterator = iter(self._loader)
+        with _any_number_of_workers():
+            self._iterator = iter(self._loader)
         # counted, so that the workers' shutdown is not waited for inside the measured loop
         for _ in range(self._count):
             batch = next(self._iterator)
@@ -192,6 +196,14 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
         times["transform_s"].append(done - decoded)
     reader.close()
     return times
+
+
+@contextlib.contextmanager
+def _any_number_of_workers() -> Iterator[None]:
+    """Silence torch about more workers than cores: a setting to be measured, not a mistake."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
 
 
 def _whole(batch: Any) -> Any:
