@@ -15,6 +15,8 @@ import random
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
+import numpy as np
+
 from iobench import cgroups, residency_calls
 from iobench.cacheproof import judge
 from iobench.errors import CacheStateError
@@ -67,10 +69,15 @@ def evict(files: Iterable[Path]) -> None:
     Pages that another process maps stay, so :func:`residency` must prove the result.
     Raises CacheStateError for a file that cannot be opened.
     """
+    synced = False
     for path in files:
         fd = _open(path)
         try:
-            if residency_calls.maybe_dirty(fd):
+            if residency_calls.stacked(fd):
+                if not synced:  # overlayfs syncs no lower file through its own descriptors
+                    os.sync()
+                    synced = True
+            elif residency_calls.maybe_dirty(fd):
                 os.fdatasync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
@@ -106,7 +113,7 @@ def set_fraction(
     files: Iterable[Path] = (),
     tolerance: float = 0.02,
 ) -> Residency:
-    """Cache a seeded random subset of samples that holds ``fraction`` of all samples' bytes.
+    """Cache a seeded random subset of samples that holds ``fraction`` of all samples' pages.
 
     Evicts ``files`` and every file the samples lie in, then reads the chosen samples with
     read-ahead off, so that only their pages come in.  ``samples``: the extents of each sample.
@@ -119,28 +126,48 @@ def set_fraction(
         raise CacheStateError(f"cached fraction {fraction} is not within 0..1; correct the spec")
     every = [extent for sample in samples for extent in sample]
     evict({*map(Path, files), *(Path(extent.path) for extent in every)})
-    order = list(range(len(samples)))
-    random.Random(seed).shuffle(order)
-    total = sum(extent.length for extent in every)
-    wanted, chosen_bytes, largest = fraction * total, 0, 0
-    chosen: List[Extent] = []
-    for index in order:
-        size = sum(extent.length for extent in samples[index])
-        largest = max(largest, size)
-        if chosen_bytes + size / 2 <= wanted:
-            chosen_bytes += size
-            chosen.extend(samples[index])
-    _read_only(chosen)
+    _read_only(_choose(samples, every, fraction, seed))
     reached = extent_residency(every)
     if reached.fraction is None:
         raise CacheStateError(f"cached fraction {fraction} cannot be proven: {reached.unproven}")
-    slack = max(tolerance, (largest + PAGE_BYTES) / total if total else 0.0)
+    largest = max(
+        (sum(e.length // PAGE_BYTES + 2 for e in sample) for sample in samples), default=0
+    )
+    slack = max(tolerance, largest / reached.pages if reached.pages else 1.0)
     if abs(reached.fraction - fraction) > slack:
         raise CacheStateError(
             f"asked for {fraction:.3f} of the data cached, reached {reached.fraction:.3f} "
             f"(tolerance {slack:.3f}): is something else reading {every[0].path}?"
         )
     return reached
+
+
+def _choose(
+    samples: Sequence[Sequence[Extent]], every: Sequence[Extent], fraction: float, seed: int
+) -> List[Extent]:
+    """Return the extents of random samples that together touch ``fraction`` of all pages.
+
+    Pages, not bytes: in a shard a page at a sample's edge comes in for its neighbour too.
+    """
+    spans = {path: page_spans(parts) for path, parts in _by_file(every).items()}
+    absent = {path: np.ones(parts[-1][1] if parts else 0, bool) for path, parts in spans.items()}
+    missing = fraction * sum(stop - start for parts in spans.values() for start, stop in parts)
+    order = list(range(len(samples)))
+    random.Random(seed).shuffle(order)
+    chosen: List[Extent] = []
+    for index in order:
+        touched = [
+            absent[extent.path][start:stop]
+            for extent in samples[index]
+            for start, stop in page_spans([(extent.offset, extent.length)])
+        ]
+        new = sum(int(pages.sum()) for pages in touched)
+        if new / 2 <= missing:
+            missing -= new
+            chosen.extend(samples[index])
+            for pages in touched:
+                pages[:] = False
+    return chosen
 
 
 def drop_caches(*, allowed: bool) -> None:

@@ -1,0 +1,106 @@
+"""Counters against bytes really read: by read(), by mmap, by children that have been reaped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Callable, Iterator
+
+import pytest
+
+from iobench import iocount, pagecache
+from iobench.model import IoCounters
+
+NBYTES = 8 << 20
+
+
+@pytest.fixture
+def cold_file() -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile(dir=Path(__file__).parent) as file:
+        file.write(os.urandom(NBYTES))
+        file.flush()
+        pagecache.evict([Path(file.name)])
+        yield Path(file.name)
+
+
+def counted(action: Callable[[], object]) -> IoCounters:
+    before = iocount.snapshot()
+    action()
+    return iocount.difference(before, iocount.snapshot())
+
+
+def by_read(path: Path) -> None:
+    path.read_bytes()
+
+
+def by_mmap(path: Path) -> None:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        assert sum(view[i] for i in range(0, NBYTES, 4096)) >= 0
+
+
+def by_fork(path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        by_mmap(path)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def by_exec(path: Path) -> None:
+    """A grandchild: counted once its parent, then ours, has been reaped."""
+    inner = f"open({str(path)!r}, 'rb').read()"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
+    subprocess.run([sys.executable, "-c", outer], check=True)
+
+
+@pytest.mark.parametrize("how", [by_read, by_mmap, by_fork, by_exec])
+def test_cold_bytes_are_counted_and_warm_ones_are_not(
+    cold_file: Path, how: Callable[[Path], None]
+) -> None:
+    cold = counted(lambda: how(cold_file))
+    warm = counted(lambda: how(cold_file))
+    assert NBYTES <= cold.read_bytes < 1.5 * NBYTES
+    assert warm.read_bytes < 0.01 * NBYTES
+
+
+@pytest.mark.parametrize(("how", "seen"), [(by_read, True), (by_exec, True), (by_mmap, False)])
+def test_rchar_counts_read_calls_but_not_maps(
+    cold_file: Path, how: Callable[[Path], None], seen: bool
+) -> None:
+    io = counted(lambda: how(cold_file))
+    assert (io.rchar >= NBYTES) is seen
+
+
+def test_cpu_seconds_of_children_and_of_the_machine() -> None:
+    burn = "import time; t = time.process_time()\nwhile time.process_time() - t < 0.3: pass"
+    io = counted(lambda: subprocess.run([sys.executable, "-c", burn], check=True))
+    own = io.cpu_user_s + io.cpu_sys_s
+    assert own >= 0.29
+    assert io.machine_busy_s >= 0.2  # ticks of 10 ms
+    assert io.wall_s > 0
+    assert iocount.foreign_cpu_s(io) <= io.machine_busy_s
+
+
+def test_foreign_cpu_is_what_others_used() -> None:
+    io = IoCounters(machine_busy_s=3.0, cpu_user_s=1.0, cpu_sys_s=0.5)
+    assert iocount.foreign_cpu_s(io) == 1.5
+    assert iocount.foreign_cpu_s(IoCounters(cpu_user_s=1.0)) == 0.0
+
+
+def test_major_faults_are_counted(cold_file: Path) -> None:
+    def touch() -> None:
+        with cold_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            view.madvise(mmap.MADV_RANDOM)
+            assert sum(view[i << 12] for i in range(200)) >= 0
+
+    assert counted(touch).major_faults >= 200
+
+
+def test_difference_is_field_by_field() -> None:
+    a = IoCounters(1, 2, 3, 4.0, 5.0, 6.0, 7.0, 8.0)
+    b = IoCounters(11, 22, 33, 44.0, 55.0, 66.0, 77.0, 88.0)
+    assert iocount.difference(a, b) == IoCounters(10, 20, 30, 40.0, 50.0, 60.0, 70.0, 80.0)

@@ -1,0 +1,278 @@
+"""The page cache on real files: evict, warm, a stated fraction, and the proof that judges it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Iterator, List
+
+import pytest
+
+from iobench import pagecache, residency_calls
+from iobench.errors import CacheStateError
+from iobench.model import EXPLORATORY, INVALID, VALID, CacheProof, Extent
+from iobench.mountinfo import mount_of
+from iobench.pagecache import Residency, judge
+
+PAGE = residency_calls.PAGE_BYTES
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder that is not on tmpfs, whatever the temporary directory is."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name:
+        assert mount_of(Path(name)).fstype != "tmpfs"
+        yield Path(name)
+
+
+def write(folder: Path, name: str, nbytes: int) -> Path:
+    path = folder / name
+    path.write_bytes(os.urandom(nbytes))
+    return path
+
+
+@pytest.fixture
+def files(disk: Path) -> List[Path]:
+    return [write(disk, f"{i}.jpg", 1 + 37_123 * i) for i in range(20)]
+
+
+def test_a_file_just_written_is_evicted_although_it_was_dirty(disk: Path) -> None:
+    path = write(disk, "new", 3 << 20)
+    assert pagecache.residency([path]).fraction == 1.0
+    pagecache.evict([path])
+    assert pagecache.residency([path]) == Residency(768, 0, pagecache.residency([path]).method)
+
+
+def test_evict_then_warm(files: List[Path]) -> None:
+    pagecache.evict(files)
+    assert pagecache.residency(files).fraction == 0.0
+    pagecache.warm(files)
+    found = pagecache.residency(files)
+    assert found.fraction == 1.0
+    assert found.pages == sum(-(-path.stat().st_size // PAGE) for path in files)
+
+
+def test_warm_reads_large_files_in_ranges(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pagecache, "RANGE_BYTES", 1 << 20)
+    path = write(disk, "large", (5 << 20) + 17)
+    pagecache.evict([path])
+    pagecache.warm([path], threads=3)
+    assert pagecache.residency([path]).fraction == 1.0
+
+
+def test_an_empty_file_and_no_file_have_nothing_that_could_be_cold(disk: Path) -> None:
+    empty = write(disk, "empty", 0)
+    assert pagecache.residency([empty]).fraction == 1.0
+    assert pagecache.residency([]).fraction == 1.0
+
+
+def test_residency_of_extents_counts_a_shared_page_once(disk: Path) -> None:
+    path = write(disk, "shard", 64 * PAGE)
+    extents = [Extent(str(path), 0, PAGE + 1), Extent(str(path), PAGE + 1, PAGE)]
+    pagecache.evict([path])
+    assert pagecache.extent_residency(extents) == Residency(
+        3, 0, pagecache.residency([path]).method
+    )
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(fd, 1, 0)
+    os.close(fd)
+    assert pagecache.extent_residency(extents).resident == 1
+    assert pagecache.extent_residency(extents[1:]).resident == 0
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.35, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("layout", ["files", "shard", "small"])
+def test_a_stated_fraction_is_reached_and_no_more(disk: Path, layout: str, fraction: float) -> None:
+    sizes = [20_000 + 7_919 * i % 60_000 for i in range(200)]
+    if layout == "small":  # several samples share a page
+        sizes = [1_000 + 791 * i % 3_000 for i in range(2000)]
+    if layout == "files":
+        samples = [
+            [Extent(str(write(disk, f"{i}.jpg", size)), 0, size)] for i, size in enumerate(sizes)
+        ]
+    else:
+        shard = write(disk, "shard", sum(sizes))
+        samples = [[Extent(str(shard), sum(sizes[:i]), n)] for i, n in enumerate(sizes)]
+    reached = pagecache.set_fraction(samples, fraction, seed=3)
+    whole = pagecache.residency({Path(s[0].path) for s in samples})
+    assert reached.fraction == pytest.approx(fraction, abs=0.03)
+    assert whole.fraction == pytest.approx(fraction, abs=0.03)
+
+
+def test_the_cached_subset_depends_on_the_seed_alone(disk: Path) -> None:
+    samples = [[Extent(str(write(disk, f"{i}", 40_000)), 0, 40_000)] for i in range(30)]
+
+    def cached(seed: int) -> List[bool]:
+        pagecache.set_fraction(samples, 0.5, seed)
+        return [bool(pagecache.extent_residency(sample).resident) for sample in samples]
+
+    first = cached(1)
+    assert cached(1) == first
+    assert cached(2) != first
+
+
+def test_a_fraction_beyond_one_is_refused(disk: Path) -> None:
+    with pytest.raises(CacheStateError, match=r"1\.5"):
+        pagecache.set_fraction([], 1.5, 0)
+
+
+def test_another_reader_makes_the_fraction_fail(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write(disk, f"{i}", 40_000) for i in range(30)]
+    samples = [[Extent(str(path), 0, 40_000)] for path in paths]
+    monkeypatch.setattr(pagecache, "_read_only", lambda extents: pagecache.warm(paths))
+    with pytest.raises(CacheStateError, match=r"asked for 0\.500.*reached 1\.000"):
+        pagecache.set_fraction(samples, 0.5, 0)
+
+
+def test_mincore_agrees_with_cachestat(files: List[Path]) -> None:
+    from tests.capabilities import need
+
+    need("cachestat")
+    pagecache.evict(files)
+    pagecache.warm(files[::2])
+    for path in files:
+        pages = -(-path.stat().st_size // PAGE)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            method, count = residency_calls.count(fd, [(0, pages)])
+            assert method == "cachestat"
+            assert residency_calls.mincore(fd, 0, pages) == count
+        finally:
+            os.close(fd)
+
+
+def test_mincore_is_used_where_cachestat_is_absent(
+    files: List[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency_calls, "CACHESTAT", 9999)  # ENOSYS, as before Linux 6.5
+    assert not residency_calls.cachestat_works()
+    pagecache.evict(files)
+    pagecache.warm(files[:10])
+    found = pagecache.residency(files)
+    assert found.method == "mincore"
+    assert found.resident == sum(-(-path.stat().st_size // PAGE) for path in files[:10])
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("call", ["cachestat", "mincore"])
+def test_files_of_others_are_unproven_not_resident(call: str) -> None:
+    """As user 65534, on a file of root: mincore would say "all resident" of an evicted file."""
+    from tests.capabilities import need
+
+    need("root")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        os.chmod(name, 0o755)
+        path = write(Path(name), "roots", 1 << 20)
+        path.chmod(0o644)
+        pagecache.evict([path])
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[2])\n"
+            "import numpy, os\n"
+            "from pathlib import Path\n"
+            "from iobench import pagecache, residency_calls\n"
+            "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+            "residency_calls.CACHESTAT = int(sys.argv[3])\n"
+            "found = pagecache.residency([Path(sys.argv[1])])\n"
+            "fd = os.open(sys.argv[1], os.O_RDONLY)\n"
+            "print(found.fraction, '|', found.unproven, '|', residency_calls.mincore(fd, 0, 256))\n"
+        )
+        number = residency_calls.CACHESTAT if call == "cachestat" else 9999
+        root = str(Path(__file__).parent.parent)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path), root, str(number)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    fraction, why, lie = (part.strip() for part in done.stdout.split("|"))
+    assert fraction == "None"
+    assert "another user" in why
+    assert lie == "256"  # what mincore says; the very reason for asking who owns the file
+
+
+def test_a_missing_file_is_named(disk: Path) -> None:
+    for call in (pagecache.evict, pagecache.warm, pagecache.residency):
+        with pytest.raises(CacheStateError, match="gone"):
+            call([disk / "gone"])
+
+
+def test_more_data_than_memory_cannot_be_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    pagecache.check_warmable(1 << 20)
+    with pytest.raises(CacheStateError, match="cannot be warm"):
+        pagecache.check_warmable(1 << 50)
+    monkeypatch.setattr(pagecache.cgroups, "memory_limits_bytes", lambda: [1 << 20])
+    assert pagecache.effective_memory_bytes() == 1 << 20
+    with pytest.raises(CacheStateError, match="effective memory"):
+        pagecache.check_warmable(2 << 20)
+
+
+def test_drop_caches_needs_leave() -> None:
+    with pytest.raises(CacheStateError, match="allow"):
+        pagecache.drop_caches(allowed=False)
+
+
+@pytest.mark.parametrize(
+    ("spans", "pages"),
+    [
+        ([], []),
+        ([(0, 0)], []),
+        ([(0, 1)], [(0, 1)]),
+        ([(PAGE - 1, 2)], [(0, 2)]),
+        ([(5 * PAGE, PAGE), (0, PAGE)], [(0, 1), (5, 6)]),
+        ([(0, 10 * PAGE), (PAGE, PAGE)], [(0, 10)]),
+    ],
+)
+def test_page_spans(spans: list, pages: list) -> None:
+    assert residency_calls.page_spans(spans) == pages
+
+
+def proof(before: object, after: object, storage: object) -> CacheProof:
+    return CacheProof(
+        resident_before=before,  # type: ignore[arg-type]
+        resident_after=after,  # type: ignore[arg-type]
+        bytes_needed=1000,
+        bytes_storage=storage,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("cache", "evidence", "status", "word"),
+    [
+        ("cold", proof(0.0, 1.0, 1000), VALID, ""),
+        ("cold", proof(0.001, 1.0, 980), VALID, ""),
+        ("cold", proof(0.0011, 1.0, 1000), INVALID, "resident before"),
+        ("cold", proof(0.0, 1.0, 979), INVALID, "crossed the mount"),
+        ("cold", proof(None, 1.0, 1000), EXPLORATORY, "could not be proven"),
+        ("cold", proof(0.0, 1.0, None), EXPLORATORY, "nothing here counts"),
+        ("cold", proof(None, 1.0, 0), INVALID, "crossed the mount"),
+        ("warm", proof(1.0, 1.0, 0), VALID, ""),
+        ("warm", proof(0.999, 0.999, 10), VALID, ""),
+        ("warm", proof(0.998, 1.0, 0), INVALID, "resident before"),
+        ("warm", proof(1.0, 0.998, 0), INVALID, "resident after"),
+        ("warm", proof(1.0, 1.0, 11), INVALID, "crossed the mount"),
+        ("warm", proof(1.0, 1.0, None), EXPLORATORY, "nothing here counts"),
+        ("warm", proof(1.0, None, 0), EXPLORATORY, "after the trial"),
+        ("0.35", proof(0.36, 1.0, 700), VALID, ""),
+        ("0.35", proof(0.40, 1.0, 700), INVALID, "asked for"),
+        ("0.35", proof(0.35, 1.0, 600), INVALID, "not cached"),
+        ("0.35", proof(0.35, 1.0, None), EXPLORATORY, "nothing here counts"),
+        ("-", CacheProof(), VALID, ""),
+    ],
+)
+def test_judge(cache: str, evidence: CacheProof, status: str, word: str) -> None:
+    got, reasons = judge(cache, "read", evidence)
+    assert got == status
+    assert word in " ".join(reasons)
+    assert bool(reasons) == (status != VALID)
+
+
+@pytest.mark.parametrize("word", ["tepid", "1.5", "nan"])
+def test_judge_refuses_other_words(word: str) -> None:
+    with pytest.raises(CacheStateError, match="cold, warm"):
+        judge(word, "read", CacheProof())
