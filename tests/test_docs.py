@@ -1,0 +1,213 @@
+"""Every code block of README.md and docs/ is executed, or checked as far as hours allow.
+
+The words after the fence say how:
+
+``console``      its ``$ `` lines run, in order, in a copy of this tree (``# exit 2``: the exit
+                 status expected); ``console slow``: only by `make test`
+``sh``           commands of hours, or for another machine: parsed; make's targets and iobench's
+                 options are checked
+``toml NAME``    a spec or a dataset recipe: validated, and written to NAME for later commands
+``python NAME``  written to NAME for later commands; without a name: run
+``json``         parsed
+``text``         shown, never a command
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Tuple
+
+import click
+import pytest
+import tomllib
+
+from iobench import cli
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "datasets/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+KINDS = {"console", "sh", "toml", "python", "json", "text"}
+#: First words of ``sh`` lines that are not ours to check.
+FOREIGN = {"git", "cd", "tar", "scp", "rsync", "sbatch", "srun", "module", "sudo", "apt-get", "du"}
+
+
+class Block(NamedTuple):
+    """One fenced block: ``kind`` and ``words`` stand after the fence."""
+
+    kind: str
+    words: Tuple[str, ...]
+    text: str
+    where: str
+
+    @property
+    def file(self) -> str:
+        return next((word for word in self.words if "." in word), "")
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    fence = re.compile(r"^```(\S*) *(.*?)\n(.*?)^```$", re.M | re.S)
+    text = document.read_text()
+    for match in fence.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        where = f"{document.relative_to(ROOT)}:{line}"
+        yield Block(match[1], tuple(match[2].split()), match[3], where)
+
+
+def every(*kinds: str) -> List[Block]:
+    return [b for document in DOCUMENTS for b in blocks(document) if b.kind in kinds]
+
+
+def command_lines(text: str) -> List[str]:
+    """Return a block's commands, lines that end in a backslash joined."""
+    joined = text.replace("\\\n", " ")
+    return [line.removeprefix("$ ") for line in joined.splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment() -> None:
+    """The copies share this tree's .venv: bring it up to date here, so that no copy does."""
+    subprocess.run([ROOT / "requirements/install.sh", "run"], check=True)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of this tree, with its .venv."""
+    tree = tmp_path / "iobench"
+    unwanted = (".git", ".venv", "data", "results", "dist", "wheels", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*unwanted), symlinks=True)
+    (tree / ".venv").symlink_to(ROOT / ".venv")
+    return tree
+
+
+def run_document(document: Path, tree: Path, *, slow: bool) -> None:
+    for block in blocks(document):
+        if block.file:
+            write(tree / block.file, block.text)
+        elif block.kind == "python":
+            done = subprocess.run(
+                [sys.executable, "-c", block.text], cwd=tree, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{block.where}\n{done.stderr}"
+        if block.kind == "console" and (slow or "slow" not in block.words):
+            for line in command_lines(block.text):
+                run_line(line, tree, block.where)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def run_line(line: str, tree: Path, where: str) -> None:
+    expected = re.search(r"# exit (\d+)$", line)
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=tree,
+        env={**os.environ, "PATH": f"{tree / '.venv/bin'}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wanted = int(expected[1]) if expected else 0
+    assert done.returncode == wanted, f"{where}: {line}\n{done.stdout}\n{done.stderr}"
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_blocks_have_a_known_kind(document: Path) -> None:
+    found = list(blocks(document))
+    assert document.read_text().count("```") == 2 * len(found)
+    assert not [b.where for b in found if b.kind not in KINDS]
+
+
+@pytest.mark.parametrize("block", every("console"), ids=lambda b: b.where)
+def test_console_blocks_hold_commands_only(block: Block) -> None:
+    lines = block.text.replace("\\\n", " ").splitlines()
+    assert not [line for line in lines if not line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_quick_blocks_run(document: Path, copy: Path) -> None:
+    run_document(document, copy, slow=False)
+
+
+SLOW = [d for d in DOCUMENTS if any("slow" in b.words for b in blocks(d))]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("document", SLOW, ids=ids)
+def test_slow_blocks_run(document: Path, copy: Path) -> None:
+    run_document(document, copy, slow=True)
+
+
+@pytest.mark.parametrize("block", every("toml"), ids=lambda b: b.where)
+def test_toml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
+    document = ROOT / block.where.rpartition(":")[0]
+    for other in blocks(document):  # a spec may name the members that its document makes
+        if other.file:
+            write(tmp_path / other.file, other.text)
+    write(tmp_path / "block.toml", block.text)
+    recipe = "mean_bytes" in tomllib.loads(block.text)
+    module = "recipes" if recipe else "spec"
+    check = f"from iobench import {module}; {module}.load('block.toml')"
+    done = subprocess.run(
+        [sys.executable, "-c", check],
+        cwd=tmp_path,
+        env={**os.environ, "IOBENCH_PLUGINS": str(tmp_path / "plugins")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block.where}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("block", every("json"), ids=lambda b: b.where)
+def test_json_blocks_parse(block: Block) -> None:
+    json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", every("sh"), ids=lambda b: b.where)
+def test_long_commands_are_possible(block: Block) -> None:
+    subprocess.run(["bash", "-n", "-c", block.text], check=True)
+    for line in command_lines(block.text):
+        words = shlex.split(line, comments=True)
+        while words and re.match(r"[A-Z_]+=", words[0]):
+            words.pop(0)
+        if not words or words[0] in FOREIGN:
+            continue
+        program = Path(words[0]).name
+        assert program in ("make", "iobench"), f"{block.where}: {line}"
+        if program == "make":
+            subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+        else:
+            parse_options(cli.cli, words)
+
+
+def parse_options(command: click.Command, words: List[str]) -> None:
+    """Let click parse a command line, down to its subcommand, and run nothing."""
+    context = command.make_context(words[0], words[1:])
+    while isinstance(command, click.Group):
+        rest = [*context.protected_args, *context.args]
+        name, found, rest = command.resolve_command(context, rest)
+        assert found
+        command, context = found, found.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())
+    assert not [t for t in targets if "://" not in t and not (document.parent / t).exists()]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
