@@ -8,6 +8,7 @@ from typing import Iterator, List, Optional, Tuple
 #: cgroup v1 writes "no limit" as the largest number of whole pages.
 _V1_UNLIMITED = 1 << 62
 ROOT = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def memory_limits_bytes() -> List[int]:
@@ -33,7 +34,7 @@ def cpu_limit() -> Optional[float]:
 
 def membership(controller: str) -> Optional[Tuple[Path, str]]:
     """Return (mount of the hierarchy, this process's path in it); ``""`` asks for version 2."""
-    for line in _text(Path("/proc/self/cgroup")).splitlines():
+    for line in _text(MEMBERSHIP).splitlines():
         number, names, path = line.split(":", 2)
         if controller == "" and number == "0" and names == "":
             unified = ROOT / "unified"

@@ -176,7 +176,7 @@ def _shared_memory() -> Check:
         "/dev/shm",
         free >= SHM_BYTES,
         f"{free / 2**20:.0f} MiB free; the default batches need {SHM_BYTES / 2**20:.0f} MiB",
-        "torch workers die with 'bus error': enlarge it (docker: --shm-size), or take a smaller batch",
+        "torch workers die with 'bus error': enlarge it (docker: --shm-size) or shrink the batch",
     )
 
 

@@ -6,15 +6,17 @@ milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Mapping, Sequence
+
+import psutil
 
 from iobench import iocount
 from iobench.errors import BackendUnavailable, TrialFailed
@@ -102,7 +104,7 @@ def run(folder: Path, jobs: str, *, time_limit_s: float, enter: Sequence[str] = 
                 f"fio took longer than {time_limit_s:.0f} s: fewer samples, or a longer time limit"
             ) from error
         finally:
-            _kill_group(process)
+            _kill_all(process)
     counted = iocount.difference(before, iocount.snapshot())
     document = _parse(answer, talk)
     if process.returncode:
@@ -142,8 +144,17 @@ def _last_line(text: str) -> str:
     return lines[-1].strip() if lines else "it said nothing"
 
 
-def _kill_group(process: subprocess.Popen[str]) -> None:
-    """End fio's own session: its jobs are its children.  Nothing happens once all are gone."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _kill_all(process: subprocess.Popen[str]) -> None:
+    """End fio and its jobs, each by its pid: a job makes a session of its own (setsid)."""
+    if process.poll() is not None:
+        return
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    process.kill()
+    for job in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            job.kill()
+    psutil.wait_procs(family, timeout=5)
+    process.wait()

@@ -1,0 +1,247 @@
+"""fio replays what the plan says: bytes and order counted on real files."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Dict, Iterator, List, Tuple
+
+import pytest
+
+from iobench import ceiling, fio, pagecache, roofs
+from iobench.errors import BackendUnavailable, CacheStateError, TrialFailed
+from iobench.model import Extent
+from tests.capabilities import need
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name:
+        yield Path(name)
+
+
+def tree(folder: Path, samples: int = 64) -> List[List[Extent]]:
+    """One file a sample, in random order."""
+    draw = random.Random(1)
+    folder.mkdir(parents=True)
+    made = []
+    for number in range(samples):
+        path = folder / f"{number}.jpg"
+        path.write_bytes(os.urandom(draw.randint(5_000, 200_000)))
+        made.append([Extent(str(path), 0, path.stat().st_size)])
+    draw.shuffle(made)
+    return made
+
+
+def shard(folder: Path, samples: int = 64) -> List[List[Extent]]:
+    """All samples in one file, none on a page's edge, in random order."""
+    draw = random.Random(2)
+    sizes = [draw.randint(5_000, 200_000) for _ in range(samples)]
+    path = folder / "shard"
+    path.write_bytes(os.urandom(sum(sizes)))
+    made = [[Extent(str(path), sum(sizes[:i]), n)] for i, n in enumerate(sizes)]
+    draw.shuffle(made)
+    return made
+
+
+def test_batches_go_round_the_readers() -> None:
+    samples = [[Extent("f", i, 1)] for i in range(10)]
+    plan = ceiling.plan(samples, jobs=2, batch=2)
+    assert [[e.offset for e in reader] for reader in plan.readers] == [
+        [0, 1, 4, 5, 8, 9],
+        [2, 3, 6, 7],
+    ]
+    assert (plan.wanted_bytes, plan.samples) == (10, 10)
+
+
+def test_no_workers_is_one_reader_and_repeats_count() -> None:
+    samples = [[Extent("f", i, 7)] for i in range(5)]
+    plan = ceiling.plan(samples, jobs=0, batch=2, repeat=3)
+    assert len(plan.readers) == 1
+    assert (plan.wanted_bytes, plan.samples) == (105, 15)
+
+
+def logged(work: Path, reader: int = 0) -> List[Tuple[str, str]]:
+    lines = (work / f"reader{reader}.log").read_text().splitlines()[1:]
+    return [(line.split()[1], line) for line in lines]
+
+
+def test_cold_files_every_byte_once_in_order(disk: Path) -> None:
+    need("fio")
+    samples = tree(disk / "tree")
+    files = [Path(e.path) for sample in samples for e in sample]
+    pagecache.evict(files)
+    assert pagecache.residency(files).fraction == 0.0
+    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=8), work=disk / "work")
+    assert not done.invalid
+    assert done.io_bytes == done.wanted_bytes == sum(path.stat().st_size for path in files)
+    assert done.storage_bytes >= done.io_bytes
+    assert pagecache.residency(files).fraction == 1.0
+    assert done.samples_per_s == pytest.approx(64 / done.runtime_s)
+    assert done.bytes_per_s == pytest.approx(done.io_bytes / done.runtime_s)
+    assert "short run" in done.note
+    order = [line.split()[0] for word, line in logged(disk / "work") if word == "read"]
+    assert order == [s[0].path for i, s in enumerate(samples) if i // 8 % 2 == 0]
+    words = [word for word, _ in logged(disk / "work") if word != "add"]
+    assert words == ["open", "read", "close"] * 32
+
+
+def test_a_shard_stays_open_and_only_its_extents_are_read(disk: Path) -> None:
+    need("fio")
+    samples = shard(disk)
+    half = samples[:32]
+    path = Path(samples[0][0].path)
+    pagecache.evict([path])
+    done = ceiling.run(ceiling.plan(half, jobs=1, batch=8), work=disk / "work")
+    assert not done.invalid
+    assert done.io_bytes == sum(s[0].length for s in half)
+    words = [word for word, _ in logged(disk / "work")]
+    assert words == ["add", "open", *["read"] * 32, "close"]
+    assert pagecache.extent_residency(e for s in half for e in s).fraction == 1.0
+
+
+def test_a_map_without_read_ahead_is_replayed_page_by_page(disk: Path) -> None:
+    need("fio")
+    samples = shard(disk)
+    half = samples[:32]
+    path = Path(samples[0][0].path)
+    pagecache.evict([path])
+    done = ceiling.run(
+        ceiling.plan(half, jobs=1, batch=8), work=disk / "work", mapped=True, read_ahead=False
+    )
+    assert not done.invalid
+    assert done.io_bytes == sum(s[0].length for s in half)
+    assert "a page" in done.note
+    lengths = [int(line.split()[3]) for word, line in logged(disk / "work") if word == "read"]
+    assert max(lengths) == 4096
+    wanted = pagecache.extent_residency(e for s in half for e in s)
+    assert wanted.fraction == 1.0
+    assert pagecache.residency([path]).resident == wanted.resident  # nothing was read ahead
+
+
+def test_a_warm_pattern_can_be_repeated(disk: Path) -> None:
+    need("fio")
+    samples = tree(disk / "tree", samples=8)
+    pagecache.warm([Path(s[0].path) for s in samples])
+    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=2, repeat=50), work=disk / "work")
+    assert not done.invalid
+    assert done.samples == 400
+    assert done.storage_bytes < 0.01 * done.io_bytes
+
+
+def test_fio_gives_no_hint_that_the_reader_does_not(disk: Path) -> None:
+    """strace: what fio really calls on a data file."""
+    need("fio")
+    need("strace")
+    samples = tree(disk / "tree", samples=3)
+    trace = disk / "trace"
+    ceiling.run(
+        ceiling.plan(samples, jobs=1, batch=1),
+        work=disk / "work",
+        enter=(
+            "strace",
+            "-f",
+            "-y",
+            "-e",
+            "trace=openat,pread64,fadvise64,close",
+            "-o",
+            str(trace),
+        ),
+    )
+    calls = [line for line in trace.read_text().splitlines() if ".jpg" in line]
+    assert not [line for line in calls if "fadvise64" in line]
+    reads = [line for line in calls if "pread64" in line]
+    assert len(reads) == 3
+    for sample, line in zip(samples, reads):
+        assert Path(sample[0].path).name in line
+        assert line.endswith(f"= {sample[0].length}")
+
+
+@pytest.mark.parametrize("name", ["a blank", "x" * 240, "comma,colon:percent%"])
+def test_awkward_paths_are_read(disk: Path, name: str) -> None:
+    need("fio")
+    samples = tree(disk / name, samples=4)
+    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=1), work=disk / "work")
+    assert not done.invalid
+
+
+def test_fewer_bytes_than_wanted_is_invalid(disk: Path) -> None:
+    """The file is shorter than the plan believes."""
+    need("fio")
+    path = disk / "short"
+    path.write_bytes(bytes(100_000))
+    samples = [[Extent(str(path), 0, 50_000)], [Extent(str(path), 50_000, 60_000)]]
+    try:
+        done = ceiling.run(ceiling.plan(samples, jobs=1, batch=1), work=disk / "work")
+    except TrialFailed:
+        return
+    assert "were wanted" in done.invalid
+
+
+def test_a_missing_file_fails_and_is_not_made(disk: Path) -> None:
+    need("fio")
+    gone = disk / "gone"
+    with pytest.raises(TrialFailed, match="fio"):
+        ceiling.run(ceiling.plan([[Extent(str(gone), 0, 10)]], jobs=1, batch=1), work=disk / "work")
+    assert not gone.exists()
+
+
+def test_nothing_to_read_is_refused(disk: Path) -> None:
+    with pytest.raises(TrialFailed, match="no bytes"):
+        ceiling.run(ceiling.plan([[]], jobs=1, batch=1), work=disk)
+
+
+def test_a_time_limit_kills_fio_and_its_jobs(disk: Path) -> None:
+    need("fio")
+    job = fio.job_file(
+        {"ioengine": "null", "size": "1g", "rw": "read", "runtime": "60", "time_based": "1"}, [{}]
+    )
+    with pytest.raises(TrialFailed, match="longer than"):
+        fio.run(disk, job, time_limit_s=0.5)
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert str(disk) not in listing.stdout
+
+
+def fake_fio(folder: Path, text: str) -> None:
+    program = folder / "fio"
+    program.write_text(f"#!/bin/sh\necho '{text}'\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("says", "word"),
+    [(None, "no program fio"), ("fio-2.21", "needs 3.1"), ("tensorflow io", "not the fio")],
+)
+def test_no_old_and_foreign_fio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: object, word: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if says:
+        fake_fio(tmp_path, str(says))
+        monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(BackendUnavailable, match=word) as caught:
+        fio.version()
+    assert "apt-get install fio" in str(caught.value)
+    assert word in fio.available()
+
+
+def test_roofs_of_a_real_mount(disk: Path) -> None:
+    need("fio")
+    found = roofs.probe(disk, depth=4, seconds=0.2, scratch_bytes=32 << 20)
+    values: Dict[str, float] = {
+        "bytes_per_s": found.bytes_per_s,
+        "iops_1": found.iops_1,
+        "iops_n": found.iops_n,
+    }
+    assert all(value > 0 for value in values.values()), values
+    assert found.scratch_bytes == 32 << 20
+    assert found.ridge_bytes == pytest.approx(found.bytes_per_s / found.iops_n)
+    assert list(disk.iterdir()) == []
+
+
+def test_roofs_need_room(disk: Path) -> None:
+    with pytest.raises(CacheStateError, match="free space"):
+        roofs.probe(disk, depth=1 << 30)
