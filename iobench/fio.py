@@ -12,11 +12,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Mapping, Sequence
-
-import psutil
 
 from iobench import iocount
 from iobench.errors import BackendUnavailable, TrialFailed
@@ -148,13 +147,19 @@ def _kill_all(process: subprocess.Popen[str]) -> None:
     """End fio and its jobs, each by its pid: a job makes a session of its own (setsid)."""
     if process.poll() is not None:
         return
-    try:
-        family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
+    family = _descendants(process.pid)
     process.kill()
-    for job in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            job.kill()
-    psutil.wait_procs(family, timeout=5)
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     process.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below ``pid`` (proc_pid_task(5): children)."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
@@ -201,8 +202,12 @@ def test_a_time_limit_kills_fio_and_its_jobs(disk: Path) -> None:
     )
     with pytest.raises(TrialFailed, match="longer than"):
         fio.run(disk, job, time_limit_s=0.5)
-    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    assert str(disk) not in listing.stdout
+    for _ in range(100):  # a killed process is gone a moment later
+        listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+        if str(disk) not in listing.stdout:
+            return
+        time.sleep(0.05)
+    pytest.fail(listing.stdout)
 
 
 def fake_fio(folder: Path, text: str) -> None:
