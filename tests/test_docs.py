@@ -14,6 +14,7 @@ The words after the fence say how:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -28,13 +29,18 @@ import click
 import pytest
 import tomllib
 
-from iobench import cli
+from iobench.model import Case
+from tests.report_fixture import suite
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "datasets/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 KINDS = {"console", "sh", "toml", "python", "json", "text"}
 #: First words of ``sh`` lines that are not ours to check.
 FOREIGN = {"git", "cd", "tar", "scp", "rsync", "sbatch", "srun", "module", "sudo", "apt-get", "du"}
+
+
+#: What an entry of ``pipelines`` repeats of its case (docs: "which case").
+CASE_FIELDS = [f.name for f in dataclasses.fields(Case)]
 
 
 class Block(NamedTuple):
@@ -190,7 +196,9 @@ def test_long_commands_are_possible(block: Block) -> None:
         if program == "make":
             subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
         else:
-            parse_options(cli.cli, words)
+            from iobench.cli import cli
+
+            parse_options(cli, words)
 
 
 def parse_options(command: click.Command, words: List[str]) -> None:
@@ -211,3 +219,18 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_results_md_names_every_column_and_key() -> None:
+    from iobench.analysis import analyse
+    from iobench.report.csv import COLUMNS, EXTRA
+
+    plan, records = suite()
+    analysis = analyse(plan, records)
+    text = (ROOT / "docs/results.md").read_text()
+    named = set(re.findall(r"`(\w+)`", text))
+    assert not set(COLUMNS) - named
+    assert not set(EXTRA) - named
+    assert not set(analysis) - named
+    assert not set(analysis["pipelines"][0]) - named - set(CASE_FIELDS)
+    assert not set(analysis["contrasts"][0]) - named
