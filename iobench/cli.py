@@ -263,7 +263,6 @@ def run(
             cases = spec.expand(wanted)
             prepare.forms(cases, found, reporter.step)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            results.mkdir(parents=True, exist_ok=True)
             notes = prepare.notes(cases, found, results)
             plan = scheduler.make_plan(wanted, found, seconds, now, notes)
             reporter.say(

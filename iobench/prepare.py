@@ -100,7 +100,8 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     out = []
     mount = describe_mount(Path(dataset.root))
     where = f"{mount.get('fstype')} at {mount.get('mount_point')}"
-    if same_mount(results, Path(dataset.root)):
+    folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
+    if same_mount(folder, Path(dataset.root)):
         out.append(f"results are written to the filesystem under test ({where}), between trials")
     ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
     for form in sorted({c.stored_form for c in cases if c.stored_form != "jpeg"}):

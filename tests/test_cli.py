@@ -15,7 +15,42 @@ import pytest
 
 from tests.capabilities import need
 
-COLUMNS = ["trial", "contrast", "block", "attempt", "pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size", "location", "filesystem", "placement", "order", "transform", "batch", "workers", "stage", "cache", "status", "reason", "samples", "wall_s", "wait_s", "contention_s", "samples_per_s", "startup_s", "bytes_needed", "bytes_read", "bytes_storage", "resident_before", "resident_after", "samples_digest"]
+COLUMNS = [
+    "trial",
+    "contrast",
+    "block",
+    "attempt",
+    "pipeline",
+    "format",
+    "loader",
+    "trainer",
+    "runtime",
+    "launcher",
+    "world_size",
+    "location",
+    "filesystem",
+    "placement",
+    "order",
+    "transform",
+    "batch",
+    "workers",
+    "stage",
+    "cache",
+    "status",
+    "reason",
+    "samples",
+    "wall_s",
+    "wait_s",
+    "contention_s",
+    "samples_per_s",
+    "startup_s",
+    "bytes_needed",
+    "bytes_read",
+    "bytes_storage",
+    "resident_before",
+    "resident_after",
+    "samples_digest",
+]
 
 SPEC = """
 name = "small"
