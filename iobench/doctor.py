@@ -59,9 +59,9 @@ def examine(data_path: Path) -> list[Check]:
         _clock,
         _fio,
         _torch,
-        lambda: _library("dali", "nvidia.dali", "nvidia-dali-cuda120", "pipelines with dali:"),
-        lambda: _library("lmdb", "lmdb", "lmdb", "the format lmdb"),
-        lambda: _library("h5py", "h5py", "h5py", "the format hdf5"),
+        lambda: _library("dali", "nvidia.dali", "nvidia-dali-cuda120", "pipelines dali:*"),
+        lambda: _library("lmdb", "lmdb", "lmdb", "format lmdb"),
+        lambda: _library("h5py", "h5py", "h5py", "format hdf5"),
         _containers,
     ]
     return [check() for check in checks]
@@ -270,7 +270,7 @@ def _fio() -> Check:
 
 def _torch() -> Check:
     """Look at torch without importing it: that takes seconds."""
-    found = _library("torch", "torch", "torch", "pipelines with torch: and the trainer torch")
+    found = _library("torch", "torch", "torch", "pipelines torch:* and no trainer torch")
     if not found.ok:
         return found
     version = importlib.metadata.version("torch")
@@ -286,7 +286,7 @@ def _library(name: str, module: str, distribution: str, use: str) -> Check:
     except ModuleNotFoundError:
         present = False
     if not present:
-        return Check(name, False, f"not installed: no {use}", "`make setup` installs it")
+        return Check(name, False, f"not installed, so no {use}", "`make setup` installs it")
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -1,0 +1,98 @@
+"""The doctor's checks on this machine, and what they say of machines that lack something."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Dict
+
+import pytest
+
+from iobench import doctor, fio, pagecache
+from iobench.doctor import Check, examine
+
+HERE = Path(__file__).parent
+NAMES = {
+    "byte counter",
+    "clock",
+    "cold",
+    "containers",
+    "cores",
+    "cpu frequency",
+    "dali",
+    "drop_caches",
+    "/dev/shm",
+    "fio",
+    "h5py",
+    "lmdb",
+    "memory",
+    "mount",
+    "proactive reclaim",
+    "python",
+    "read-ahead",
+    "residency proof",
+    "stolen time",
+    "torch",
+}
+
+
+def by_name(path: Path) -> Dict[str, Check]:
+    return {check.name: check for check in examine(path)}
+
+
+def test_every_subject_is_examined_and_each_no_says_what_to_do() -> None:
+    checks = by_name(HERE)
+    assert set(checks) == NAMES
+    json.dumps([dataclasses.asdict(check) for check in checks.values()])
+    for check in checks.values():
+        assert check.detail
+        assert "\n" not in check.detail + check.remedy
+        assert check.ok or check.remedy
+
+
+def test_it_leaves_nothing_behind() -> None:
+    before = sorted(HERE.iterdir())
+    examine(HERE)
+    assert sorted(HERE.iterdir()) == before
+
+
+def test_a_folder_that_does_not_exist_yet_is_its_parents_mount() -> None:
+    assert by_name(HERE / "not" / "yet")["mount"] == by_name(HERE)["mount"]
+
+
+def test_tmpfs_cannot_be_cold() -> None:
+    check = by_name(Path("/dev/shm"))["cold"]
+    assert not check.ok
+    assert "tmpfs" in check.detail
+
+
+def test_a_mount_that_nothing_counts_is_said() -> None:
+    check = by_name(Path("/proc"))["byte counter"]
+    assert not check.ok
+    assert "EXPLORATORY" in check.remedy
+
+
+def test_no_fio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = by_name(HERE)["fio"]
+    assert not check.ok
+    assert fio.INSTALL in check.remedy
+
+
+def test_a_dataset_larger_than_memory_cannot_be_warm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "dataset.json").write_text("{}")
+    (tmp_path / "jpeg").mkdir()
+    (tmp_path / "jpeg" / "big").write_bytes(bytes(2 << 20))
+    assert by_name(tmp_path)["memory"].ok
+    monkeypatch.setattr(pagecache, "effective_memory_bytes", lambda: 1 << 20)
+    check = by_name(tmp_path)["memory"]
+    assert not check.ok
+    assert "cannot be warm" in check.detail
+
+
+def test_an_absent_library_names_what_it_costs() -> None:
+    check = doctor._library("x", "no_such_module.at_all", "no-such", "format x")
+    assert check == Check("x", False, "not installed, so no format x", "`make setup` installs it")
