@@ -233,10 +233,9 @@ def edge_shift_s(done_s: Sequence[float], *, warmup: int, workers: int) -> float
     with others waits behind them, so a step's end lags its batch by up to some steps; when the
     workers drift from bursts to an even spacing, the two edges lag differently and the window is
     off by that.  Windows of the same length that begin and end 1 .. workers-1 steps earlier have
-    other lags.  A loader-bound loop, once steady, catches up in every round, so at each edge one of them
-    lags 0; hence the largest difference to the window itself is at least its error (derived, for
-    workers of equal pace; their jitter is in the repeats' spread).
-    A trainer-bound loop has no such error, and there the differences are its jitter.
+    other lags: the largest difference to the window itself is the granularity returned here
+    (derived).  It is 0 for a pace that repeats every round, and at least the error where the step
+    is at most half of the drift; a longer step hides part of it, which the repeats' spread holds.
     """
     last, first = len(done_s) - 1, warmup - 1
     wall = done_s[last] - (done_s[first] if warmup else 0.0)

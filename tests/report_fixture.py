@@ -169,6 +169,8 @@ def record(trial: Trial, rng: random.Random, *, attempt: int = 1, status: str = 
     steps = steps_of(trial, rng)
     needed = sum(steps.bytes) if trial.stage != "compute" else 0
     cold = trial.cache == "cold"
+    if trial.stage == "ceiling":
+        needed = SAMPLES * SIZE
     storage = int(needed * (1.09 if trial.case.format == "lmdb" else 1.01)) if cold else 0
     wall = steps.done_s[-1] if steps.done_s else 1.0
     rank = RankResult(
@@ -188,7 +190,12 @@ def record(trial: Trial, rng: random.Random, *, attempt: int = 1, status: str = 
         bytes_read=needed, bytes_storage=storage, counter="read_bytes of /proc/self/io",
     )  # fmt: skip
     rate = RATES.get(trial.case.label, (1.0,))[0] * rng.gauss(1.0, 0.01)
-    fio = {"bytes_per_s": rate * SIZE, "samples_per_s": rate, "samples": SAMPLES}
+    fio = {
+        "bytes_per_s": rate * SIZE,
+        "samples_per_s": rate,
+        "samples": SAMPLES,
+        "runtime_s": SAMPLES / rate,
+    }
     return Record(
         trial=trial, attempt=attempt, status=status, reasons=tuple(reasons),
         started="2026-11-20T10:00:00.000+00:00", wall_s=wall + 2.4,

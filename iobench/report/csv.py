@@ -43,7 +43,8 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     ordered = sorted(records, key=lambda r: (place.get(r.trial.id, len(place)), r.attempt))
     steps: dict[str, float | None] = {}
     rows = [_row(r, _step_s(found, r.trial.case, steps)) for r in ordered]
-    return pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
+    frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
+    return frame.astype(dict.fromkeys(_FLOATS, "Float64"))
 
 
 def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
@@ -84,6 +85,11 @@ def _row(record: Record, step_s: float | None) -> dict[str, Any]:
     }
 
 
+#: Fractions and seconds stay so where every value happens to be whole.
+_FLOATS = (
+    "wall_s", "wait_s", "contention_s", "samples_per_s", "startup_s", "resident_before",
+    "resident_after", "compute_s", "trial_s",
+)  # fmt: skip
 _CASE = (
     "pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size", "location",
     "placement", "order", "transform", "batch", "workers", "prefetch", "seed",

@@ -1,0 +1,294 @@
+"""Charts as inline SVG: no external reference, no font, text drawn as paths.
+
+Every function returns one ``<svg>`` element or "" when there is nothing to draw.  Charts are drawn
+at about 480 px, so that they stay readable on a narrow screen; the page lays them side by side.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from iobench.report import words
+
+#: Okabe and Ito's palette, told apart by people who see colours differently.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#8A6D00")
+INK, GRID, COLD, WARM = "#1f2933", "#e4e7eb", "#0072B2", "#E69F00"
+PARTS = (
+    ("compute", "#9aa5b1"),
+    ("contention", "#CC79A7"),
+    ("prep wait", "#E69F00"),
+    ("fetch", "#0072B2"),
+)
+VERDICTS = {"FASTER": "#009E73", "SLOWER": "#D55E00", "EQUIVALENT": "#0072B2"}
+RUNGS = (
+    ("ceiling", "cold"),
+    ("read", "cold"),
+    ("read", "warm"),
+    ("decode", "warm"),
+    ("load", "cold"),
+    ("load", "warm"),
+    ("train", "cold"),
+    ("train", "warm"),
+    ("compute", "-"),
+)
+ROOFS = {
+    "storage": ("s", "storage (fio)"),
+    "read": ("v", "read"),
+    "decode": ("^", "decode"),
+    "load": ("D", "load"),
+    "compute": ("|", "compute"),
+}
+#: A wait shorter than this is none: the floor of the logarithmic axis, in ms.
+FLOOR_MS = 0.01
+#: Inches; one is 72 CSS px here.
+WIDTH = 6.2
+
+
+def ladder(case: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """Return the rates of one pipeline's rungs with their intervals, samples/s."""
+    rows = []
+    for stage, cache in RUNGS:
+        found = words.rate(case, stage, cache)
+        if stage == "compute" and not found:
+            found = _borrowed(case, document)
+        if found:
+            rows.append((f"{stage} {cache}".removesuffix(" -"), cache, found))
+    if len(rows) < 2:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for y, (_, cache, rate) in enumerate(rows):
+            colour = {"cold": COLD, "warm": WARM}.get(cache, "#9aa5b1")
+            axes.barh(y, rate["value"], color=colour, height=0.62)
+            _whisker(axes, rate, y, rate["value"])
+            axes.annotate(
+                words.number(rate["value"]), (max(rate["value"], rate["high"] or 0), y),
+                xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, color=INK,
+            )  # fmt: skip
+        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        low = min(r["value"] for _, _, r in rows)
+        high = max(max(r["value"], r["high"] or 0) for _, _, r in rows)
+        axes.set_xlim(low / 2, high * 3.5)
+        axes.set_xlabel("samples/s (log), 95 % interval")
+
+    title = f"{case['case']}: " + ", ".join(
+        f"{name} {words.number(rate['value'])}" for name, _, rate in rows
+    )
+    return _svg(draw, 0.9 + 0.3 * len(rows), f"Ladder of {title} samples/s")
+
+
+def stall_breakdown(cases: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> str:
+    """Return where a cold sample's time goes: compute, contention, wait to prepare, fetch."""
+    rows = []
+    for case in cases:
+        prep, fetch = case["prep_stall_s"], case["fetch_stall_s"]
+        compute = words.rate(case, "compute", "-") or _borrowed(case, document)
+        if not compute or prep.get("value") is None:
+            continue
+        values = (
+            1 / compute["value"],
+            prep["contention_s"]["value"],
+            prep["wait_s"]["value"],
+            fetch.get("value") or 0.0,
+        )
+        rows.append((case["case"], [1e3 * v for v in values]))
+    if not rows:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for y, (_, values) in enumerate(rows):
+            left = 0.0
+            for (name, colour), value in zip(PARTS, values, strict=True):
+                drawn = max(value, 0.0)
+                axes.barh(y, drawn, left=left, color=colour, height=0.55,
+                          label=name if not y else None)  # fmt: skip
+                left += drawn
+        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel("ms a sample, cold run (parts below 0 are not drawn)")
+        axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False,
+                    fontsize=9, handlelength=1, columnspacing=1)  # fmt: skip
+
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{p} {v:.2f}" for (p, _), v in zip(PARTS, values, strict=True))
+        for name, values in rows
+    )
+    return _svg(draw, 1.2 + 0.4 * len(rows), f"Milliseconds a sample: {said}")
+
+
+def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
+    """Return each pipeline's roofs, the binding one marked, and what ``train`` reached."""
+    rows = [c for c in cases if c["limits"][cache]["regime"]]
+    if not rows:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for y, case in enumerate(rows):
+            limit = case["limits"][cache]
+            roofs = limit["roofs"]
+            axes.plot([min(roofs.values()), max(roofs.values())], [y, y], color=GRID, lw=5,
+                      solid_capstyle="round", zorder=1)  # fmt: skip
+            for name, rate in roofs.items():
+                marker, _ = ROOFS[name]
+                binding = name == limit["binding"]
+                axes.plot(rate, y, marker, ms=14 if marker == "|" else 8, mew=2, zorder=3,
+                          color="#D55E00" if binding else "#7b8794")  # fmt: skip
+            reached = limit["measured_samples_per_s"]
+            if reached:
+                axes.plot(reached["value"], y + 0.28, "o", ms=6, color=INK, zorder=4)
+        axes.set_yticks(range(len(rows)), [c["case"] for c in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xscale("log")
+        axes.set_xlabel(f"samples/s (log), {cache}")
+        used = {name for c in rows for name in c["limits"][cache]["roofs"]}
+        handles = [
+            axes.plot([], [], m, ms=8, mew=2, color="#7b8794", label=text)[0]
+            for name, (m, text) in ROOFS.items()
+            if name in used
+        ]
+        handles.append(axes.plot([], [], "s", ms=8, color="#D55E00", label="binding")[0])
+        handles.append(axes.plot([], [], "o", ms=6, color=INK, label="train reached")[0])
+        axes.legend(handles=handles, ncols=4, loc="lower left", bbox_to_anchor=(-0.02, 1.0),
+                    frameon=False, fontsize=9, handlelength=1, columnspacing=1)  # fmt: skip
+
+    said = "; ".join(f"{c['case']} is {c['limits'][cache]['regime']}" for c in rows)
+    return _svg(draw, 1.4 + 0.46 * len(rows), f"Input-pipeline roofline, {cache}: {said}")
+
+
+def forest(contrasts: Sequence[Mapping[str, Any]]) -> str:
+    """Return every contrast's time ratio with its simultaneous interval and margin."""
+    rows = [c for c in contrasts if c["ratio"] is not None]
+    if not rows:
+        return ""
+
+    def draw(axes: Any) -> None:
+        margin = max(c["margin"] for c in rows)
+        axes.axvspan(1 / (1 + margin), 1 + margin, color="#0072B2", alpha=0.12, lw=0)
+        axes.axvline(1, color=INK, lw=0.8)
+        ends = [1 / (1 + margin), 1 + margin]
+        for y, c in enumerate(rows):
+            colour = VERDICTS.get(c["verdict"], "#7b8794")
+            s = c["simultaneous"]
+            low, high = s["low"] or s["value"], s["high"] or s["value"]
+            axes.plot([low, high], [y, y], color=colour, lw=2.5, solid_capstyle="butt")
+            axes.plot(c["ratio"], y, "o", color=colour, ms=6)
+            ends += [low, high, c["ratio"]]
+        axes.set_yticks(
+            range(len(rows)), [f"{c['arm']} / {c['base']}\n{c['stage']} {c['cache']}" for c in rows]
+        )
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        _ratio_ticks(axes, min(ends) / 1.08, max(ends) * 1.08)
+        axes.set_xlabel("time a sample, arm / base (left of 1: the arm is faster)")
+
+    return _svg(draw, 0.9 + 0.46 * len(rows), "Contrasts: " + "; ".join(map(words.outcome, rows)))
+
+
+def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """Return, cold and warm, the share of steps that wait longer than so many ms for a batch.
+
+    ``by_case``: case -> cache -> seconds of every step after the warm-up.
+    """
+    caches = [c for c in ("cold", "warm", "-") if any(v.get(c) for v in by_case.values())]
+    if not caches:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for i, (name, found) in enumerate(by_case.items()):
+            for cache, style in zip(caches, ("-", ":", ":"), strict=False):
+                values = sorted(max(1e3 * w, FLOOR_MS) for w in found.get(cache, ()))
+                if values:
+                    share = [100 * (1 - k / len(values)) for k in range(len(values))]
+                    axes.step(values, share, style, where="pre", lw=1.8,
+                              color=PALETTE[i % len(PALETTE)],
+                              label=f"{name} {cache}".removesuffix(" -"))  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_ylim(0, 102)
+        axes.set_xlabel("wait of a step, ms (log)")
+        axes.set_ylabel("% of steps that wait longer")
+        axes.legend(ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False,
+                    fontsize=9, handlelength=1.6, columnspacing=1)  # fmt: skip
+
+    return _svg(draw, 2.9 + 0.2 * len(by_case), "Wait of every step, as shares of steps")
+
+
+def _borrowed(case: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    for other in document["pipelines"]:
+        if other["case"] == case["compute_from"]:
+            return words.rate(other, "compute", "-")
+    return None
+
+
+def _whisker(axes: Any, rate: Mapping[str, Any], y: float, value: float) -> None:
+    if rate["low"] is None or rate["high"] is None:
+        return
+    low = max(rate["low"], value / 100)
+    axes.plot([low, rate["high"]], [y, y], color=INK, lw=1.2)
+
+
+def _ratio_ticks(axes: Any, low: float, high: float) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    wide = high / low > 1.6
+    candidates = (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 50) if wide else _near_one(low, high)
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator([t for t in candidates if low <= t <= high]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+
+
+def _near_one(low: float, high: float) -> Iterator[float]:
+    span = max(1 - low, high - 1)
+    step = 0.01 if span < 0.05 else 0.05 if span < 0.25 else 0.1
+    for k in range(-10, 11):
+        yield round(1 + k * step, 2)
+
+
+def _svg(draw: Callable[[Any], None], height: float, title: str) -> str:
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "font.family": "DejaVu Sans",  # ships with matplotlib, so charts are equal everywhere
+        "font.size": 10,
+        "svg.fonttype": "path",
+        "svg.hashsalt": title,
+        "axes.edgecolor": "#9aa5b1",
+        "axes.labelcolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.grid.axis": "x",
+        "axes.axisbelow": True,
+        "grid.color": GRID,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.add_subplot())
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(buffer.getvalue(), title)
+
+
+def _inline(text: str, title: str) -> str:
+    """Strip prologue, metadata and fixed size; add what a screen reader says."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    label = escape(title, quote=True)
+    opening = f'<svg role="img" aria-label="{label}"'
+    text = text.replace("<svg", opening, 1)
+    end = text.index(">") + 1
+    return f"{text[:end]}<title>{escape(title)}</title>{text[end:]}"

@@ -1,0 +1,160 @@
+"""Numbers and outcomes in words, the same in the terminal and in HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MIB = 2**20
+NONE = "n/a"
+
+
+def number(x: float | None, digits: int = 3) -> str:
+    """Return a figure with ``digits`` significant ones and thousands separated."""
+    if x is None:
+        return NONE
+    if x == 0 or not math.isfinite(x):
+        return "0" if x == 0 else "unbounded"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(x))))
+    return f"{x:,.{min(decimals, 6)}f}"
+
+
+def percent(x: float | None) -> str:
+    """Return a fraction as a percentage with two or three significant digits."""
+    if x is None:
+        return NONE
+    return f"{100 * x:.0f} %" if abs(x) >= 0.1 else f"{100 * x:.1f} %"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return seconds as ms, to the microsecond where small."""
+    if seconds is None:
+        return NONE
+    ms = 1e3 * seconds
+    return f"{ms:.3f}" if abs(ms) < 1 else f"{ms:.2f}"
+
+
+def limits(entry: Mapping[str, Any] | None, form: Any = number) -> str:
+    """Return ``low to high`` of an estimate, "" where there are none."""
+    if not entry or entry.get("low") is None or entry.get("high") is None:
+        return ""
+    return f"{form(entry['low'])} to {form(entry['high'])}"
+
+
+def value(entry: Mapping[str, Any] | None, form: Any = number) -> str:
+    """Return an estimate's point, or n/a."""
+    return form(entry["value"]) if entry and entry.get("value") is not None else NONE
+
+
+def rate(case: Mapping[str, Any], stage: str, cache: str) -> Mapping[str, Any] | None:
+    """Return the estimate of a rung's samples/s, None where it was not measured.
+
+    ``warm`` also finds a pipeline without files, whose cache state is ``-``.
+    """
+    rungs = case["stages"].get(stage, {})
+    for name in (cache, "-") if cache == "warm" else (cache,):
+        entry = rungs.get(name)
+        if isinstance(entry, Mapping) and entry.get("samples_per_s"):
+            found: Mapping[str, Any] = entry["samples_per_s"]
+            return found
+    return None
+
+
+def au(case: Mapping[str, Any], cache: str) -> str:
+    """Return AU of a cache state, two decimals."""
+    entry = case["au"].get(cache) or (case["au"].get("-") if cache == "warm" else None)
+    return f"{entry['value']:.2f}" if entry else NONE
+
+
+def stall_share(case: Mapping[str, Any], kind: str) -> float | None:
+    """Return a stall's share of the run's time: fetch of the cold run, prep of the warm one."""
+    stall = case[f"{kind}_stall_s"]
+    train = rate(case, "train", "cold" if kind == "fetch" else "warm")
+    if stall.get("value") is None or not train:
+        return None
+    return float(stall["value"] * train["value"])
+
+
+def stall(case: Mapping[str, Any], kind: str) -> str:
+    """Return ``24 % (0.97 ms, 0.89 to 1.04)``; n/a without figures."""
+    entry = case[f"{kind}_stall_s"]
+    if entry.get("value") is None:
+        return NONE
+    spread = limits(entry, milliseconds)
+    share = percent(stall_share(case, kind))
+    return f"{share} ({milliseconds(entry['value'])} ms{', ' + spread if spread else ''})"
+
+
+def no_stall(entry: Mapping[str, Any]) -> bool:
+    """Tell whether a stall's interval holds 0."""
+    return (
+        entry.get("low") is not None
+        and entry.get("high") is not None
+        and entry["low"] <= 0 <= entry["high"]
+    )
+
+
+def outcome(contrast: Mapping[str, Any]) -> str:
+    """Return one sentence: who, by how much, how sure, and what could have been seen."""
+    arm, base = contrast["arm"], contrast["base"]
+    if contrast["ratio"] is None:
+        return f"{arm} against {base}: {contrast['note']}"
+    spread = limits(contrast["simultaneous"])
+    text = {
+        "FASTER": f"{arm} is {percent(1 / contrast['ratio'] - 1)} faster than {base}",
+        "SLOWER": f"{arm} takes {number(contrast['ratio'])} x the time of {base}",
+        "EQUIVALENT": f"{arm} and {base} are within {percent(contrast['margin'])} of each other",
+        "INCONCLUSIVE": f"{arm} against {base} is not resolved: {contrast['pairs_needed']} more "
+        "pairs are needed",
+    }.get(contrast["verdict"], f"{arm} against {base}: no verdict ({contrast['note']})")
+    return f"{text} (time ratio {number(contrast['ratio'])}{', ' + spread if spread else ''})"
+
+
+def confounders(contrast: Mapping[str, Any]) -> str:
+    """Return PASS, or CONFOUNDED with what differs."""
+    found = contrast["confounders"]
+    names = "; ".join(found["differences"])
+    return f"{found['status']}: {names}" if names else str(found["status"])
+
+
+def resolved(contrast: Mapping[str, Any]) -> str:
+    """Return the smallest effect that noise and pairs could have resolved."""
+    effect = contrast["smallest_effect"]
+    return NONE if effect is None else percent(effect)
+
+
+def who(cases: Mapping[str, Sequence[str]]) -> str:
+    """Return ``torch:lmdb (cold, warm), dali:jpeg (warm)``."""
+    return ", ".join(f"{name} ({', '.join(caches)})" for name, caches in cases.items())
+
+
+def grouped_advice(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return (who, text) of every different advice, in order."""
+    grouped: dict[str, dict[str, list[str]]] = {}
+    for line in lines:
+        by_case = grouped.setdefault(line["text"], {})
+        by_case.setdefault(line["case"], []).append(line["cache"])
+    return [(who(cases), text) for text, cases in grouped.items()]
+
+
+def validity(document: Mapping[str, Any]) -> str:
+    """Return one line: how many trials count, and why others do not."""
+    v = document["validity"]
+    parts = [f"{v['VALID']} of {v['planned']} trials VALID"]
+    parts += [f"{v[s]} {s}" for s in ("EXPLORATORY", "INVALID", "FAILED") if v[s]]
+    if v["planned"] > v["run"]:
+        parts.append(f"{v['planned'] - v['run']} not run: `iobench run --resume`")
+    for name, check in (("samples", "same_samples"), ("bytes", "same_bytes")):
+        found = document["checks"][check]
+        if found["ok"] is False:
+            parts.append(f"the {name} were NOT the same everywhere: {found['reason']}")
+    return ", ".join(parts)
+
+
+def data(document: Mapping[str, Any]) -> str:
+    """Return one line on the dataset."""
+    d = document["dataset"]
+    mean = d["mean_bytes"]
+    size = f" of {mean / 1024:,.0f} KiB" if mean else ""
+    return f"{d['name']}: {d['samples']:,} samples{size}"
