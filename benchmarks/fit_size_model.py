@@ -1,4 +1,4 @@
-"""Measures the two tables of ``iobench/sizemodel.py``: run it when the pixels or the encoder change.
+"""Measures the tables of ``iobench/sizemodel.py``; run it when the pixels or the encoder change.
 
 Prints them. The tables are means over seeds, windows and resolutions; the activity is a fit.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 
 import numpy as np
-import simplejpeg
 
 from iobench import pixels, recipes, sizemodel
 
@@ -16,6 +15,8 @@ SEEDS = (101, 102)
 
 
 def size(image: pixels.Planes, quality: int) -> int:
+    import simplejpeg
+
     return len(simplejpeg.encode_jpeg_yuv_planes(*image, quality=quality))
 
 

@@ -13,8 +13,10 @@ The worker reads datasets through this module: Python 3.9, NumPy and the standar
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +27,7 @@ from typing import (
     Callable,
     Dict,
     Iterable,
+    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -200,6 +203,20 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     os.replace(temporary, path)
 
 
+@contextlib.contextmanager
+def hold(root: Path) -> Iterator[None]:
+    """Keep other writers out of ``root``; raises DatasetError when one is at it."""
+    fd = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatasetError(f"another process is writing into {root}: wait for it") from None
+        yield
+    finally:
+        os.close(fd)
+
+
 def settle(path: Path) -> None:
     """Write the dirty pages of the filesystem under ``path`` out (syncfs(2)).
 
@@ -221,8 +238,8 @@ def check_space(folder: Path, need_bytes: int, need_files: int, what: str) -> No
     free = shutil.disk_usage(folder).free
     if need_bytes * 1.02 > free:
         raise DatasetError(
-            f"{what} needs {need_bytes / 1e6:,.1f} MB, {folder} has {free / 1e6:,.1f} MB free: free "
-            f"some, ask for fewer samples or choose another folder"
+            f"{what} needs {need_bytes / 1e6:,.1f} MB, {folder} has {free / 1e6:,.1f} MB free: "
+            f"free some, ask for fewer samples or choose another folder"
         )
     stat = os.statvfs(folder)
     if stat.f_files and need_files > stat.f_favail:

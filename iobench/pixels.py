@@ -163,7 +163,7 @@ def placement(index: int, seed: int, side: int, shifts: int, height: int, width:
     return Placement((left, y + dy, x + dx), (right, y, x))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _stride(count: int) -> int:
     """Return an odd stride near count / golden ratio that is coprime to ``count``."""
     stride = count * 618 // 1000 | 1

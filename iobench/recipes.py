@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 import pydantic
+import tomllib
 
 from iobench.errors import DatasetError
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import multiprocessing
 import os
@@ -88,7 +87,7 @@ def make(
     made = recipes.load(recipe)
     count = made.samples if samples is None else samples
     seed = made.seed if seed is None else seed
-    side, shifts = pixels.bank_shape(made)
+    _, shifts = pixels.bank_shape(made)
     if not 1 <= count <= pixels.capacity(shifts):
         raise DatasetError(
             f"samples = {count}: recipe {made.name!r} makes 1 to {pixels.capacity(shifts)} samples "
@@ -121,12 +120,7 @@ def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
     if root.exists() and not root.is_dir():
         raise DatasetError(f"{root} is a file: choose another folder for the dataset")
     root.mkdir(parents=True, exist_ok=True)
-    fd = os.open(root, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DatasetError(f"another process is making {root}: wait for it") from None
+    with datasets.hold(root):
         if (root / datasets.MARKER).exists():
             found = datasets.locate(root)
             _same(root, found.recipe.get("identity"), identity)
@@ -139,8 +133,6 @@ def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
         else:
             datasets.write_json(root / datasets.PARTIAL, identity)
         yield None
-    finally:
-        os.close(fd)
 
 
 def _same(root: Path, there: Any, wanted: dict[str, Any]) -> None:
@@ -209,33 +201,23 @@ def _run(
     job: Job, chunks: Sequence[range], workers: int, done: int, progress: Progress | None
 ) -> None:
     """Make the chunks in forked processes, which share the bank's memory."""
-    if progress:
-        progress(done, job.samples)
+    report = progress or (lambda done, total: None)
+    report(done, job.samples)
     context = multiprocessing.get_context("fork")
-    processes, readers = [], []
+    processes = []
+    readers: list[Connection] = []
     try:
         for rank in range(min(workers, len(chunks))):
             reader, writer = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_work, args=(job, chunks[rank::workers], writer, os.getpid()), daemon=True
-            )
+            work = (job, chunks[rank::workers], writer, os.getpid())
+            process = context.Process(target=_work, args=work, daemon=True)
             process.start()
             writer.close()
             processes.append(process)
             readers.append(reader)
-        open_readers: list[Any] = list(readers)
-        while open_readers:
-            for ready in wait(open_readers):
-                try:
-                    message = ready.recv()  # type: ignore[union-attr]
-                except EOFError:
-                    open_readers.remove(ready)
-                    continue
-                if isinstance(message, str):
-                    raise DatasetError(message)
-                done += message
-                if progress:
-                    progress(done, job.samples)
+        for made in _messages(readers):
+            done += made
+            report(done, job.samples)
         for process in processes:
             process.join()
             if process.exitcode:
@@ -249,6 +231,25 @@ def _run(
             process.join()
         for reader in readers:
             reader.close()
+
+
+def _messages(readers: Sequence[Connection]) -> Iterator[int]:
+    """Yield the samples that workers say they made, until all have closed their ends.
+
+    Raises DatasetError with a worker's own message.
+    """
+    waiting = list(readers)
+    while waiting:
+        ready: Any
+        for ready in wait(waiting):
+            try:
+                message: Any = ready.recv()
+            except EOFError:
+                waiting.remove(ready)
+                continue
+            if isinstance(message, str):
+                raise DatasetError(message)
+            yield message
 
 
 def _work(job: Job, chunks: Sequence[range], results: Connection, parent: int) -> None:

@@ -1,0 +1,210 @@
+"""One HDF5 file: variable-length JPEG bytes in ``jpeg``, or pixels of one size in ``pixels``.
+
+Layout of what ``extents`` tells: HDF5 File Format Specification 3.0, III.E (global heap).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+import numpy as np
+
+from iobench.errors import DatasetError
+from iobench.model import Dataset, Extent
+from iobench.protocols import FormatBackend, StoredSample
+
+DATA = "data.h5"
+DRIVERS = ("sec2", "stdio", "core")
+COMPRESSIONS = ("", "gzip", "lzf")
+#: Variable-length references a chunk, where the user names no chunk.
+REFERENCES = 1024
+#: A variable-length element on disk: length, address of its heap collection, index in there.
+_REFERENCE = struct.Struct("<IQI")
+#: A heap collection begins with its signature, version, and size in bytes.
+_COLLECTION = struct.Struct("<4sB3xQ")
+
+
+class Hdf5Reader:
+    """Reads samples one by one through the HDF5 library."""
+
+    def __init__(self, root: Path, samples: int, driver: str, cache_bytes: int) -> None:
+        self._path = str(root / DATA)
+        self._samples = samples
+        self._driver = driver
+        self._cache_bytes = cache_bytes
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = 0
+        self._file: Any = None
+        self._data: Any = None
+        self._labels: Any = None
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getstate__(self) -> Dict[str, Any]:
+        fresh = {"_pid": 0, "_file": None, "_data": None, "_labels": None}
+        return {**self.__dict__, **fresh}
+
+    def read(self, index: int) -> Tuple[Any, int]:
+        """Return (data, label): JPEG bytes, or (h, w, 3) uint8."""
+        data = self._dataset()[index]
+        return (data.tobytes() if data.ndim == 1 else data), int(self._labels[index])
+
+    def extents(self, index: int) -> Sequence[Extent]:
+        """Return the ranges that the library must fetch.
+
+        Variable length: the 16-byte reference, then the whole heap collection that holds the
+        bytes (the library reads collections whole).  Pixels: the chunk.
+        """
+        dataset = self._dataset()
+        chunk = dataset.chunks[0]
+        first = index - index % chunk
+        where = dataset.id.get_chunk_info_by_coord((first,) + (0,) * (dataset.ndim - 1))
+        if dataset.ndim > 1:
+            return (Extent(self._path, where.byte_offset, where.size),)
+        offset = where.byte_offset + (index - first) * _REFERENCE.size
+        fd = os.open(self._path, os.O_RDONLY)
+        try:
+            _, address, _ = _REFERENCE.unpack(os.pread(fd, _REFERENCE.size, offset))
+            signature, _, size = _COLLECTION.unpack(os.pread(fd, _COLLECTION.size, address))
+        finally:
+            os.close(fd)
+        if signature != b"GCOL":
+            raise DatasetError(f"{self._path}: no heap at {address}: convert again")
+        return (
+            Extent(self._path, offset, _REFERENCE.size),
+            Extent(self._path, address, size),
+        )
+
+    def close(self) -> None:
+        """Close the file if this process opened it."""
+        if self._file is not None and self._pid == os.getpid():
+            self._file.close()
+        self._forget()
+
+    def _dataset(self) -> Any:
+        if self._pid != os.getpid():
+            self._start()
+        return self._data
+
+    def _start(self) -> None:
+        import h5py
+
+        options = {"driver": None if self._driver == "sec2" else self._driver}
+        try:
+            self._file = h5py.File(
+                self._path, "r", rdcc_nbytes=self._cache_bytes, locking=False, **options
+            )
+        except OSError as error:
+            raise DatasetError(f"cannot open {self._path}: {error}; convert again") from None
+        self._data = self._file["jpeg" if "jpeg" in self._file else "pixels"]
+        self._labels = self._file["label"][:]
+        self._pid = os.getpid()
+
+
+class Hdf5Format:
+    """Writes and opens an HDF5 file.
+
+    ``chunk``: samples a chunk (0: one image of pixels, 1024 references).  ``compression``: of
+    pixels, ``gzip``, ``lzf`` or "" (JPEG bytes lie in the heap, where no filter reaches).
+    ``cache_bytes``: the chunk cache (rdcc_nbytes).  ``driver``: sec2 (POSIX), stdio, or core (the
+    whole file is read at opening).
+    """
+
+    def __init__(
+        self,
+        *,
+        chunk: int = 0,
+        compression: str = "",
+        cache_bytes: int = 1 << 20,
+        driver: str = "sec2",
+    ) -> None:
+        for name, value, allowed in (
+            ("compression", compression, COMPRESSIONS),
+            ("driver", driver, DRIVERS),
+        ):
+            if value not in allowed:
+                raise DatasetError(
+                    f"{name} = {value!r}: allowed are {', '.join(map(repr, allowed))}"
+                )
+        if chunk < 0 or cache_bytes < 0:
+            raise DatasetError(f"chunk = {chunk}, cache_bytes = {cache_bytes}: neither is negative")
+        self._chunk = chunk
+        self._compression = compression
+        self._cache_bytes = cache_bytes
+        self._driver = driver
+
+    @property
+    def layout(self) -> Dict[str, Any]:
+        """Options that shape what is written."""
+        return {"chunk": self._chunk, "compression": self._compression}
+
+    def write(self, samples: Iterable[StoredSample], root: Path) -> None:
+        """Write ``data.h5``.  Raises DatasetError for pixels of several sizes."""
+        import h5py
+
+        stream = iter(samples)
+        first = next(stream, None)
+        if first is None:
+            raise DatasetError("no samples to write")
+        raw = isinstance(first.data, np.ndarray)
+        if self._compression and not raw:
+            raise DatasetError(
+                f"compression = {self._compression!r} needs raw content: JPEG bytes of variable "
+                f"length lie in HDF5's heap, which filters do not reach"
+            )
+        with h5py.File(root / DATA, "w") as file:
+            data = self._pixels(file, first.data.shape) if raw else self._references(file)
+            labels: List[int] = []
+            for count, sample in enumerate(itertools.chain((first,), stream)):
+                if count == data.shape[0]:
+                    data.resize(max(2 * count, REFERENCES), axis=0)
+                if raw and sample.data.shape != data.shape[1:]:
+                    raise DatasetError(f"sample {sample.key} is {sample.data.shape}, not one size")
+                data[count] = sample.data if raw else np.frombuffer(sample.data, np.uint8)
+                labels.append(sample.label)
+            data.resize(len(labels), axis=0)
+            file.create_dataset("label", data=np.array(labels, np.int64))
+
+    def _pixels(self, file: Any, shape: Tuple[int, ...]) -> Any:
+        return file.create_dataset(
+            "pixels",
+            shape=(0, *shape),
+            maxshape=(None, *shape),
+            dtype=np.uint8,
+            chunks=(self._chunk or 1, *shape),
+            compression=self._compression or None,
+        )
+
+    def _references(self, file: Any) -> Any:
+        import h5py
+
+        return file.create_dataset(
+            "jpeg",
+            shape=(0,),
+            maxshape=(None,),
+            dtype=h5py.vlen_dtype(np.uint8),
+            chunks=(self._chunk or REFERENCES,),
+        )
+
+    def open(self, dataset: Dataset, root: Path) -> Hdf5Reader:
+        """Return a reader; the file is opened by the first read."""
+        return Hdf5Reader(root, dataset.samples, self._driver, self._cache_bytes)
+
+    def files(self, dataset: Dataset, root: Path) -> List[Path]:
+        """Return the file."""
+        return [root / DATA]
+
+
+BACKEND = FormatBackend(
+    Hdf5Format,
+    "one HDF5 file: variable-length JPEG bytes, or chunks of pixels",
+    requires=("h5py",),
+    contents=frozenset({"jpeg", "raw"}),
+)

@@ -1,0 +1,249 @@
+"""Caffe's LMDB: one ``Datum`` message a key ``%08d_<name>``, as convert_imageset writes it.
+
+``encoded`` data is the JPEG file; raw data is uint8, channels first, blue first (OpenCV's order,
+which Caffe's own tools store).  The message is written by hand: six fields need no protobuf.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from iobench.errors import DatasetError
+from iobench.model import Dataset, Extent
+from iobench.protocols import FormatBackend, StoredSample
+
+DATA = "data.mdb"
+#: Bytes a write transaction collects.
+COMMIT_BYTES = 64 << 20
+
+
+class Datum(NamedTuple):
+    """What a message holds: ``data`` is a view; shape is (0, 0, 0) where it is encoded."""
+
+    data: Any
+    label: int
+    shape: Tuple[int, int, int]  # channels, height, width
+    encoded: bool
+
+
+class LmdbReader:
+    """Reads samples through LMDB's memory map, one read transaction a process.
+
+    LMDB allows an environment to be open once in a process: close one reader before another of
+    the same database is used there.
+    """
+
+    def __init__(self, root: Path, samples: int, readahead: bool, lock: bool) -> None:
+        self._root = str(root)
+        self._samples = samples
+        self._readahead = readahead
+        self._lock = lock
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = 0
+        self._environment: Any = None
+        self._cursor: Any = None
+        self._base: Optional[int] = None
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getstate__(self) -> Dict[str, Any]:
+        fresh = {"_pid": 0, "_environment": None, "_cursor": None, "_base": None}
+        return {**self.__dict__, **fresh}
+
+    def read(self, index: int) -> Tuple[Any, int]:
+        """Return (data, label): JPEG bytes, or (h, w, 3) uint8 RGB.
+
+        A copy, never a view of the map: copying touches every page, so the bytes were really read,
+        and what is returned outlives the transaction.
+        """
+        datum = parse_datum(self._value(index))
+        if datum.encoded:
+            return bytes(datum.data), datum.label
+        planes = np.frombuffer(datum.data, np.uint8).reshape(datum.shape)
+        return np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)), datum.label
+
+    def extents(self, index: int) -> Sequence[Extent]:
+        """Return the message's bytes in ``data.mdb``; the few pages of the tree are left out.
+
+        The file is mapped whole from offset 0, so a value's address tells its offset.
+        """
+        value = self._value(index)
+        address = int(np.frombuffer(value, np.uint8).ctypes.data)
+        if self._base is None:
+            self._base = _mapped_at(f"{self._root}/{DATA}")
+        return (Extent(f"{self._root}/{DATA}", address - self._base, len(value)),)
+
+    def close(self) -> None:
+        """Close the environment if this process opened it."""
+        if self._environment is not None and self._pid == os.getpid():
+            self._environment.close()
+        self._forget()
+
+    def _value(self, index: int) -> Any:
+        if self._pid != os.getpid():
+            self._start()
+        if not 0 <= index < self._samples or not self._cursor.set_range(b"%08d_" % index):
+            raise DatasetError(f"{self._root} has no sample {index}: it has {self._samples}")
+        return self._cursor.value()
+
+    def _start(self) -> None:
+        import lmdb
+
+        # what a fork inherited is dropped, not closed: LMDB forbids its use in the child
+        try:
+            self._environment = lmdb.open(
+                self._root,
+                readonly=True,
+                lock=self._lock,
+                readahead=self._readahead,
+                max_spare_txns=1,
+                create=False,
+            )
+        except lmdb.Error as error:
+            raise DatasetError(f"cannot open {self._root}: {error}; convert again") from None
+        self._cursor = self._environment.begin(buffers=True).cursor()
+        self._base = None
+        self._pid = os.getpid()
+
+
+class LmdbFormat:
+    """Writes and opens Caffe's LMDB.
+
+    ``readahead``: let the kernel read around a page fault (off: MADV_RANDOM, 4 KiB a fault).
+    ``lock``: take part in LMDB's reader table (needs write access to the folder).
+    """
+
+    def __init__(self, *, readahead: bool = True, lock: bool = False) -> None:
+        self._readahead = readahead
+        self._lock = lock
+
+    def write(self, samples: Iterable[StoredSample], root: Path) -> None:
+        """Write ``data.mdb``, keys ascending, so that it is in id order on disk too."""
+        import lmdb
+
+        environment = lmdb.open(str(root), map_size=1 << 30, sync=False, metasync=False)
+        try:
+            for pairs in _batches(samples):
+                while True:
+                    try:
+                        with environment.begin(write=True) as transaction:
+                            for key, value in pairs:
+                                transaction.put(key, value, append=True)
+                        break
+                    except lmdb.MapFullError:
+                        environment.set_mapsize(environment.info()["map_size"] * 2)
+            environment.sync(True)
+        finally:
+            environment.close()
+        (root / "lock.mdb").unlink()  # readers open without it, or make their own
+
+    def open(self, dataset: Dataset, root: Path) -> LmdbReader:
+        """Return a reader; the environment is opened by the first read."""
+        return LmdbReader(root, dataset.samples, self._readahead, self._lock)
+
+    def files(self, dataset: Dataset, root: Path) -> List[Path]:
+        """Return ``data.mdb``."""
+        return [root / DATA]
+
+
+def _batches(samples: Iterable[StoredSample]) -> Iterator[List[Tuple[bytes, bytes]]]:
+    pairs: List[Tuple[bytes, bytes]] = []
+    size = 0
+    for sample in samples:
+        key = b"%08d_%s" % (sample.id, os.fsencode(sample.key))
+        pairs.append((key[:500], datum(sample)))  # LMDB's keys end at 511 bytes
+        size += len(pairs[-1][1])
+        if size >= COMMIT_BYTES:
+            yield pairs
+            pairs, size = [], 0
+    if pairs:
+        yield pairs
+
+
+def datum(sample: StoredSample) -> bytes:
+    """Return a sample as a serialised Datum (caffe.proto: channels 1, height 2, width 3, data 4,
+    label 5, encoded 7).
+    """
+    label = b"\x28" + _varint(sample.label)
+    if isinstance(sample.data, np.ndarray):
+        planes = sample.data[:, :, ::-1].transpose(2, 0, 1)
+        head = b"".join(bytes([8 * (i + 1)]) + _varint(n) for i, n in enumerate(planes.shape))
+        return head + b"\x22" + _varint(planes.size) + planes.tobytes() + label
+    return b"".join((b"\x22", _varint(len(sample.data)), sample.data, label, b"\x38\x01"))
+
+
+def parse_datum(message: Any) -> Datum:
+    """Return the fields of a serialised Datum (bytes-like); ``data`` is a view of it.
+
+    Raises DatasetError when it is no Datum with bytes in it.
+    """
+    view = memoryview(message)
+    numbers = {1: 0, 2: 0, 3: 0, 5: 0, 7: 0}
+    data = None
+    at = 0
+    try:
+        while at < len(view):
+            tag, at = _read_varint(view, at)
+            field, kind = tag >> 3, tag & 7
+            value, at = _read_varint(view, at)
+            if kind == 2:
+                if field == 4:
+                    data = view[at : at + value]
+                at += value
+            elif kind == 0 and field in numbers:
+                numbers[field] = value
+            else:
+                raise ValueError(f"field {field}, wire type {kind}")
+        if data is None or at != len(view):
+            raise ValueError("no data" if data is None else "cut short")
+    except (ValueError, IndexError) as error:
+        raise DatasetError(f"an LMDB value is no Caffe Datum ({error}): convert again") from None
+    return Datum(data, numbers[5], (numbers[1], numbers[2], numbers[3]), bool(numbers[7]))
+
+
+def _varint(number: int) -> bytes:
+    """Return a protobuf varint: seven bits a byte, least significant first."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(view: memoryview, at: int) -> Tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = view[at]
+        number |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return number, at
+        shift += 7
+
+
+def _mapped_at(path: str) -> int:
+    """Return the address where this process maps ``path`` (proc(5), /proc/pid/maps)."""
+    inode = str(os.stat(path).st_ino)
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            fields = line.split(None, 5)
+            if len(fields) == 6 and fields[4] == inode and fields[5].rstrip().endswith(DATA):
+                return int(fields[0].split("-")[0], 16) - int(fields[2], 16)
+    raise DatasetError(f"{path} is not mapped into this process: extents cannot be told")
+
+
+BACKEND = FormatBackend(
+    LmdbFormat,
+    "Caffe's LMDB: encoded or raw Datum messages, read through mmap",
+    requires=("lmdb",),
+    contents=frozenset({"jpeg", "raw"}),
+    mapped=True,
+)

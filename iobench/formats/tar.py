@@ -1,0 +1,142 @@
+"""WebDataset shards: tar files of ``NNNNNNNN.jpg`` and ``NNNNNNNN.cls`` members.
+
+An index of offsets beside the shards lets a reader fetch one sample by one pread; loaders that
+stream shards do not need it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
+
+import numpy as np
+
+from iobench.errors import DatasetError
+from iobench.model import Dataset, Extent
+from iobench.protocols import FormatBackend, StoredSample
+
+INDEX = "index.npy"  # int64 (samples, 4): shard, offset, length, label
+#: A reader keeps this many shards open.
+OPEN_SHARDS = 64
+
+
+class TarReader:
+    """Reads samples out of shards by offset."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        try:
+            self._index = np.load(root / INDEX)
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"cannot read {root / INDEX}: {error}; convert again") from None
+        self._open: OrderedDict[int, int] = OrderedDict()
+        self._pid = 0
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict(), "_pid": 0}
+
+    def read(self, index: int) -> Tuple[bytes, int]:
+        """Return (JPEG, label): bytes, by one pread.  Raises DatasetError on a short read."""
+        shard, offset, length, label = map(int, self._index[index])
+        data = os.pread(self._descriptor(shard), length, offset)
+        if len(data) != length:
+            raise DatasetError(f"{self._path(shard)} is shorter than its index says: convert again")
+        return data, label
+
+    def extents(self, index: int) -> Sequence[Extent]:
+        """Return the member's bytes, without the tar headers around them."""
+        shard, offset, length, _ = map(int, self._index[index])
+        return (Extent(self._path(shard), offset, length),)
+
+    def close(self) -> None:
+        """Close the shards that this process opened."""
+        if self._pid == os.getpid():
+            for fd in self._open.values():
+                os.close(fd)
+        self._open = OrderedDict()
+
+    def _descriptor(self, shard: int) -> int:
+        if self._pid != os.getpid():
+            self.close()
+            self._pid = os.getpid()
+        fd = self._open.get(shard)
+        if fd is None:
+            fd = os.open(self._path(shard), os.O_RDONLY)
+            self._open[shard] = fd
+            if len(self._open) > OPEN_SHARDS:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(shard)
+        return fd
+
+    def _path(self, shard: int) -> str:
+        return f"{self._root}/{shard_name(shard)}"
+
+
+class TarFormat:
+    """Writes and opens shards.  ``shard_bytes``: a shard is closed when it reaches this size."""
+
+    def __init__(self, *, shard_bytes: int = 64 << 20) -> None:
+        if shard_bytes < 1:
+            raise DatasetError(f"shard_bytes = {shard_bytes}: at least 1 (one sample a shard)")
+        self._shard_bytes = shard_bytes
+
+    @property
+    def layout(self) -> Dict[str, Any]:
+        """Options that shape what is written."""
+        return {"shard_bytes": self._shard_bytes}
+
+    def write(self, samples: Iterable[StoredSample], root: Path) -> None:
+        """Write the shards, then their index."""
+        rows: List[Tuple[int, int, int, int]] = []
+        stream = iter(samples)
+        sample = next(stream, None)
+        shard = 0
+        while sample is not None:
+            with tarfile.open(root / shard_name(shard), "w", format=tarfile.USTAR_FORMAT) as tar:
+                while sample is not None:
+                    offset = _add(tar, f"{sample.id:08d}.jpg", sample.data)
+                    _add(tar, f"{sample.id:08d}.cls", str(sample.label).encode())
+                    rows.append((shard, offset, len(sample.data), sample.label))
+                    sample = next(stream, None)
+                    if tar.offset >= self._shard_bytes:
+                        break
+            shard += 1
+        np.save(root / INDEX, np.array(rows, np.int64).reshape(-1, 4))
+
+    def open(self, dataset: Dataset, root: Path) -> TarReader:
+        """Return a reader; shards are opened when they are first read."""
+        return TarReader(root)
+
+    def files(self, dataset: Dataset, root: Path) -> List[Path]:
+        """Return every shard, in id order."""
+        return list(_shards(root))
+
+
+def shard_name(shard: int) -> str:
+    """Return the file name of a shard."""
+    return f"shard-{shard:06d}.tar"
+
+
+def _shards(root: Path) -> Iterator[Path]:
+    return iter(sorted(root.glob("shard-*.tar")))
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> int:
+    """Append a member and return the offset of its bytes (a USTAR header is one block)."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    member.mode = 0o644
+    offset = tar.offset + tarfile.BLOCKSIZE
+    tar.addfile(member, io.BytesIO(data))
+    return offset
+
+
+BACKEND = FormatBackend(TarFormat, "WebDataset shards: tar files of JPEG and class members")
