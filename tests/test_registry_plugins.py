@@ -1,0 +1,233 @@
+"""One new file an axis, in a folder of one's own, used with nothing else edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, Iterator
+
+import pytest
+
+from iobench import dataset as datasets
+from iobench import mounts, registry, spec
+from iobench.errors import SpecError
+from iobench.launch import Settings, run_trial
+from iobench.model import VALID, Case, Dataset, Trial
+from iobench.mountinfo import mount_of
+
+#: What a user writes, one file an axis. Each leaves a trace that the test can find.
+FILES: Dict[str, str] = {
+    "formats/chalk.py": '''
+from pathlib import Path
+from iobench.model import Extent
+from iobench.protocols import FormatBackend
+
+class Reader:
+    """All samples are ten bytes, one after the other, in one file."""
+    def __init__(self, path, samples):
+        self._path, self._samples = path, samples
+    def __len__(self):
+        return self._samples
+    def read(self, index):
+        with open(self._path, "rb") as file:
+            file.seek(10 * index)
+            return file.read(10), index % 3
+    def extents(self, index):
+        return [Extent(str(self._path), 10 * index, 10)]
+    def close(self):
+        pass
+
+class Chalk:
+    def __init__(self, *, colour: str = "white"):
+        self.colour = colour
+    def write(self, samples, root):
+        (root / "board").write_bytes(b"".join(bytes(s.data)[:10] for s in samples))
+    def open(self, dataset, root):
+        return Reader(root / "board", dataset.samples)
+    def files(self, dataset, root):
+        return [Path(root) / "board"]
+
+BACKEND = FormatBackend(Chalk, "ten bytes a sample on a board")
+''',
+    "loaders/pigeon.py": """
+import numpy as np
+from iobench.model import Batch
+from iobench.protocols import LoaderBackend
+
+class Pigeon:
+    queue_batches = 0
+    def __init__(self, request, *, feathers: int = 1):
+        self._request = request
+        self._reader = request.format.open(request.dataset, request.root)
+    def batches(self):
+        r = self._request
+        for first in range(0, len(r.ids) // r.batch * r.batch, r.batch):
+            ids = np.asarray(r.ids[first:first + r.batch])
+            read = [self._reader.read(int(i)) for i in ids]
+            labels = np.asarray([label for _, label in read])
+            yield Batch(None, labels, ids, sum(len(data) for data, _ in read))
+    def close(self):
+        self._reader.close()
+
+BACKEND = LoaderBackend(Pigeon, "carries samples by hand")
+""",
+    "trainers/abacus.py": """
+import os
+from iobench.protocols import TrainerBackend
+
+class Abacus:
+    feeds_itself = False
+    device = "cpu"
+    def __init__(self, *, batch, beads: int = 10):
+        self._batch, self._beads, self._moved = batch, beads, 0
+    def step(self, batch):
+        self._moved += len(batch.ids)
+    def sync(self):
+        pass
+    def describe(self):
+        return {"beads": self._beads, "moved": self._moved,
+                "seen": os.environ.get("IOBENCH_TEST_SHED", "")}
+    def close(self):
+        pass
+
+BACKEND = TrainerBackend(Abacus, "counts samples on beads")
+""",
+    "runtimes/shed.py": """
+from iobench.protocols import RuntimeBackend
+
+class Shed:
+    def available(self):
+        return ""
+    def argv(self, command, *, image, binds, env):
+        pairs = {**env, "IOBENCH_TEST_SHED": "in the shed"}
+        return ["env", *(f"{k}={v}" for k, v in pairs.items()), *command]
+    def identify(self, image):
+        return {"planks": 12}
+
+BACKEND = RuntimeBackend(Shed, "a shed behind the house")
+""",
+    "launchers/slingshot.py": """
+from iobench.protocols import LauncherBackend
+
+class Slingshot:
+    def available(self):
+        return ""
+    def argv(self, command, *, world_size):
+        return ["nice", "-n", "0", *command]
+    def rank(self, env):
+        return 0, 1
+
+BACKEND = LauncherBackend(Slingshot, "throws one rank far")
+""",
+    "filesystems/drawer.py": """
+from iobench.protocols import FilesystemBackend
+
+class Drawer:
+    def __init__(self, *, mount):
+        self._mount = mount
+    def describe(self, path):
+        m = self._mount
+        return {"fstype": m.fstype, "mount_point": m.mount_point, "options": "", "device": "",
+                "source": "", "handles": 2}
+    def counters(self, path):
+        return {"opened": 0}
+    def storage_bytes(self, io):
+        return 12345678, "the drawer's own tally"
+    def cold(self):
+        return ""
+
+BACKEND = FilesystemBackend(Drawer, "a drawer", fstypes=frozenset({"@FSTYPE@"}))
+""",
+}
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "plugins"
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("@FSTYPE@", mount_of(tmp_path).fstype))
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(folder))
+    yield folder
+    for axis in registry.AXES:  # what this process has learned of the folder
+        package = registry._package(axis)
+        package.__path__.remove(str(folder / axis))
+
+
+def new_member(axis: str) -> str:
+    (path,) = [Path(name) for name in FILES if name.startswith(axis + "/")]
+    return path.stem
+
+
+@pytest.mark.parametrize("axis", registry.AXES)
+def test_the_new_file_is_listed_beside_the_others(axis: str, plugins: Path) -> None:
+    table = registry.table(axis)
+    assert new_member(axis) in table
+    assert len(table) > 1
+    assert table[new_member(axis)] == registry.load(axis, new_member(axis)).summary
+
+
+@pytest.mark.parametrize("axis", registry.AXES)
+def test_without_the_folder_it_is_unknown_and_the_others_are_named(axis: str) -> None:
+    with pytest.raises(SpecError, match=f"unknown {axis[:-1]} '{new_member(axis)}'; there are: "):
+        registry.load(axis, new_member(axis))
+
+
+def test_a_spec_may_name_them_and_their_options_are_checked(plugins: Path) -> None:
+    document = {
+        "name": "new",
+        "case": {"trainer": "abacus", "runtime": "shed", "launcher": "slingshot"},
+        "matrix": {"pipeline": ["pigeon:chalk"]},
+    }
+    (case,) = spec.expand(spec.parse(document))
+    assert (case.format, case.loader) == ("chalk", "pigeon")
+    document["case"] = {**document["case"], "trainer_options": {"baeds": 3}}
+    with pytest.raises(SpecError, match=r"baeds.*beads"):
+        spec.expand(spec.parse(document))
+
+
+def test_one_trial_runs_through_all_six(plugins: Path, tmp_path: Path) -> None:
+    dataset = tiny(tmp_path / "data")
+    case = Case(
+        label="new",
+        format="chalk",
+        loader="pigeon",
+        trainer="abacus",
+        runtime="shed",
+        launcher="slingshot",
+        location=dataset.root,
+        batch=4,
+        workers=0,
+        trainer_options={"beads": 7},
+    )
+    trial = Trial("t", case, "train", "cold")
+    record = run_trial(trial, dataset, 1, Settings(limit_s=60))
+    assert (record.status, record.reasons) == (VALID, ())
+    (rank,) = record.ranks
+    assert sum(rank.steps.samples) == 32
+    assert sum(rank.steps.bytes) == 320
+    trainer = rank.notes["trainer"]
+    assert trainer["beads"] == 7
+    assert trainer["moved"] == 32
+    assert trainer["seen"] == "in the shed"
+    assert record.mount["filesystem"] == "drawer"
+    assert record.mount["handles"] == 2
+    assert record.cache.counter == "the drawer's own tally"
+    assert record.cache.bytes_storage == 12345678
+    assert mounts.filesystem_for(tmp_path)[0] == "drawer"
+
+
+def tiny(root: Path) -> Dataset:
+    """32 samples of ten bytes in the new format."""
+    board = root / "chalk"
+    board.mkdir(parents=True)
+    contents = [bytes([i]) * 10 for i in range(32)]
+    (board / "board").write_bytes(b"".join(contents))
+    rows = [
+        datasets.Row(f"n0/{i}", i % 3, 10, datasets.sample_digest(data), f"n0/{i}.jpg")
+        for i, data in enumerate(contents)
+    ]
+    datasets.write_index(root, rows)
+    return datasets.finish(
+        Dataset(str(root), "tiny", 32, 320, 3, 1, "", "test", jpeg_root=str(root / "jpeg"))
+    )
