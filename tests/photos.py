@@ -8,7 +8,7 @@ from typing import Any, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from iobench.dataset import sample_digest
+from iobench.dataset import Row, sample_digest, write_index
 from iobench.model import Dataset, Extent
 from iobench.order import sample_order
 from iobench.protocols import LoadRequest, StoredSample
@@ -97,6 +97,16 @@ def dataset_of(stored: Sequence[StoredSample], root: Path) -> Dataset:
         source="tests",
         jpeg_root=str(root / "jpeg"),
     )
+
+
+def store(stored: Sequence[StoredSample], folder: Path, format_: Any, form: str) -> Path:
+    """Write one stored form, and the dataset's index beside it; return the form's folder."""
+    rows = [Row(s.key, s.label, memoryview(s.data).nbytes, "", f"{s.key}.jpg") for s in stored]
+    write_index(folder, rows)
+    root = folder / form
+    root.mkdir()
+    format_.write(stored, root)
+    return root
 
 
 def request_of(

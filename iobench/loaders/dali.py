@@ -23,6 +23,7 @@ from iobench.protocols import LoaderBackend, LoadRequest, Reader
 NATIVE = ("jpeg", "lmdb", "tar")
 _STORED = frozenset({"stored"})
 _SEEDS = 2**31
+_BLOCK = 512  # tar: a header is one, a member is padded to whole ones
 
 
 class DaliLoader:
@@ -50,7 +51,8 @@ class DaliLoader:
         self.queue_batches = request.prefetch
         self._request = request
         self._count = len(request.ids) // request.batch
-        self._native = reader == "native" and request.root.name in NATIVE
+        self._form = request.root.name if request.format_name != "jpeg" else "jpeg"
+        self._native = reader == "native" and self._form in NATIVE
         self._mmap, self._antialias, self._device = mmap, antialias, device
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
         self._pipe: Any = self._build(start_method)
@@ -114,25 +116,26 @@ class DaliLoader:
         if not self._native:
             return self._external()
         common: Dict[str, Any] = {"dont_use_mmap": not self._mmap}
-        if request.root.name == "jpeg":
+        if self._form == "jpeg":
             ids = request.ids.tolist()
-            with _opened(request) as reader:
-                files = [_only(reader, i).path for i in ids]
+            # in id order; not through extents(), which asks for every file's size
+            paths = request.format.files(request.dataset, request.root)
+            files = [str(paths[i]) for i in ids]
             stored, seen = fn.readers.file(files=files, labels=ids, **common)
             return stored, {"ids": seen}
         _check_stored(request)
-        if request.root.name == "lmdb":
+        if self._form == "lmdb":
             stored, labels = fn.readers.caffe(path=str(request.root), **common)
             return stored, {"labels": labels}
         shards, indices = self._tar_index()
-        stored = fn.readers.webdataset(
+        stored, digits = fn.readers.webdataset(
             paths=shards,
             index_paths=indices,
-            ext=["jpg"],
+            ext=["jpg", "cls"],
             missing_component_behavior="error",
             **common,
         )
-        return stored, {}
+        return stored, {"digits": fn.pad(digits, fill_value=ord(" "))}
 
     def _external(self) -> Tuple[Any, Dict[str, Any]]:
         fn, types = _dali().fn, _dali().types
@@ -144,7 +147,7 @@ class DaliLoader:
             batch=False,
             parallel=True,
             dtype=[types.UINT8, types.INT64, types.INT64],
-            ndim=[3 if request.root.name.endswith("-raw") else 1, 1, 1],
+            ndim=[3 if self._form.endswith("-raw") else 1, 1, 1],
             prefetch_queue_depth=request.prefetch,
             bytes_per_sample_hint=int(np.asarray(request.sizes).max()) + 1024,
         )
@@ -159,7 +162,7 @@ class DaliLoader:
             # one pass over the bytes, on the worker threads: a mapped file is read by touching it
             return stored if request.digest else fn.reductions.max(stored)
         transform = codec.transform(request.transform)
-        raw = request.root.name.endswith("-raw")
+        raw = self._form.endswith("-raw")
         decoder: Dict[str, Any] = {"device": self._device, "output_type": types.RGB}
         crop: Dict[str, Any] = {}
         if request.transform == "rrc224":
@@ -202,9 +205,11 @@ class DaliLoader:
         request = self._request
         rows: Dict[str, List[str]] = {}
         with _opened(request) as reader:
-            for i in range(len(reader)):
+            for i, label in enumerate(np.asarray(request.labels).tolist()):
                 path, offset, length = _only(reader, i)
-                rows.setdefault(path, []).append(f"jpg {offset} {length}")
+                digits = offset + _blocks(length) + _BLOCK, len(str(label))
+                row = f"jpg {offset} {length} cls {digits[0]} {digits[1]}"
+                rows.setdefault(path, []).append(row)
         self._folder = tempfile.TemporaryDirectory(prefix="iobench-dali-")
         indices = []
         for number, lines in enumerate(rows.values()):
@@ -216,16 +221,22 @@ class DaliLoader:
     def _batch(self, wanted: np.ndarray, outputs: Any) -> Batch:
         request = self._request
         made, shapes = outputs[:2]
-        facts = {name: _array(out).ravel() for name, out in zip(self._facts, outputs[2:])}
-        ids = facts["ids"].astype(np.int64) if "ids" in facts else wanted
-        labels = facts["labels"] if "labels" in facts else np.asarray(request.labels)[ids]
+        facts = {name: _array(out) for name, out in zip(self._facts, outputs[2:])}
+        ids = facts["ids"].ravel().astype(np.int64) if "ids" in facts else wanted
+        if "labels" in facts:
+            labels = facts["labels"].ravel().astype(np.int64)
+        elif "digits" in facts:
+            text = np.ascontiguousarray(facts["digits"])
+            labels = text.view(f"S{text.shape[1]}").ravel().astype(np.int64)
+        else:
+            labels = np.asarray(request.labels, np.int64)[ids]
         data = digests = None
         if request.digest:
             digests = [sample_digest(np.asarray(made.at(i))) for i in range(len(ids))]
         elif request.stage == "load":
             data = _data(made)
         nbytes = int(_array(shapes).prod(axis=1).sum())
-        return Batch(data, labels.astype(np.int64), ids, nbytes, digests)
+        return Batch(data, labels, ids, nbytes, digests)
 
     def _blame(self, k: int, error: Exception) -> str:
         """Return one line that names the sample: DALI says what, seldom which."""
@@ -245,15 +256,13 @@ class _Source:
 
     def __init__(self, request: LoadRequest) -> None:
         self._request = request
-        self._reader: Optional[Reader] = None
+        self._reader: Reader = request.format.open(request.dataset, request.root)
 
     def __call__(self, info: Any) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (stored, id, label) of the sample at ``info.idx_in_epoch``."""
         request = self._request
         if info.idx_in_epoch >= len(request.ids):
             raise StopIteration
-        if self._reader is None:
-            self._reader = request.format.open(request.dataset, request.root)
         sample = int(request.ids[info.idx_in_epoch])
         stored, label = self._reader.read(sample)
         if not isinstance(stored, np.ndarray):
@@ -314,6 +323,11 @@ def _complaint(reader: Reader, sample: int, transform: str) -> str:
     return ""
 
 
+def _blocks(length: int) -> int:
+    """Return ``length`` rounded up to whole tar blocks."""
+    return -(-length // _BLOCK) * _BLOCK
+
+
 def _only(reader: Reader, sample: int) -> Extent:
     extents = reader.extents(sample)
     if len(extents) != 1:
@@ -325,10 +339,10 @@ def _padded_crop(images: Any) -> Any:
     """Cut 32x32 at random out of the image padded by 4: CIFAR's augmentation."""
     fn, types = _dali().fn, _dali().types
 
-    start = fn.random.uniform(range=(-4, 5), shape=[2])
-    start = fn.cast(start - 0.5, dtype=types.INT32)
+    room = fn.cast(images.shape()[:2], dtype=types.FLOAT) + (4 + 4 - 32 + 1)
+    start = fn.cast(fn.random.uniform(range=(0.0, 1.0), shape=[2]) * room - 4.5, dtype=types.INT32)
     return fn.slice(
-        images, start, shape=(32, 32), axes=(0, 1), out_of_bounds_policy="pad", fill_values=0
+        images, start=start, shape=(32, 32), axes=(0, 1), out_of_bounds_policy="pad", fill_values=0
     )
 
 

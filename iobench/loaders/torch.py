@@ -46,13 +46,16 @@ class _Failure:
 
 
 class _Samples:
-    """A map-style dataset whose item is a whole batch; opens its Reader where it is used."""
+    """A map-style dataset whose item is a whole batch.
+
+    Its Reader is made here, once, and opens its files in the worker that reads.
+    """
 
     def __init__(self, request: LoadRequest, shared: bool) -> None:
         self._request = request
         self._transform = codec.transform(request.transform)
         self._shared = shared
-        self._reader: Optional[Reader] = None
+        self._reader: Reader = request.format.open(request.dataset, request.root)
 
     def __len__(self) -> int:
         return len(self._request.ids)
@@ -66,9 +69,8 @@ class _Samples:
 
     def _batch(self, ids: np.ndarray) -> Batch:
         request = self._request
-        if self._reader is None:
+        if request.stage != "read":
             codec.single_thread()
-            self._reader = request.format.open(request.dataset, request.root)
         labels = np.empty(len(ids), np.int64)
         data = rows = None
         if request.stage == "load":
@@ -99,9 +101,7 @@ class _Samples:
 
     def close(self) -> None:
         """Close the Reader of this process."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        self._reader.close()
 
 
 class TorchLoader:

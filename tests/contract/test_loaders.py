@@ -1,0 +1,222 @@
+"""What every loader promises on every stored form it takes: a new file is tested by being there."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+
+from iobench import codec, registry
+from iobench.errors import SpecError
+from iobench.model import Dataset
+from iobench.protocols import LoaderBackend, LoadRequest, StoredSample
+from tests import photos
+from tests.capabilities import need
+
+#: A library that a member needs, as the capability that says whether it is here.
+CAPABILITY = {
+    "torch": "torch",
+    "nvidia.dali": "dali",
+    "lmdb": "lmdb",
+    "h5py": "hdf5",
+}
+SAMPLES = 26  # not a whole number of batches
+BATCH = 4
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def forms() -> List[str]:
+    out = []
+    for name in registry.names("formats"):
+        backend = registry.load("formats", name)
+        if not backend.fileless:
+            out += [name if c == "jpeg" else f"{name}-{c}" for c in sorted(backend.contents)]
+    return out
+
+
+def pairs() -> List[Tuple[str, str]]:
+    out = []
+    for loader in registry.names("loaders"):
+        allowed = registry.load("loaders", loader).formats
+        out += [(loader, form) for form in forms() if allowed is None or form in allowed]
+    return out
+
+
+every_pair = pytest.mark.parametrize(("loader", "form"), pairs())
+#: Without the loader that reads nothing.
+every_reading_pair = pytest.mark.parametrize(
+    ("loader", "form"), [(loader, form) for loader, form in pairs() if loader != "null"]
+)
+
+
+class Source:
+    """One stored form of the same few samples, and requests to read it."""
+
+    def __init__(self, folder: Path, form: str, stored: List[StoredSample]) -> None:
+        name = form.partition("-")[0]
+        for module in registry.load("formats", name).requires:
+            need(CAPABILITY[module])
+        self.form, self.stored = form, stored
+        self.format = registry.load("formats", name).make()
+        self.dataset: Dataset = photos.dataset_of(stored, folder)
+        self.root = photos.store(stored, folder, self.format, form)
+
+    def request(self, **changes: Any) -> LoadRequest:
+        changes.setdefault("batch", BATCH)
+        changes.setdefault("order", "stored")
+        return photos.request_of(self.stored, self.dataset, self.root, self.format, **changes)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, Source]:
+    return {}
+
+
+@pytest.fixture
+def source(
+    form: str, sources: Dict[str, Source], tmp_path_factory: pytest.TempPathFactory
+) -> Source:
+    if form not in sources:
+        stored = photos.samples(SAMPLES)
+        if form.endswith("-raw"):  # HDF5 holds pixels of one size
+            cut = [codec.decode(s.data)[:228, :230].copy() for s in stored]
+            stored = [dataclasses.replace(s, data=d) for s, d in zip(stored, cut)]
+        sources[form] = Source(tmp_path_factory.mktemp(form), form, stored)
+    return sources[form]
+
+
+def run(loader: str, request: LoadRequest, **options: Any) -> List[Any]:
+    for module in registry.load("loaders", loader).requires:
+        if module in CAPABILITY:
+            need(CAPABILITY[module])
+    made = registry.load("loaders", loader).make(request, **options)
+    assert made.queue_batches >= 0
+    batches = [
+        b if b.data is None else b._replace(data=np.asarray(b.data).copy()) for b in made.batches()
+    ]
+    made.close()
+    made.close()
+    return batches
+
+
+def ids_of(batches: List[Any]) -> List[int]:
+    return [int(i) for b in batches for i in b.ids]
+
+
+def orders_of(loader: str, form: str) -> List[str]:
+    allowed = registry.load("loaders", loader).orders.get(form)
+    orders = ["stored", "shuffled", "window:6"]
+    return [o for o in orders if allowed is None or o.partition(":")[0] in allowed]
+
+
+@pytest.mark.parametrize("loader", registry.names("loaders"))
+def test_it_is_a_loader_backend(loader: str) -> None:
+    backend = registry.load("loaders", loader)
+    assert isinstance(backend, LoaderBackend)
+    assert backend.summary
+    assert {"read", "load"} <= backend.stages
+    assert set(backend.no_stage) == {"read", "decode", "load"} - backend.stages
+    assert all(backend.no_stage.values())
+
+
+@every_pair
+def test_batches_are_whole_in_order_and_labelled(loader: str, form: str, source: Source) -> None:
+    labels = {s.id: s.label for s in source.stored}
+    for order in orders_of(loader, form):
+        request = source.request(order=order, stage="read")
+        batches = run(loader, request)
+        assert len(batches) == SAMPLES // BATCH
+        assert ids_of(batches) == request.ids.tolist()
+        for batch in batches:
+            assert len(batch.ids) == BATCH
+            assert batch.ids.dtype == np.int64
+            assert np.asarray(batch.labels).dtype == np.int64
+            assert np.asarray(batch.labels).tolist() == [labels[i] for i in batch.ids.tolist()]
+            assert batch.data is None
+            assert batch.digests is None
+
+
+@every_pair
+def test_every_stage_counts_the_bytes(loader: str, form: str, source: Source) -> None:
+    for stage in sorted(registry.load("loaders", loader).stages):
+        request = source.request(stage=stage)
+        batches = run(loader, request)
+        expected = [int(request.sizes[b.ids].sum()) for b in batches]
+        assert [b.nbytes for b in batches] == ([0] * len(batches) if loader == "null" else expected)
+
+
+@every_pair
+@pytest.mark.parametrize("transform", ["rrc224", "crop224", "cifar32"])
+def test_load_gives_dense_float_batches(
+    loader: str, form: str, source: Source, transform: str
+) -> None:
+    options = {"data": "resident"} if loader == "null" else {}
+    batches = run(loader, source.request(transform=transform), **options)
+    shape = (BATCH, *codec.transform(transform).shape)
+    assert len(batches) == SAMPLES // BATCH
+    for batch in batches:
+        assert batch.data.shape == shape
+        assert batch.data.dtype == np.float32
+        assert np.isfinite(batch.data).all()
+        if loader != "null":
+            assert batch.data.std() > 0.2
+
+
+@every_reading_pair
+def test_pixels_repeat_with_the_seed_and_change_with_the_epoch(
+    loader: str, form: str, source: Source
+) -> None:
+    first, again, later = (
+        np.concatenate([b.data for b in run(loader, source.request(epoch=epoch, seed=3))])
+        for epoch in (0, 0, 1)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, later)
+
+
+@every_reading_pair
+def test_the_digests_are_those_of_the_stored_bytes(loader: str, form: str, source: Source) -> None:
+    batches = run(loader, source.request(stage="read", digest=True))
+    expected = photos.digests_of(source.stored)
+    assert [d for b in batches for d in b.digests] == [expected[i] for i in ids_of(batches)]
+
+
+@every_pair
+def test_ranks_share_the_epoch(loader: str, form: str, source: Source) -> None:
+    order = "shuffled" if "shuffled" in orders_of(loader, form) else "stored"
+    requests = [
+        source.request(order=order, stage="read", rank=rank, world_size=2) for rank in range(2)
+    ]
+    if order == "stored":
+        with pytest.raises(SpecError, match="stored order on one rank"):
+            run(loader, requests[0])
+        return
+    seen = [ids_of(run(loader, request)) for request in requests]
+    assert not set(seen[0]) & set(seen[1])
+    assert len(set(seen[0] + seen[1])) == SAMPLES // (2 * BATCH) * 2 * BATCH
+
+
+@every_pair
+def test_it_can_be_left_early_or_never_started(loader: str, form: str, source: Source) -> None:
+    for module in registry.load("loaders", loader).requires:
+        if module in CAPABILITY:
+            need(CAPABILITY[module])
+    make = registry.load("loaders", loader).make
+    made = make(source.request(stage="read"))
+    assert len(next(made.batches()).ids) == BATCH
+    made.close()
+    made.close()
+    make(source.request(stage="read")).close()
+
+
+@pytest.mark.parametrize("form", [f for f in ("lmdb", "tar") if f in forms()])
+def test_dali_follows_any_order_through_the_formats_reader(form: str, source: Source) -> None:
+    request = source.request(order="shuffled", stage="read", rank=1, world_size=2)
+    batches = run("dali", request, reader="external")
+    assert ids_of(batches) == request.ids.tolist()
+    labels = [int(x) for b in batches for x in b.labels]
+    assert labels == [source.stored[i].label for i in ids_of(batches)]
