@@ -273,9 +273,11 @@ _STAGES = {"compute": _compute, "digest": _digest, "probe": _probe, "ceiling": _
 
 def _import_libraries(task: Task) -> None:
     """Import what the case needs, so that start-up stays out of the loop and out of the proof."""
-    case = task.trial.case
-    axes = [("loaders", case.loader), ("formats", case.format)]
-    if task.trial.stage in ("train", "compute"):
+    case, stage = task.trial.case, task.trial.stage
+    axes = [("formats", case.format)]
+    if stage != "ceiling":  # only says where the samples lie
+        axes.append(("loaders", case.loader))
+    if stage in ("train", "compute"):
         axes.append(("trainers", case.trainer))
     for axis, name in axes:
         for module in registry.require(axis, name).requires:
