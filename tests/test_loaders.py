@@ -397,3 +397,28 @@ def test_dali_decodes_on_a_gpu(stored: Stored) -> None:
     assert batch.data.device.type == "cuda"
     assert tuple(batch.data.shape) == (4, 3, 224, 224)
     loader.close()
+
+
+def test_dali_cifar32_cuts_the_padded_image(tmp_path: Path) -> None:
+    need("dali")
+    samples = photos.samples(32, small=True)
+    root = tmp_path / "jpeg"
+    root.mkdir()
+    photos.Files().write(samples, root)
+    small = samples, photos.dataset_of(samples, tmp_path), root
+    scale, shift = (np.array(v)[:, None, None] for v in (codec.CIFAR_STD, codec.CIFAR_MEAN))
+    corners = set()
+    for batch in run("dali", request(small, transform="cifar32")):
+        for i, row in zip(batch.ids, batch.data):
+            padded = np.pad(codec.decode(samples[i].data), ((4, 4), (4, 4), (0, 0)))
+            back = np.rint(row * scale + shift).astype(np.uint8).transpose(1, 2, 0)
+            hits = [
+                (top, left)
+                for top in range(9)
+                for left in range(9)
+                for flip in (1, -1)
+                if np.array_equal(padded[top : top + 32, left : left + 32], back[:, ::flip])
+            ]
+            assert len(hits) == 1
+            corners.update(hits)
+    assert len(corners) > 15
