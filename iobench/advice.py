@@ -19,7 +19,7 @@ MIB = 2**20
 
 def advise(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return advice as ``{"case", "cache", "text"}``, in the order of the pipelines."""
-    cases = [p for p in document["pipelines"] if p["limits"]["cold"]["regime"] or _warm(p)]
+    cases = [p for p in document["pipelines"] if p["loader"] != "null" and _judged(p)]
     out = []
     for case in cases:
         others = [c for c in cases if c is not case and c["runtime"] == case["runtime"]]
@@ -34,8 +34,8 @@ def advise(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
-def _warm(case: Mapping[str, Any]) -> bool:
-    return bool(case["limits"]["warm"]["regime"])
+def _judged(case: Mapping[str, Any]) -> bool:
+    return any(limit["regime"] for limit in case["limits"].values())
 
 
 def _fetch(
@@ -53,8 +53,8 @@ def _fetch(
     if cache == "cold" and warm and demand < warm:
         share = stalls.cache_needed(warm, case["limits"][cache]["rate"], demand, demand)
         yield f"or keep {share:.0%} of the data cached: that ends the fetch stall"
+    yield from _better(case, cache, others, "read", "reads")
     if case["limits"][cache]["binding"] == roofline.READ:
-        yield from _better(case, cache, others, "read", "reads")
         yield f"or raise workers above {case['workers']}: more requests in flight"
 
 

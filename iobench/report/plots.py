@@ -45,7 +45,7 @@ ROOFS = {
 #: A wait shorter than this is none: the floor of the logarithmic axis, in ms.
 FLOOR_MS = 0.01
 #: Inches; one is 72 CSS px here.
-WIDTH = 6.2
+WIDTH = 5.4
 
 
 def ladder(case: Mapping[str, Any], document: Mapping[str, Any]) -> str:
@@ -71,10 +71,9 @@ def ladder(case: Mapping[str, Any], document: Mapping[str, Any]) -> str:
             )  # fmt: skip
         axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         axes.invert_yaxis()
-        axes.set_xscale("log")
         low = min(r["value"] for _, _, r in rows)
         high = max(max(r["value"], r["high"] or 0) for _, _, r in rows)
-        axes.set_xlim(low / 2, high * 3.5)
+        _log_ticks(axes, low / 2, high * 4)
         axes.set_xlabel("samples/s (log), 95 % interval")
 
     title = f"{case['case']}: " + ", ".join(
@@ -144,7 +143,8 @@ def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
                 axes.plot(reached["value"], y + 0.28, "o", ms=6, color=INK, zorder=4)
         axes.set_yticks(range(len(rows)), [c["case"] for c in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xscale("log")
+        rates = [r for c in rows for r in c["limits"][cache]["roofs"].values()]
+        _log_ticks(axes, min(rates) / 1.3, max(rates) * 1.3)
         axes.set_xlabel(f"samples/s (log), {cache}")
         used = {name for c in rows for name in c["limits"][cache]["roofs"]}
         handles = [
@@ -183,9 +183,8 @@ def forest(contrasts: Sequence[Mapping[str, Any]]) -> str:
             range(len(rows)), [f"{c['arm']} / {c['base']}\n{c['stage']} {c['cache']}" for c in rows]
         )
         axes.invert_yaxis()
-        axes.set_xscale("log")
         _ratio_ticks(axes, min(ends) / 1.08, max(ends) * 1.08)
-        axes.set_xlabel("time a sample, arm / base (left of 1: the arm is faster)")
+        axes.set_xlabel("time a sample, arm / base (below 1: faster)")
 
     return _svg(draw, 0.9 + 0.46 * len(rows), "Contrasts: " + "; ".join(map(words.outcome, rows)))
 
@@ -208,7 +207,8 @@ def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
                     axes.step(values, share, style, where="pre", lw=1.8,
                               color=PALETTE[i % len(PALETTE)],
                               label=f"{name} {cache}".removesuffix(" -"))  # fmt: skip
-        axes.set_xscale("log")
+        every = [1e3 * w for v in by_case.values() for found in v.values() for w in found]
+        _log_ticks(axes, max(min(every), FLOOR_MS) / 1.5, max(*every, 1.0) * 1.5)
         axes.set_ylim(0, 102)
         axes.set_xlabel("wait of a step, ms (log)")
         axes.set_ylabel("% of steps that wait longer")
@@ -233,21 +233,36 @@ def _whisker(axes: Any, rate: Mapping[str, Any], y: float, value: float) -> None
 
 
 def _ratio_ticks(axes: Any, low: float, high: float) -> None:
+    if high / low > 1.6:
+        _log_ticks(axes, low, high)
+    else:
+        _ticks(axes, low, high, list(_near_one(low, high)))
+
+
+def _log_ticks(axes: Any, low: float, high: float) -> None:
+    """Set a logarithmic axis with at most seven plain numbers on it."""
+    ticks = [m * 10.0**e for e in range(-5, 9) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
+    if len(ticks) > 7:
+        ticks = [10.0**e for e in range(-5, 9) if low <= 10.0**e <= high]
+    _ticks(axes, low, high, ticks)
+
+
+def _ticks(axes: Any, low: float, high: float, ticks: Sequence[float]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    wide = high / low > 1.6
-    candidates = (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 50) if wide else _near_one(low, high)
+    axes.set_xscale("log")
     axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(FixedLocator([t for t in candidates if low <= t <= high]))
+    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 10 else f"{x:g}"))
 
 
 def _near_one(low: float, high: float) -> Iterator[float]:
     span = max(1 - low, high - 1)
     step = 0.01 if span < 0.05 else 0.05 if span < 0.25 else 0.1
     for k in range(-10, 11):
-        yield round(1 + k * step, 2)
+        if low <= 1 + k * step <= high:
+            yield round(1 + k * step, 2)
 
 
 def _svg(draw: Callable[[Any], None], height: float, title: str) -> str:

@@ -41,6 +41,8 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
     _fastest(analysis, console)
     if analysis["contrasts"]:
         console.print(_contrasts(analysis["contrasts"]))
+        for line in _confounded(analysis["contrasts"]):
+            console.print(line, soft_wrap=True)
     _advice(analysis["advice"], console)
     console.print()
     bad = analysis["validity"]["INVALID"] + analysis["validity"]["FAILED"]
@@ -65,37 +67,40 @@ def _has_train(case: Mapping[str, Any]) -> bool:
 
 
 def _limits(cases: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    table.add_column("pipeline")
-    for head in ("load/s warm", "train/s cold", "warm", "AU cold", "warm"):
+    """Return two rows a pipeline: cold with its fetch stall, warm with its prep stall."""
+    table = _table()
+    table.add_column("pipeline", overflow="fold")
+    table.add_column("")
+    for head in ("load/s", "train/s", "AU"):
         table.add_column(head, justify="right")
-    for head in ("fetch stall (cold)", "prep stall (warm)", "limit cold", "limit warm"):
-        table.add_column(head)
+    table.add_column("stall, share of time")
+    table.add_column("limit")
     for case in cases:
-        table.add_row(
-            case["case"],
-            words.value(words.rate(case, "load", "warm")),
-            words.value(words.rate(case, "train", "cold")),
-            words.value(words.rate(case, "train", "warm")),
-            words.au(case, "cold"),
-            words.au(case, "warm"),
-            _stall(case, "fetch"),
-            _stall(case, "prep"),
-            _regime(case["limits"]["cold"]),
-            _regime(case["limits"]["warm"]),
-        )
+        name = case["case"]
+        for cache, kind in (("cold", "fetch"), ("warm", "prep")):
+            if not any(words.rate(case, s, cache) for s in ("read", "load", "train")):
+                continue
+            table.add_row(
+                name,
+                cache,
+                words.value(words.rate(case, "load", cache)),
+                words.value(words.rate(case, "train", cache)),
+                words.au(case, cache),
+                _stall(case, kind),
+                _regime(case["limits"][cache]),
+            )
+            name = ""
     return table
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
 
 
 def _stall(case: Mapping[str, Any], kind: str) -> Text:
     entry = case[f"{kind}_stall_s"]
-    share = words.stall_share(case, kind)
-    if entry.get("value") is None:
-        return Text(words.NONE, style="dim")
-    if words.no_stall(entry):
-        return Text("none seen", style="dim")
-    spread = words.limits(entry, words.milliseconds)
-    return Text(f"{words.percent(share)} " + (f"({spread} ms)" if spread else ""))
+    none = entry.get("value") is None or words.no_stall(entry)
+    return Text(f"{kind} {words.stall(case, kind)}", style="dim" if none else "")
 
 
 def _regime(limit: Mapping[str, Any]) -> Text:
@@ -127,28 +132,47 @@ def _fastest(analysis: Mapping[str, Any], console: Console) -> None:
 
 
 def _contrasts(contrasts: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    for head in ("compared", "stage", "time ratio", "interval", "verdict", "pairs", "could see"):
-        table.add_column(head)
-    table.add_column("confounders", overflow="fold")
+    """Return the contrasts, those with one base, stage and cache state together."""
+    table = _table()
+    for head in ("time a sample, against", "ratio", "verdict", "pairs", "could see"):
+        table.add_column(head, overflow="fold")
+    last = ""
     for c in contrasts:
-        verdict = Text(c["verdict"], style=STYLES.get(c["verdict"], "dim"))
-        if c["verdict"] == "INCONCLUSIVE":
-            verdict.append(f", needs {c['pairs_needed']} more pairs")
-        elif c["note"]:
-            verdict.append(f" ({c['note']})")
+        group = f"{c['stage']} {c['cache']}, {c['base']}"
+        if group != last:
+            table.add_row(Text(group, style="italic"))
+            last = group
+        spread = words.limits(c["simultaneous"])
+        few = c["pairs"] < c["pairs_planned"]
         table.add_row(
-            f"{c['arm']} / {c['base']}",
-            f"{c['stage']} {c['cache']}",
-            words.number(c["ratio"]),
-            words.limits(c["simultaneous"]),
-            verdict,
-            f"{c['pairs']}"
-            + (f" of {c['pairs_planned']}" if c["pairs"] < c["pairs_planned"] else ""),
+            f"  {c['arm']}",
+            words.number(c["ratio"]) + (f" ({spread})" if spread else ""),
+            _verdict(c),
+            f"{c['pairs']} of {c['pairs_planned']}" if few else f"{c['pairs']}",
             words.resolved(c),
-            words.confounders(c),
         )
     return table
+
+
+def _verdict(contrast: Mapping[str, Any]) -> Text:
+    text = Text(contrast["verdict"], style=STYLES.get(contrast["verdict"], "dim"))
+    if contrast["verdict"] == "INCONCLUSIVE":
+        text.append(f", {contrast['pairs_needed']} more pairs needed")
+    elif contrast["note"]:
+        text.append(f" ({contrast['note']})")
+    return text
+
+
+def _confounded(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield one line for each different confounder, with the arms it touches."""
+    grouped: dict[str, dict[str, None]] = {}
+    for c in contrasts:
+        if c["ratio"] is not None:
+            grouped.setdefault(words.confounders(c), {})[c["arm"]] = None
+    for text, arms in grouped.items():
+        passed = text == "PASS"
+        who = "all arms" if len(grouped) == 1 else ", ".join(arms)
+        yield Text(f"  confounders of {who}: {text}", style="dim" if passed else "yellow")
 
 
 def _advice(advice: Sequence[Mapping[str, Any]], console: Console) -> None:

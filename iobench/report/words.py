@@ -32,6 +32,8 @@ def milliseconds(seconds: float | None) -> str:
     if seconds is None:
         return NONE
     ms = 1e3 * seconds
+    if abs(ms) < 5e-4:
+        return "0"
     return f"{ms:.3f}" if abs(ms) < 1 else f"{ms:.2f}"
 
 
@@ -77,13 +79,13 @@ def stall_share(case: Mapping[str, Any], kind: str) -> float | None:
 
 
 def stall(case: Mapping[str, Any], kind: str) -> str:
-    """Return ``24 % (0.97 ms, 0.89 to 1.04)``; n/a without figures."""
+    """Return ``24 % (0.89 to 1.04 ms)``; n/a without figures, none seen where 0 is inside."""
     entry = case[f"{kind}_stall_s"]
     if entry.get("value") is None:
         return NONE
     spread = limits(entry, milliseconds)
-    share = percent(stall_share(case, kind))
-    return f"{share} ({milliseconds(entry['value'])} ms{', ' + spread if spread else ''})"
+    said = "none seen" if no_stall(entry) else percent(stall_share(case, kind))
+    return f"{said} ({spread} ms)" if spread else f"{said} ({milliseconds(entry['value'])} ms)"
 
 
 def no_stall(entry: Mapping[str, Any]) -> bool:
