@@ -172,7 +172,8 @@ def _unthrottled(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    head = f"{'format':8}{'limit':>8}{'fio MB/s':>10}{'read MB/s':>11}{'ratio':>7}{'extra':>7}{'floor':>7}  note"
+    widths = {"limit": 8, "fio MB/s": 10, "read MB/s": 11, "ratio": 7, "extra": 7, "floor": 7}
+    head = f"{'format':8}" + "".join(f"{name:>{n}}" for name, n in widths.items()) + "  note"
     lines = [head]
     for row in rows:
         limit = f"{row.limit_mb_s:.0f}" if row.limit_mb_s else "none"
