@@ -1,0 +1,194 @@
+"""What iobench's loop costs a step, the library's own ``next()`` left out.
+
+Record: ``timing.measure`` against a bare ``for`` loop over batches in memory; target 5 us.
+In all: the whole main-process path of a shipped spec's pipelines (loader's generator, Batch, ids,
+record, counters before and after) against the loop by hand over the same library outputs, which
+were made beforehand; target: the smaller of 50 us and 1 % of that stage's measured warm step.
+What the workers of a loader do is in the ratio of ``benchmarks/fidelity.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import suites
+from iobench import dataset as datasets
+from iobench import iocount, registry, spec, timing
+from iobench.model import Batch, Case, Dataset
+from iobench.order import sample_order
+from iobench.protocols import LoadRequest
+
+RECORD_LIMIT_S = 5e-6
+LIMIT_S, LIMIT_SHARE = 50e-6, 0.01
+REPEATS = 21
+
+
+def cost_s(
+    ours: Callable[[], None], bare: Callable[[], None], steps: int, repeats: int = REPEATS
+) -> float:
+    """Return the median over interleaved repeats of (ours - bare) / steps."""
+    differences = []
+    for repeat in range(repeats):
+        seconds = {}
+        sides = (ours, bare) if repeat % 4 in (0, 3) else (bare, ours)
+        for side in sides:
+            start = timing.clock()
+            side()
+            seconds[side] = timing.clock() - start
+        differences.append((seconds[ours] - seconds[bare]) / steps)
+    return median(differences)
+
+
+def exhaust(batches: Any) -> None:
+    for _ in batches:
+        pass
+
+
+def record_s(steps: int) -> float:
+    """Return the cost of the record alone."""
+    ids = np.arange(64)
+    batches = [Batch(None, ids, ids, 64) for _ in range(steps)]
+    trainer = registry.load("trainers", "null").make(batch=64)
+    return cost_s(
+        lambda: exhaust((timing.measure(iter(batches), trainer, warmup=1),)),
+        lambda: exhaust(batches),
+        steps,
+    )
+
+
+def request_of(case: Case, found: Dataset, stage: str) -> LoadRequest:
+    index = datasets.load_index(found)
+    return LoadRequest(
+        dataset=found,
+        format_name=case.format,
+        format=registry.load("formats", case.format).make(**case.format_options),
+        root=datasets.form_root(found, case.stored_form),
+        ids=sample_order(found.samples, case.order, seed=case.seed, batch=case.batch),
+        labels=index.labels,
+        sizes=index.sizes,
+        stage=stage,
+        batch=case.batch,
+        workers=case.workers,
+        prefetch=case.prefetch,
+        transform=case.transform,
+        seed=case.seed,
+        order=case.order,
+    )
+
+
+class Replay:
+    """Hands out outputs of the library that were made before, in place of the library."""
+
+    def __init__(self, outputs: Sequence[Any]) -> None:
+        self._outputs = outputs
+        self._step = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._outputs)
+
+    def run(self) -> Any:
+        self._step += 1
+        return self._outputs[self._step % len(self._outputs)]
+
+
+def replayed_s(case: Case, found: Dataset, stage: str) -> float:
+    """Return the cost a step of all that iobench does in the main process."""
+    loader = registry.load("loaders", case.loader).make(
+        request_of(case, found, stage), **case.loader_options
+    )
+    steps = found.samples // case.batch
+    if case.loader == "torch":
+        batch = next(loader.batches())
+        loader.close()
+        loader._loader = Replay([batch] * steps)
+        bare: Any = lambda: exhaust([batch] * steps)  # noqa: E731
+    elif case.loader == "dali":
+        pipe = loader._pipe
+        outputs = [pipe.run()]
+        loader._pipe = Replay(outputs)
+
+        def bare() -> None:
+            for images, _, *rest in outputs * steps:
+                np.asarray(images.as_tensor())
+                for facts in rest:
+                    np.asarray(facts.as_tensor())
+
+    else:
+        bare = lambda: exhaust(range(steps))  # noqa: E731
+    trainer = registry.load("trainers", "null").make(batch=case.batch)
+
+    def ours() -> None:
+        before = iocount.snapshot()
+        timing.measure(loader.batches(), trainer, warmup=1)
+        iocount.difference(before, iocount.snapshot())
+
+    value = cost_s(ours, bare, steps)
+    if case.loader == "dali":
+        loader._pipe = pipe
+    loader.close()
+    return value
+
+
+def step_s(case: Case, found: Dataset, stage: str) -> float:
+    """Return the median warm step of the real thing."""
+    seconds = []
+    for _ in range(3):
+        loader = registry.load("loaders", case.loader).make(
+            request_of(case, found, stage), **case.loader_options
+        )
+        trainer = registry.load("trainers", "null").make(batch=case.batch)
+        measured = timing.measure(loader.batches(), trainer, warmup=1)
+        loader.close()
+        window = timing.window(measured.steps)
+        seconds.append(window.wall_s / window.steps)
+    return median(seconds[1:])
+
+
+def rows_of(name: str, args: Any) -> Iterator[dict[str, Any]]:
+    """Yield a row for each pipeline and stage that the spec measures."""
+    wanted = spec.load(name)
+    for case in spec.expand(wanted):
+        backend = registry.load("loaders", case.loader)
+        for stage in [s for s in wanted.ladder.stages if s in backend.stages]:
+            row: dict[str, Any] = {"spec": name, "pipeline": case.pipeline, "stage": stage}
+            recipe = wanted.dataset.recipe if wanted.dataset else "imagenet-like"
+            forms = [] if case.format in ("jpeg", "null") else [case.stored_form]
+            found = suites.dataset(args.data, recipe, args.samples, forms)
+            row["cost_s"] = replayed_s(case, found, stage)
+            row["step_s"] = None if case.loader == "null" else step_s(case, found, stage)
+            limit = LIMIT_S if row["step_s"] is None else min(LIMIT_S, LIMIT_SHARE * row["step_s"])
+            row.update(limit_s=limit, met=row["cost_s"] <= limit)
+            yield row
+
+
+def main() -> int:
+    parser = suites.arguments((__doc__ or "").splitlines()[0])
+    parser.add_argument("--samples", type=int, default=1280)
+    parser.add_argument("--steps", type=int, default=20_000, help="of the record alone")
+    args = parser.parse_args()
+    record = record_s(args.steps)
+    met = record <= RECORD_LIMIT_S
+    print(f"record: {record * 1e6:.2f} us a step (target {RECORD_LIMIT_S * 1e6:.0f})")
+    print("spec       pipeline     stage   step ms  cost us  limit us  met")
+    rows = []
+    for name in spec.shipped():
+        for row in rows_of(name, args):
+            rows.append(row)
+            step = "      -" if row["step_s"] is None else f"{row['step_s'] * 1e3:7.2f}"
+            print(
+                f"{row['spec']:10s} {row['pipeline']:12s} {row['stage']:6s}  {step}  "
+                f"{row['cost_s'] * 1e6:7.1f}  {row['limit_s'] * 1e6:8.1f}  "
+                f"{'yes' if row['met'] else 'NO'}",
+                flush=True,
+            )
+    met = met and all(row["met"] for row in rows)
+    return suites.finish(args, {"record_s": record, "rows": rows}, met)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
