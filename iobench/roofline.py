@@ -122,7 +122,7 @@ def _words(roof: str, at: Mapping[str, float], headroom: float | None, following
 
 
 def _below_storage(at: Mapping[str, float]) -> str:
-    if STORAGE not in at:
+    if STORAGE not in at or READ not in at:
         return "no storage ceiling was measured to compare with"
     share = at[READ] / at[STORAGE]
     return f"this loader and format get {share:.0%} of what fio gets from this mount"

@@ -1,0 +1,263 @@
+"""A suite in memory through the whole analysis: figures against what the queue model put in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from typing import Any, List
+
+import pytest
+
+from iobench import figures, timing
+from iobench.analysis import analyse
+from iobench.model import INVALID, Plan, Record
+from tests import report_fixture as fixture
+
+
+@pytest.fixture(scope="module")
+def suite() -> tuple[Plan, List[Record]]:
+    return fixture.suite()
+
+
+@pytest.fixture(scope="module")
+def document(suite: tuple[Plan, List[Record]]) -> dict[str, Any]:
+    return analyse(*suite)
+
+
+def pipeline(document: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(p for p in document["pipelines"] if p["case"] == name)
+
+
+def contrast(document: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(c for c in document["contrasts"] if c["id"] == name)
+
+
+def edited(records: List[Record], **by_stage: Any) -> List[Record]:
+    """Return the records with ``contrast`` or ``stage`` ones replaced by a function's answer."""
+    return [
+        by_stage[k](r) if r.ranks and (k := r.trial.contrast or r.trial.stage) in by_stage else r
+        for r in records
+    ]
+
+
+def test_it_is_json_without_nan(document: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def test_regimes_are_the_models(document: dict[str, Any]) -> None:
+    found = {
+        p["case"]: (p["limits"]["cold"]["regime"], p["limits"]["warm"]["regime"])
+        for p in document["pipelines"]
+    }
+    assert found == {
+        "torch:lmdb": ("compute-bound", "compute-bound"),
+        "torch:hdf5": ("prep-bound", "prep-bound"),
+        "torch:jpeg": ("fetch-bound", "compute-bound"),
+        "dali:jpeg": ("fetch-bound", "compute-bound"),
+        "torch:jpeg trainer=torch": (None, None),
+    }
+
+
+def test_rates_are_the_models(document: dict[str, Any]) -> None:
+    for name, (_, cold, warm, decode, load) in fixture.RATES.items():
+        stages = pipeline(document, name)["stages"]
+        for stage, cache, rate in (
+            ("read", "warm", warm), ("load", "warm", load), ("decode", "warm", decode),
+            ("load", "cold", min(cold, load)),
+        ):  # fmt: skip
+            if cache in stages[stage]:
+                assert stages[stage][cache]["samples_per_s"]["value"] == pytest.approx(
+                    rate, rel=0.1
+                )
+
+
+def test_stalls_are_arithmetic(document: dict[str, Any]) -> None:
+    jpeg = pipeline(document, "torch:jpeg")
+    step = fixture.STEP_S * 1.004 / fixture.BATCH
+    assert jpeg["fetch_stall_s"]["value"] == pytest.approx(1 / 240 - step, rel=0.15)
+    assert jpeg["fetch_stall_s"]["paired"]
+    prep = pipeline(document, "torch:hdf5")["prep_stall_s"]
+    assert prep["value"] == pytest.approx(1 / 262 - fixture.STEP_S / fixture.BATCH, rel=0.1)
+    assert prep["contention_s"]["value"] == pytest.approx(0.004 * fixture.STEP_S / fixture.BATCH)
+    parts = prep["wait_s"]["value"] + prep["contention_s"]["value"]
+    assert parts == pytest.approx(prep["value"], rel=1e-9)
+
+
+def test_au_uses_the_compute_stages_step(document: dict[str, Any]) -> None:
+    lmdb = pipeline(document, "torch:lmdb")["au"]["warm"]["value"]
+    assert lmdb == pytest.approx(fixture.STEP_S / (fixture.STEP_S * 1.004 + 2e-4))
+    assert pipeline(document, "torch:jpeg")["au"]["cold"]["value"] == pytest.approx(0.74, abs=0.04)
+
+
+def test_one_compute_rung_serves_equal_trainers(document: dict[str, Any]) -> None:
+    assert pipeline(document, "torch:jpeg")["compute_from"] == "torch:lmdb"
+    net = pipeline(document, "torch:jpeg trainer=torch")
+    assert net["compute_from"] == ""
+    assert net["stages"]["compute"]["-"]["samples_per_s"]["value"] == pytest.approx(28, rel=0.05)
+
+
+def test_bytes_measured_beside_bytes_needed(document: dict[str, Any]) -> None:
+    found = pipeline(document, "torch:lmdb")["bytes"]
+    assert found["needed_per_sample"] == fixture.SIZE
+    assert found["read_amplification"] == pytest.approx(1.09)
+
+
+def test_verdicts(document: dict[str, Any]) -> None:
+    verdicts = {(c["arm"], c["cache"]): c["verdict"] for c in document["contrasts"]}
+    assert verdicts["torch:hdf5", "warm"] == "SLOWER"
+    assert verdicts["dali:jpeg", "warm"] == "FASTER"
+    assert verdicts["dali:jpeg", "cold"] == "SLOWER"
+    for c in document["contrasts"]:
+        assert c["family"] == 6
+        assert c["simultaneous"]["low"] <= c["interval"]["low"] < c["interval"]["high"]
+        assert c["smallest_effect"] > 0
+        assert c["confounders"] == {"status": "PASS", "differences": []}
+
+
+def test_a_repeated_block_replaces_its_own(document: dict[str, Any]) -> None:
+    found = contrast(document, "c01")
+    assert found["repeated_blocks"] == [3]
+    assert found["pairs"] == found["pairs_planned"] == 10
+    without = found["without_repeats"]
+    assert len(without["ratios"]) == 10
+    assert sorted(set(without["ratios"]) ^ set(found["ratios"])) == sorted(
+        [without["ratios"][2], found["ratios"][-1]]
+    )
+
+
+def test_only_the_last_valid_attempt_enters(suite: tuple[Plan, List[Record]]) -> None:
+    plan, records = suite
+    whole = analyse(plan, records)
+    assert whole["validity"]["FAILED"] == 0  # its second attempt is VALID
+    assert whole["validity"]["INVALID"] == 1
+    assert whole["validity"]["attempts"] == whole["validity"]["planned"] + 1
+    worse = [
+        dataclasses.replace(r, attempt=2, status=INVALID, reasons=("later",)) for r in records
+        if r.trial.stage == "read" and r.trial.case.label == "torch:hdf5"
+    ]  # fmt: skip
+    found = pipeline(analyse(plan, [*records, *worse]), "torch:hdf5")
+    assert found["stages"]["read"]["cold"] == {
+        "n": 0,
+        "samples_per_s": None,
+        "reason": "read cold has no valid trial: later",
+    }
+
+
+def test_unequal_order_takes_the_verdict_away(suite: tuple[Plan, List[Record]]) -> None:
+    def other_order(record: Record) -> Record:
+        if record.trial.arm == fixture.BASE:
+            return record
+        rank = dataclasses.replace(record.ranks[0], order_digest="c" * 16)
+        return dataclasses.replace(record, ranks=(rank,))
+
+    plan, records = suite
+    found = contrast(analyse(plan, edited(records, c01=other_order)), "c01")
+    assert (found["verdict"], found["equal_order"]) == ("EXPLORATORY", False)
+    assert "order of the samples differs" in found["note"]
+    assert found["ratio"] is not None
+
+
+def test_confounders_stand_beside_the_ratio(suite: tuple[Plan, List[Record]]) -> None:
+    def other_library(record: Record) -> Record:
+        if record.trial.arm == fixture.BASE:
+            return record
+        changed = {**fixture.FINGERPRINT, "libraries": {"torch": "2.0.0"}}
+        rank = dataclasses.replace(record.ranks[0], fingerprint=changed)
+        return dataclasses.replace(record, ranks=(rank,))
+
+    plan, records = suite
+    found = contrast(analyse(plan, edited(records, c01=other_library)), "c01")
+    assert found["confounders"]["status"] == "CONFOUNDED"
+    assert any("torch" in line for line in found["confounders"]["differences"])
+
+
+def test_exploratory_trials_give_rates_but_no_verdict(suite: tuple[Plan, List[Record]]) -> None:
+    plan, records = suite
+    found = analyse(plan, fixture.exploratory(records))
+    assert {c["verdict"] for c in found["contrasts"]} == {"EXPLORATORY"}
+    assert "counts this mount's bytes" in found["contrasts"][0]["note"]
+    lmdb = pipeline(found, "torch:lmdb")
+    assert lmdb["stages"]["load"]["warm"]["standing"] == "EXPLORATORY"
+    assert lmdb["bytes"]["read_amplification"] is None
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 30, 60, 90, 130, 200])
+def test_an_interrupted_suite_is_analysed(suite: tuple[Plan, List[Record]], kept: int) -> None:
+    plan, records = suite
+    document = analyse(plan, records[:kept])
+    json.dumps(document, allow_nan=False)
+    assert not document["complete"]
+    for entry in document["pipelines"]:
+        for cache in ("cold", "warm"):
+            limit = entry["limits"][cache]
+            assert limit["regime"] or limit["reason"]
+        for name in ("fetch_stall_s", "prep_stall_s"):
+            assert entry[name]["value"] is not None or entry[name]["reason"]
+
+
+def test_phase_one_has_no_contrast_yet(suite: tuple[Plan, List[Record]]) -> None:
+    plan, records = suite
+    ladder = dataclasses.replace(
+        plan, trials=tuple(t for t in plan.trials if not t.contrast), contrasts=(), phase=1
+    )
+    document = analyse(ladder, [r for r in records if not r.trial.contrast])
+    assert document["contrasts"] == []
+    assert not document["complete"]
+
+
+def test_samples_that_differ_are_found(suite: tuple[Plan, List[Record]]) -> None:
+    def fewer(record: Record) -> Record:
+        rank = dataclasses.replace(record.ranks[0], ids_digest="f" * 16)
+        return dataclasses.replace(record, ranks=(rank,))
+
+    def other_bytes(record: Record) -> Record:
+        if record.trial.case.format != "lmdb":
+            return record
+        rank = dataclasses.replace(record.ranks[0], samples_digest="f" * 32)
+        return dataclasses.replace(record, ranks=(rank,))
+
+    plan, records = suite
+    assert analyse(plan, records)["checks"]["same_samples"]["ok"] is True
+    checks = analyse(plan, edited(records, decode=fewer, digest=other_bytes))["checks"]
+    assert checks["same_samples"]["ok"] is False
+    assert checks["same_bytes"] == {"ok": False, "reason": "differ: torch:lmdb and torch:hdf5"}
+
+
+def test_several_ranks_are_one_trial() -> None:
+    trial = fixture.planned()[0][1]
+    one = fixture.record(trial, random.Random(1))
+    slow = dataclasses.replace(
+        one.ranks[0],
+        rank=1,
+        steps=fixture.run_queue(0.5, 0.0, warmup=one.ranks[0].steps.warmup),
+    )
+    both = figures.trial_window(dataclasses.replace(one, ranks=(one.ranks[0], slow)))
+    alone = timing.window(slow.steps)
+    assert both is not None
+    assert both.samples == 2 * alone.samples
+    assert (both.wall_s, both.wait_s) == (alone.wall_s, alone.wait_s)
+
+
+def test_all_warm_up_is_no_window() -> None:
+    trial = fixture.planned()[0][1]
+    one = fixture.record(trial, random.Random(1))
+    steps = dataclasses.replace(one.ranks[0].steps, warmup=fixture.STEPS)
+    ranks = (dataclasses.replace(one.ranks[0], steps=steps),)
+    assert figures.trial_window(dataclasses.replace(one, ranks=ranks)) is None
+
+
+def test_advice_is_grounded(document: dict[str, Any]) -> None:
+    said = {(a["case"], a["cache"]): "" for a in document["advice"]}
+    for a in document["advice"]:
+        said[a["case"], a["cache"]] += a["text"] + "\n"
+    assert "nothing to gain from I/O" in said["torch:lmdb", "warm"]
+    assert "stage the data" in said["torch:jpeg", "cold"]
+    assert "torch:lmdb reads 6" in said["torch:jpeg", "cold"]
+    assert "needs about 3 cores and this job has 2" in said["torch:hdf5", "warm"]
+    assert "dali:jpeg prepares 3" in said["torch:hdf5", "warm"]
+
+
+def test_fastest(document: dict[str, Any]) -> None:
+    assert document["fastest"]["load warm"]["case"] == "dali:jpeg"
+    assert document["fastest"]["load cold"]["case"] == "torch:lmdb"

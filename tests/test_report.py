@@ -1,0 +1,225 @@
+"""The table, the terminal and the HTML of a suite in memory."""
+
+from __future__ import annotations
+
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+from rich.console import Console
+
+from iobench.analysis import analyse
+from iobench.model import Plan, Record
+from iobench.report import csv, html, terminal, words
+from tests import report_fixture as fixture
+
+ISSUE_COLUMNS = [
+    "trial", "contrast", "block", "attempt", "pipeline", "format", "loader", "trainer", "runtime",
+    "launcher", "world_size", "location", "filesystem", "placement", "order", "transform", "batch",
+    "workers", "stage", "cache", "status", "reason", "samples", "wall_s", "wait_s", "contention_s",
+    "samples_per_s", "startup_s", "bytes_needed", "bytes_read", "bytes_storage", "resident_before",
+    "resident_after", "samples_digest",
+]  # fmt: skip
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+@pytest.fixture(scope="module")
+def suite() -> tuple[Plan, List[Record]]:
+    return fixture.suite()
+
+
+@pytest.fixture(scope="module")
+def document(suite: tuple[Plan, List[Record]]) -> dict[str, Any]:
+    return analyse(*suite)
+
+
+@pytest.fixture(scope="module")
+def page(suite: tuple[Plan, List[Record]], document: dict[str, Any]) -> str:
+    return html.render(*suite, document)
+
+
+# -- csv -------------------------------------------------------------------------------------
+
+
+def test_columns_are_the_promised_ones_in_order(suite: tuple[Plan, List[Record]]) -> None:
+    assert list(csv.trials_frame(*suite).columns[: len(ISSUE_COLUMNS)]) == ISSUE_COLUMNS
+
+
+def test_pandas_reads_back_what_was_written(
+    suite: tuple[Plan, List[Record]], tmp_path: Path
+) -> None:
+    import pandas
+
+    csv.write_csv(tmp_path / "trials.csv", *suite)
+    frame = pandas.read_csv(tmp_path / "trials.csv")
+    assert len(frame) == len(suite[1])
+    assert [p.name for p in tmp_path.iterdir()] == ["trials.csv"]
+    timed = frame[frame.samples.notna() & frame.wall_s.notna()]
+    assert len(timed) > 200
+    assert (timed.samples / timed.wall_s / timed.samples_per_s - 1).abs().max() < 1e-9
+    cold = frame[(frame.cache == "cold") & (frame.status == "VALID")]
+    assert (cold.bytes_storage >= cold.bytes_needed).all()
+    assert frame.resident_before.dropna().between(0, 1).all()
+
+
+def test_one_row_an_attempt(suite: tuple[Plan, List[Record]]) -> None:
+    frame = csv.trials_frame(*suite)
+    twice = frame[frame.trial.duplicated(keep=False)]
+    assert list(twice.attempt) == [1, 2]
+    assert list(twice.status) == ["FAILED", "VALID"]
+    assert twice.reason.iloc[0].startswith("worker killed")
+    assert list(twice.samples.isna()) == [True, False]
+
+
+def test_contention_of_a_train_row(suite: tuple[Plan, List[Record]]) -> None:
+    frame = csv.trials_frame(*suite)
+    train = frame[frame.stage == "train"]
+    expected = 0.004 * fixture.STEP_S * train.steps.astype(float)
+    assert (train.contention_s.astype(float) - expected).abs().max() < 1e-9
+    assert frame[frame.stage != "train"].contention_s.isna().all()
+
+
+def test_no_record_is_an_empty_table(suite: tuple[Plan, List[Record]], tmp_path: Path) -> None:
+    import pandas
+
+    csv.write_csv(tmp_path / "t.csv", suite[0], [])
+    assert list(pandas.read_csv(tmp_path / "t.csv").columns[:3]) == ISSUE_COLUMNS[:3]
+
+
+# -- terminal --------------------------------------------------------------------------------
+
+
+def shown(document: dict[str, Any], width: int = 100) -> str:
+    out = io.StringIO()
+    terminal.render(document, Console(file=out, width=width, force_terminal=False))
+    return out.getvalue()
+
+
+def test_a_screen_says_what_limits_who_wins_and_what_to_do(document: dict[str, Any]) -> None:
+    text = shown(document)
+    assert re.search(r"torch:jpeg\s+cold .*fetch 2\d %.*fetch-bound", text)
+    assert re.search(r"dali:jpeg\s+0\.\d+ \(0\.\d+ to 0\.\d+\)\s+FASTER", text)
+    assert "INCONCLUSIVE" in text
+    assert "more pairs needed" in text.replace("\n", " ") or "more" in text
+    assert "What to do next" in text
+    assert "stage the data" in text
+    assert "228 of 229 trials VALID, 1 INVALID" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_line_of_the_tables_is_cut(document: dict[str, Any], width: int) -> None:
+    text = shown(document, width)
+    assert "…" not in text
+    assert len(text.splitlines()) < 70
+
+
+@pytest.mark.parametrize("kept", [0, 7, 40, 120])
+def test_an_interrupted_suite_has_a_report(suite: tuple[Plan, List[Record]], kept: int) -> None:
+    plan, records = suite[0], suite[1][:kept]
+    document = analyse(plan, records)
+    assert "not run: `iobench run --resume`" in shown(document)
+    page = html.render(plan, records, document)
+    assert "incomplete" in page
+    assert well_formed(page)
+
+
+# -- words -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [(None, "n/a"), (0, "0"), (1234.5, "1,234"), (0.8213, "0.821"), (12.34, "12.3"),
+     (float("inf"), "unbounded")],
+)  # fmt: skip
+def test_numbers(x: Any, text: str) -> None:
+    assert words.number(x) == text
+
+
+def test_a_stall_whose_interval_holds_zero_is_none_seen(document: dict[str, Any]) -> None:
+    hdf5 = next(p for p in document["pipelines"] if p["case"] == "torch:hdf5")
+    assert words.stall(hdf5, "fetch").startswith("none seen (-")
+    assert re.match(r"2\d % \(0\.\d+ to 0\.\d+ ms\)", words.stall(hdf5, "prep"))
+
+
+def test_faster_is_a_rate_and_slower_a_time(document: dict[str, Any]) -> None:
+    said = {c["id"]: words.outcome(c) for c in document["contrasts"]}
+    assert re.match(r"dali:jpeg is 2\d % faster than torch:lmdb", said["c03"])
+    assert re.match(r"torch:hdf5 takes [23]\.\d+ x the time of torch:lmdb", said["c01"])
+
+
+# -- html ------------------------------------------------------------------------------------
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: List[str] = []
+        self.bad: List[str] = []
+        self.links: List[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "data", "action"):
+                self.links.append(value or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.bad.append(tag)
+
+
+def well_formed(page: str) -> bool:
+    tags = _Tags()
+    tags.feed(page)
+    return not tags.bad and not tags.open
+
+
+def test_html_is_balanced_and_asks_nobody(page: str) -> None:
+    tags = _Tags()
+    tags.feed(page)
+    assert not tags.bad
+    assert not tags.open
+    assert {link for link in tags.links if not link.startswith("#")} == {"data:,"}
+    assert "@import" not in page
+    assert "url(http" not in page
+    assert "<script src" not in page
+
+
+def test_html_has_its_charts_with_spoken_titles(page: str) -> None:
+    for plot in ("forest", "stalls", "waits", "roofline-cold", "roofline-warm"):
+        assert f'id="plot-{plot}"' in page
+    assert page.count('class="card plot ladder"') == 4
+    assert page.count('<svg role="img" aria-label="') == page.count("<svg") == 9
+    assert page.count("<title>") == 1 + 9
+
+
+def test_html_shows_proof_and_environment(page: str) -> None:
+    assert "3.10% of the pages were resident before" in page
+    assert "data-cold" in page
+    assert "AMD EPYC 7543" in page
+
+
+def test_user_text_is_escaped(suite: tuple[Plan, List[Record]]) -> None:
+    import dataclasses
+
+    plan = dataclasses.replace(suite[0], version="<b>&")
+    page = html.render(plan, suite[1][:60], analyse(plan, suite[1][:60]))
+    assert "<b>&" not in page
+    assert "&lt;b&gt;&amp;" in page
+
+
+def test_html_is_written_whole(
+    suite: tuple[Plan, List[Record]], document: dict[str, Any], tmp_path: Path
+) -> None:
+    html.write(tmp_path / "report.html", *suite, document)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")
