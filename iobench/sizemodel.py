@@ -51,7 +51,7 @@ ACTIVITY_WEIGHTS = (0.2484, 0.0964, 0.0819)
 ACTIVITY_CONSTANT = 0.2976
 
 #: Photos are wider than high, most often by 4:3.
-_ASPECTS = ((4, 3), (4, 3), (4, 3), (3, 4), (3, 2), (2, 3), (1, 1), (16, 10))
+_ASPECTS = ((4, 3), (4, 3), (4, 3), (4, 3), (3, 2), (3, 2), (3, 4), (1, 1))
 #: Larger files have more pixels: pixels grow with this power of the file size.
 _PIXELS_EXPONENT = 0.6
 

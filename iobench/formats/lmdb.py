@@ -96,7 +96,9 @@ class LmdbReader:
     def _start(self) -> None:
         import lmdb
 
-        # what a fork inherited is dropped, not closed: LMDB forbids its use in the child
+        # what a fork inherited is dropped first: LMDB forbids its use in the child, and the binding
+        # refuses to open a path twice
+        self._forget()
         try:
             self._environment = lmdb.open(
                 self._root,
