@@ -8,6 +8,7 @@ DATA ?=
 OUT ?=
 BUDGET ?=
 IN_PLACE ?=
+ARGS ?=
 export PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA
 
 IOBENCH := .venv/bin/iobench
@@ -26,7 +27,7 @@ help: ## This text
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | \
 		awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 	@printf '  %s\n' '$(BENCHMARKS:%=make bench-%)' | fmt -w 90 -s
-	@echo '                   The claims about iobench itself, measured (minutes to hours each)'
+	@echo '                   The claims about iobench itself, measured (minutes to hours each; ARGS=--help)'
 	@echo
 	@echo 'Variables: DATA=/your/imagenet (an ImageFolder tree)   SPEC=my.toml   OUT=/folder/on/that/mount'
 	@echo '           BUDGET=4h   RESULTS=results   IN_PLACE=1   PYTHON=python3.11   (docs/hpc.md has more)'
@@ -71,4 +72,4 @@ clean: ## Remove caches, build/ and dist/; data/, results/ and .venv stay
 
 $(BENCHMARKS:%=bench-%): bench-%: setup-dev
 	@$(INSTALL) test-tools
-	.venv/bin/python benchmarks/$(subst -,_,$*).py
+	.venv/bin/python -m benchmarks.$(subst -,_,$*) $(ARGS)

@@ -8,14 +8,12 @@ The words after the fence say how:
                  options are checked
 ``toml NAME``    a spec or a dataset recipe: validated, and written to NAME for later commands
 ``python NAME``  written to NAME for later commands; without a name: run
-``json``         parsed
 ``text``         shown, never a command
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -34,7 +32,7 @@ from tests.report_fixture import suite
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "datasets/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-KINDS = {"console", "sh", "toml", "python", "json", "text"}
+KINDS = {"console", "sh", "toml", "python", "text"}
 #: First words of ``sh`` lines that are not ours to check.
 FOREIGN = {"git", "cd", "tar", "scp", "rsync", "sbatch", "srun", "module", "sudo", "apt-get", "du"}
 
@@ -175,11 +173,6 @@ def test_toml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, f"{block.where}\n{done.stderr}"
-
-
-@pytest.mark.parametrize("block", every("json"), ids=lambda b: b.where)
-def test_json_blocks_parse(block: Block) -> None:
-    json.loads(block.text)
 
 
 @pytest.mark.parametrize("block", every("sh"), ids=lambda b: b.where)

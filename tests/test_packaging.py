@@ -174,6 +174,7 @@ def test_installer_says_what_it_does_and_does_it_once(tree: Path) -> None:
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
+@pytest.mark.system
 def test_installer_goes_on_after_a_change_or_a_broken_environment(tree: Path) -> None:
     assert install(tree, "dev").returncode == 0
     assert install(tree, "dev").stderr == ""
@@ -186,6 +187,7 @@ def test_installer_goes_on_after_a_change_or_a_broken_environment(tree: Path) ->
     assert run([".venv/bin/python", "-c", "import iobench_marker"], tree).returncode == 0
 
 
+@pytest.mark.system
 def test_installer_names_the_remedy_when_pip_fails(tree: Path) -> None:
     (tree / "requirements/run.txt").write_text("not-there==1\n")
     done = install(tree, "run")
