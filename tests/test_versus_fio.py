@@ -1,0 +1,28 @@
+"""The benchmark against fio, small: its figures are of real bytes (no rate is asserted)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import versus_fio
+from tests.capabilities import need
+
+pytestmark = pytest.mark.system
+SMALL = ["--samples", "128", "--batch", "16", "--repeats", "1", "--rates", "200", "--json"]
+
+
+@pytest.mark.parametrize("name", versus_fio.FORMATS)
+def test_a_small_run_reads_what_fio_reads(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for capability in ("loop", "blkio", "fio", "torch", "lmdb", "hdf5"):
+        need(capability)
+    status = versus_fio.main([*SMALL, "--formats", name])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert status == (0 if row["reached"] else 1)
+    assert (row["format"], row["limit_mb_s"], row["repeats"]) == (name, 200.0, 1)
+    assert row["fio_mb_s"] > 0
+    assert row["ratio"] == pytest.approx(row["read_mb_s"] / row["fio_mb_s"])
+    assert abs(row["extra"]) < 0.1  # the same bytes left the device, to a tenth
+    assert "too short" in row["note"]
+    assert "not cold" not in row["note"]
