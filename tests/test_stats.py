@@ -187,3 +187,13 @@ def test_below_six_pairs_there_is_no_verdict() -> None:
 def test_six_to_nine_pairs_are_said() -> None:
     assert "fewer than the 10" in _verdict([0.5] * 7).note
     assert _verdict([0.5] * 10).note == ""
+
+
+def test_a_simulated_a_against_a_is_wrong_as_often_as_stated() -> None:
+    rng = np.random.default_rng(5)
+    excluded = 0
+    for _ in range(400):
+        runs = np.exp(rng.normal(0, 0.05, (10, 2)))
+        found = stats.paired_ratio(list(runs[:, 0]), list(runs[:, 1]))
+        excluded += not found.contains(1.0)
+    assert 0.02 <= excluded / 400 <= 0.08  # nominal 4.9 %: the attained level at ten pairs
