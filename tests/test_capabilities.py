@@ -1,0 +1,46 @@
+"""A capability that is required fails where it is missing; one that is not is skipped and counted."""
+
+from __future__ import annotations
+
+from typing import Dict, List
+
+import pytest
+
+from tests import capabilities
+
+
+@pytest.fixture(autouse=True)
+def two_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"here": lambda: "", "gone": lambda: "no such thing"}
+    skipped: Dict[str, List[str]] = {}
+    monkeypatch.setattr(capabilities, "CAPABILITIES", known)
+    monkeypatch.setattr(capabilities, "SKIPPED", skipped)
+    monkeypatch.setattr(capabilities, "_ANSWERS", {})
+    monkeypatch.delenv("IOBENCH_REQUIRE", raising=False)
+
+
+def test_what_is_here_is_neither_skipped_nor_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities.need("here")
+    monkeypatch.setenv("IOBENCH_REQUIRE", "all")
+    capabilities.need("here")
+    assert not capabilities.SKIPPED
+
+
+def test_what_is_gone_is_skipped_and_counted() -> None:
+    with pytest.raises(pytest.skip.Exception, match="gone: no such thing"):
+        capabilities.need("gone")
+    assert capabilities.SKIPPED == {"gone": ["no such thing"]}
+
+
+@pytest.mark.parametrize("required", ["gone", "here, gone", "all"])
+def test_what_is_required_and_gone_fails(required: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IOBENCH_REQUIRE", required)
+    with pytest.raises(pytest.fail.Exception, match="no such thing"):
+        capabilities.need("gone")
+
+
+def test_a_name_that_nothing_has_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyError, match="there are: gone, here"):
+        capabilities.need("elsewhere")
+    monkeypatch.setenv("IOBENCH_REQUIRE", "here,elsewhere")
+    assert capabilities.unknown_requirements() == ["elsewhere"]
