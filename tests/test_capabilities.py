@@ -1,4 +1,4 @@
-"""A capability that is required fails where it is missing; one that is not is skipped and counted."""
+"""A required capability that is missing fails a test; any other is skipped and counted."""
 
 from __future__ import annotations
 
