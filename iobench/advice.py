@@ -43,19 +43,25 @@ def _fetch(
 ) -> Iterator[str]:
     roofs, need = case["limits"][cache]["roofs"], case["bytes"]["needed_per_sample"]
     demand = min(roofs[r] for r in (roofline.LOAD, roofline.COMPUTE) if r in roofs)
-    if cache == "cold" and need:
-        supply = case["limits"][cache]["rate"] * need / MIB
+    supply = min(roofs[r] for r in (roofline.READ, roofline.STORAGE) if r in roofs)
+    if cache == "cold" and need and supply < demand:
         yield (
-            f"reading gives {supply:,.0f} MiB/s and the job could use {demand * need / MIB:,.0f}: "
-            "stage the data to a faster filesystem (local disk, burst buffer, tmpfs)"
+            f"reading gives {supply * need / MIB:,.0f} MiB/s and the job could use "
+            f"{demand * need / MIB:,.0f}: stage the data to a faster filesystem (local disk, burst "
+            "buffer, tmpfs)"
+        )
+    elif cache == "cold":
+        yield (
+            f"reading alone would do ({supply:,.0f} samples/s), but {case['workers']} workers read "
+            "and prepare in turn: raise workers so that some read while others prepare"
         )
     warm = case["limits"]["warm"]["roofs"].get(roofline.READ)
-    if cache == "cold" and warm and demand < warm:
-        share = stalls.cache_needed(warm, case["limits"][cache]["rate"], demand, demand)
-        yield f"or keep {share:.0%} of the data cached: that ends the fetch stall"
+    if cache == "cold" and warm and supply < demand < warm:
+        share = stalls.cache_needed(warm, supply, demand, demand)
+        yield f"keep {100 * share:.0f} % of the data cached: that ends the fetch stall too"
     yield from _better(case, cache, others, "read", "reads")
-    if case["limits"][cache]["binding"] == roofline.READ:
-        yield f"or raise workers above {case['workers']}: more requests in flight"
+    if case["limits"][cache]["binding"] == roofline.READ and supply < demand:
+        yield f"raise workers above {case['workers']}: more requests in flight"
 
 
 def _prep(

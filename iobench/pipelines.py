@@ -208,7 +208,12 @@ def _roofs(
         roofline.LOAD: rates("load", *WARM_STATES),
         roofline.COMPUTE: [1 / w.seconds_per_sample for w in compute],
     }
-    cold = {roofline.STORAGE: storage, roofline.READ: rates("read", "cold"), **shared}
+    cold = {
+        roofline.STORAGE: storage,
+        roofline.READ: rates("read", "cold"),
+        roofline.LOAD_COLD: rates("load", "cold"),
+        **shared,
+    }
     warm = {roofline.READ: rates("read", *WARM_STATES), **shared}
     return {
         "cold": {k: v for k, v in cold.items() if v},

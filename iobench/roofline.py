@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 #: Within this ratio of fio's rate a read rung is at the storage's limit, not at its own.
@@ -11,6 +12,9 @@ STORAGE_REACHED = 0.85
 TIE = 1.05
 
 STORAGE, READ, DECODE, LOAD, COMPUTE = "storage", "read", "decode", "load", "compute"
+#: The input pipeline from cold: not a ceiling of one resource but what reading and preparing give
+#: together, less than either where the same workers do both in turn.
+LOAD_COLD = "load_cold"
 FETCH_BOUND, PREP_BOUND, COMPUTE_BOUND = "fetch-bound", "prep-bound", "compute-bound"
 REGIMES = {
     STORAGE: FETCH_BOUND,
@@ -75,7 +79,8 @@ def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
 
     ``roofs`` may lack any roof; a warm state leaves out the storage.  Within a regime the
     narrower roof tells more: a read rung at fio's rate is the storage's limit, below it its own;
-    a load rung at the decode rung's rate is limited by decoding.  None without a load or read
+    a load rung at the decode rung's rate is limited by decoding.  A cold load rung below every roof
+    is named by :func:`_in_turn`.  None without a load or read
     roof, or without compute: then "what binds" would be a guess.
     """
     at = {name: rate for name, rate in roofs.items() if cold or name != STORAGE}
@@ -86,10 +91,36 @@ def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
     regimes = {PREP_BOUND: min(prep), COMPUTE_BOUND: at[COMPUTE]}
     if fetch:
         regimes[FETCH_BOUND] = min(fetch)
+    if cold and at.get(LOAD_COLD, math.inf) * TIE < min(regimes.values()):
+        return _in_turn(at, regimes)
     (regime, rate), *others = sorted(regimes.items(), key=lambda item: item[1])
     roof = _roof(regime, at)
     headroom, following = (others[0][1] / rate, others[0][0]) if others else (None, "")
     return Limit(roof, regime, rate, headroom, following, _words(roof, at, headroom, following))
+
+
+def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float]) -> Limit:
+    """Name what binds where workers read and prepare in turn, so that the times add up (derived).
+
+    The regime is the one whose cure saves more time a sample: fetching 1/L_cold - 1/L_warm,
+    preparing 1/L_warm - 1/G.
+    """
+    rate, warm = at[LOAD_COLD], at.get(LOAD, regimes[PREP_BOUND])
+    fetch, prep = 1 / rate - 1 / warm, max(0.0, 1 / warm - 1 / at[COMPUTE])
+    regime = FETCH_BOUND if fetch >= prep else PREP_BOUND
+    others = {k: v for k, v in regimes.items() if k != regime}
+    following = min(others, key=others.__getitem__)
+    what = "reading" if regime == FETCH_BOUND else "preparing"
+    other = "preparing" if regime == FETCH_BOUND else "reading"
+    words = (
+        f"{what}, which takes turns with {other} in the same workers: each alone would do, "
+        f"together they give {rate:,.0f} samples/s"
+        if min(regimes.values()) >= at[COMPUTE]
+        else f"{what}, which takes turns with {other} in the same workers: together they give "
+        f"{rate:,.0f} samples/s"
+    )
+    roof = READ if regime == FETCH_BOUND else LOAD
+    return Limit(roof, regime, rate, others[following] / rate, following, words)
 
 
 def _roof(regime: str, at: Mapping[str, float]) -> str:

@@ -138,9 +138,11 @@ def test_numbers(x: Any, text: str) -> None:
     assert words.number(x) == text
 
 
-def test_a_stall_whose_interval_holds_zero_is_none_seen(document: dict[str, Any]) -> None:
+def test_a_stall_whose_interval_holds_zero_is_no_figure(document: dict[str, Any]) -> None:
     hdf5 = next(p for p in document["pipelines"] if p["case"] == "torch:hdf5")
-    assert words.stall(hdf5, "fetch").startswith("none seen (-")
+    assert words.stall(hdf5, "fetch").startswith("not resolved (-")
+    lmdb = next(p for p in document["pipelines"] if p["case"] == "torch:lmdb")
+    assert words.stall(lmdb, "fetch").startswith("none seen (")
     assert re.match(r"2\d % \(0\.\d+ to 0\.\d+ ms\)", words.stall(hdf5, "prep"))
 
 

@@ -55,6 +55,26 @@ def test_a_tie_is_said() -> None:
     assert "prep is as tight" in limit.words
 
 
+@pytest.mark.parametrize(
+    ("load_cold", "load", "regime"), [(200.0, 500.0, FETCH_BOUND), (240.0, 260.0, PREP_BOUND)]
+)
+def test_reading_and_preparing_in_turn_bind_below_every_roof(
+    load_cold: float, load: float, regime: str
+) -> None:
+    roofs = {"read": 600.0, "load": load, "compute": 328.0, "load_cold": load_cold}
+    limit = bind(roofs, cold=True)
+    assert limit is not None
+    assert (limit.regime, limit.rate) == (regime, load_cold)
+    assert "takes turns" in limit.words
+    warm = bind(roofs, cold=False)
+    assert warm is not None
+    assert warm.rate == min(load, 328.0)
+
+
+def test_a_cold_load_rung_at_its_roof_changes_nothing() -> None:
+    assert bind({**ROOFS, "load_cold": 760.0}, cold=True) == bind(ROOFS, cold=True)
+
+
 @pytest.mark.parametrize("missing", [{"compute"}, {"load", "decode"}])
 def test_nothing_is_guessed(missing: set[str]) -> None:
     assert bind({k: v for k, v in ROOFS.items() if k not in missing}, cold=True) is None

@@ -40,6 +40,7 @@ ROOFS = {
     "read": ("v", "read"),
     "decode": ("^", "decode"),
     "load": ("D", "load"),
+    "load_cold": ("d", "load cold"),
     "compute": ("|", "compute"),
 }
 #: A wait shorter than this is none: the floor of the logarithmic axis, in ms.

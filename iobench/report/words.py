@@ -8,6 +8,8 @@ from typing import Any
 
 MIB = 2**20
 NONE = "n/a"
+#: A stall whose whole interval is below this share of the time is none.
+NEGLIGIBLE = 0.05
 
 
 def number(x: float | None, digits: int = 3) -> str:
@@ -79,12 +81,20 @@ def stall_share(case: Mapping[str, Any], kind: str) -> float | None:
 
 
 def stall(case: Mapping[str, Any], kind: str) -> str:
-    """Return ``24 % (0.89 to 1.04 ms)``; n/a without figures, none seen where 0 is inside."""
+    """Return ``24 % (0.89 to 1.04 ms)``; n/a without figures.
+
+    Where the interval holds 0: none seen, or not resolved when it holds over 5 % of the time too.
+    """
     entry = case[f"{kind}_stall_s"]
     if entry.get("value") is None:
         return NONE
     spread = limits(entry, milliseconds)
-    said = "none seen" if no_stall(entry) else percent(stall_share(case, kind))
+    share = stall_share(case, kind)
+    said = percent(share)
+    if no_stall(entry):
+        widest = max(abs(entry["low"]), abs(entry["high"])) / abs(entry["value"] or 1)
+        small = not entry["value"] or abs(share or 0) * widest <= NEGLIGIBLE
+        said = "none seen" if small else "not resolved"
     return f"{said} ({spread} ms)" if spread else f"{said} ({milliseconds(entry['value'])} ms)"
 
 
