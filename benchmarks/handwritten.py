@@ -61,7 +61,7 @@ class Hdf5:
     def open(self):
         import h5py
 
-        file = h5py.File(self.path, "r")
+        file = h5py.File(self.path, "r", locking=False)
         self.data, self.labels = file["jpeg"], file["label"][:]
 
     def read(self, i):

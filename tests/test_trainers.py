@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import Iterator, List
 
 import numpy as np
 import pytest
@@ -131,6 +131,18 @@ def test_impossible_options(options: dict, message: str) -> None:
         EmulatedTrainer(batch=64, **options)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small steps on many threads spend their time waiting when other tests run beside."""
+    need("torch")
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("name", sorted(nets.NETS))
 def test_parameter_counts_are_the_published_ones(name: str) -> None:
     need("torch")
@@ -163,14 +175,14 @@ def learnable(step: int) -> Batch:
     return Batch(data, labels, np.arange(24), 0)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_real_training_learns_the_labels() -> None:
-    need("torch")
     from iobench.trainers.torch import TorchTrainer
 
     trainer = TorchTrainer(batch=24, net="resnet44cifar", learning_rate=0.05, seed=1)
     trainer.step(learnable(0))
     first = trainer.describe()["last_loss"]
-    for step in range(1, 15):
+    for step in range(1, 10):
         trainer.step(learnable(step))
     facts = trainer.describe()
     assert isinstance(first, float)
@@ -180,8 +192,8 @@ def test_real_training_learns_the_labels() -> None:
     trainer.close()
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_numpy_and_torch_batches_and_layouts_train_alike() -> None:
-    need("torch")
     import torch
 
     from iobench.trainers.torch import TorchTrainer

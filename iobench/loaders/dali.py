@@ -81,7 +81,9 @@ class DaliLoader:
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             pool = getattr(pipe, "_py_pool", None)
-            pipe._shutdown()  # joins DALI's threads now, not when the garbage collector comes
+            getattr(
+                pipe, "_shutdown", pipe.__del__
+            )()  # joins DALI's threads now, not when the garbage collector comes
             if pool is not None:
                 pool.close()
         if self._folder is not None:
