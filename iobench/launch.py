@@ -140,10 +140,12 @@ def _prepare(trial: Trial, files: Sequence[Path], work: Path, settings: Settings
         if pagecache.residency(files).fraction != 1.0:
             pagecache.warm(files)
     else:
-        label = "fraction"
-        pagecache.set_fraction(_extents(work), float(trial.cache), trial.case.seed, files=files)
+        found = pagecache.set_fraction(
+            _extents(work), float(trial.cache), trial.case.seed, files=files
+        )
+        return CacheProof("fraction", found.method, found.fraction)
     found = pagecache.residency(files)
-    return CacheProof(label=label, method=found.method, resident_before=found.fraction)
+    return CacheProof(label, found.method, found.fraction)
 
 
 def _extents(work: Path) -> list[list[Extent]]:
@@ -165,7 +167,7 @@ def _ceiling(
         limit_s=settings.limit_s,
         enter=settings.enter,
     )
-    return proof, to_json(result)
+    return dataclasses.replace(proof, bytes_storage=result.storage_bytes), to_json(result)
 
 
 def _after(
@@ -177,12 +179,17 @@ def _after(
 ) -> CacheProof:
     if trial.cache == "-" or not files:
         return proof
-    counted = [filesystem.storage_bytes(r.io) for r in ranks]
-    storage = [n for n, _ in counted]
-    return dataclasses.replace(
+    found = dataclasses.replace(
         proof,
         resident_after=pagecache.residency(files).fraction,
         bytes_needed=sum(r.bytes_needed for r in ranks),
+    )
+    if trial.stage == "ceiling":  # fio read the files, not the ranks
+        return found
+    counted = [filesystem.storage_bytes(r.io) for r in ranks]
+    storage = [n for n, _ in counted]
+    return dataclasses.replace(
+        found,
         bytes_read=sum(r.io.rchar for r in ranks),
         bytes_storage=None if None in storage else sum(n for n in storage if n is not None),
         counter=counted[0][1] if counted else "",
@@ -199,8 +206,9 @@ def _judge(
     if errors:
         return FAILED, tuple(e.splitlines()[-1] for e in errors)
     if trial.stage == "ceiling":
-        reason = ceiling_result.get("invalid", "")
-        return (INVALID, (reason,)) if reason else (VALID, ())
+        if ceiling_result["invalid"]:
+            return INVALID, (ceiling_result["invalid"],)
+        return judge(trial.cache, trial.stage, proof)
     if trial.stage == "digest":
         wrong = sum(int(r.notes.get("wrong_digests", 0)) for r in ranks)
         if wrong:

@@ -228,7 +228,7 @@ class FormatBackend(Backend[Format]):
     """``contents``: ``jpeg`` (encoded) and, where it can hold pixels, ``raw``.
 
     ``fileless``: nothing on disk, so no cache state and no ceiling.
-    ``mapped``: reads go through mmap (the ceiling then uses fio's mmap engine).
+    ``mapped``: reads go through mmap (the ceiling says so: fio cannot replay that as it is).
     """
 
     contents: FrozenSet[str] = frozenset({"jpeg"})
