@@ -1,0 +1,227 @@
+"""What is particular to one format: other programs' readers, options, damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import tarfile
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+
+from iobench import convert, registry, synthesis
+from iobench import dataset as datasets
+from iobench.errors import DatasetError
+from iobench.formats import lmdb as caffe
+from iobench.model import Dataset
+from iobench.protocols import StoredSample
+from tests.capabilities import need
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return synthesis.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=20)
+
+
+@pytest.fixture
+def copy(dataset: Dataset, tmp_path: Path) -> Dataset:
+    """The same samples in a folder of the test's own, without other forms."""
+    root = tmp_path / "set"
+    root.mkdir()
+    for name in ("jpeg", "samples.tsv", "dataset.json"):
+        (root / name).symlink_to(Path(dataset.root, name))
+    return datasets.locate(root)
+
+
+def expected(dataset: Dataset) -> List[Tuple[bytes, int]]:
+    index = datasets.load_index(dataset)
+    return [
+        (Path(dataset.jpeg_root, file).read_bytes(), int(label))
+        for file, label in zip(index.files, index.labels, strict=True)
+    ]
+
+
+def through_dali(reader: str, samples: int, **options: Any) -> List[Tuple[bytes, Any]]:
+    """Return what DALI's own reader gives for an epoch: (bytes, label as it gives it)."""
+    from nvidia.dali import fn, pipeline_def
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None)
+    def pipeline() -> Any:
+        module, _, name = reader.rpartition(".")
+        return tuple(getattr(getattr(fn, module), name)(name="r", **options))
+
+    pipe = pipeline()
+    pipe.build()
+    assert pipe.reader_meta("r")["epoch_size"] == samples
+    rows = []
+    for _ in range(samples // 4):
+        data, labels = pipe.run()
+        rows += [(bytes(np.array(data[i])), np.array(labels[i])) for i in range(4)]
+    return rows
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dali_reads_our_lmdb(dataset: Dataset) -> None:
+    need("dali")
+    need("lmdb")
+    root = convert.convert(dataset, "lmdb")
+    rows = through_dali("readers.caffe", 20, path=str(root))
+    assert [(data, int(label[0])) for data, label in rows] == expected(dataset)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dali_reads_our_shards(copy: Dataset) -> None:
+    need("dali")
+    root = convert.convert(copy, "tar", options={"shard_bytes": 150_000})
+    shards = sorted(map(str, root.glob("*.tar")))
+    assert len(shards) > 2
+    rows = through_dali("readers.webdataset", 20, paths=shards, ext=["jpg", "cls"])
+    found = [(data, int(bytes(label).decode())) for data, label in rows]
+    assert found == expected(copy)
+
+
+def test_any_tar_program_reads_our_shards(copy: Dataset) -> None:
+    root = convert.convert(copy, "tar", options={"shard_bytes": 150_000})
+    members: Dict[str, bytes] = {}
+    for shard in sorted(root.glob("*.tar")):
+        assert shard.stat().st_size < 150_000 + 60_000
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                assert file is not None
+                members[member.name] = file.read()
+    found = [(members[f"{i:08d}.jpg"], int(members[f"{i:08d}.cls"])) for i in range(20)]
+    assert found == expected(copy)
+    assert len(members) == 40
+
+
+def test_lmdb_keys_are_caffe_s(dataset: Dataset) -> None:
+    need("lmdb")
+    import lmdb
+
+    root = convert.convert(dataset, "lmdb")
+    with lmdb.open(str(root), readonly=True, lock=False) as environment, environment.begin() as txn:
+        keys = [bytes(key) for key, _ in txn.cursor()]
+    index = datasets.load_index(dataset)
+    assert keys == [f"{i:08d}_{key}".encode() for i, key in enumerate(index.keys)]
+
+
+def test_a_datum_s_bytes() -> None:
+    """Against the wire format by hand (caffe.proto's Datum)."""
+    encoded = caffe.datum(StoredSample(0, "k", b"\xff" * 300, 200))
+    assert encoded == b"\x22\xac\x02" + b"\xff" * 300 + b"\x28\xc8\x01" + b"\x38\x01"
+    image = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    raw = caffe.datum(StoredSample(0, "k", image, 0))
+    blue = [2, 5, 8, 11, 14, 17]
+    planes = bytes(blue + [n - 1 for n in blue] + [n - 2 for n in blue])
+    assert raw == b"\x08\x03\x10\x02\x18\x03\x22\x12" + planes + b"\x28\x00"
+    datum = caffe.parse_datum(raw)
+    assert datum.shape == (3, 2, 3)
+    assert not datum.encoded
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x22\x05ab", b"hello", b"\x28\x01", b"\x22\xff"])
+def test_a_value_that_is_no_datum_is_told(damaged: bytes) -> None:
+    with pytest.raises(DatasetError, match="no Caffe Datum"):
+        caffe.parse_datum(damaged)
+
+
+def test_lmdb_grows_past_its_first_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("lmdb")
+    monkeypatch.setattr(caffe, "COMMIT_BYTES", 8 << 20)
+    blob = bytes(4 << 20)
+    count = 300  # 300 x 4 MiB are more than the 1 GiB that the map begins with
+    caffe.LmdbFormat().write((StoredSample(i, f"k{i}", blob, i) for i in range(count)), tmp_path)
+    reader = caffe.LmdbReader(tmp_path, count, readahead=False, lock=False)
+    assert reader.read(count - 1) == (blob, count - 1)
+    reader.close()
+    (tmp_path / "data.mdb").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lmdb", {"readahead": False}),
+        ("lmdb", {"lock": True}),
+        ("hdf5", {"cache_bytes": 0}),
+        ("hdf5", {"driver": "core"}),
+        ("hdf5", {"chunk": 3}),
+    ],
+)
+def test_options_change_how_not_what(copy: Dataset, name: str, options: Dict[str, Any]) -> None:
+    need(name)
+    root = convert.convert(copy, name, options=options)
+    reader = registry.load("formats", name).make(**options).open(copy, root)
+    assert [reader.read(i) for i in range(20)] == expected(copy)
+    reader.close()
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+@pytest.mark.parametrize("chunk", [0, 3])
+def test_raw_hdf5_in_chunks(copy: Dataset, compression: str, chunk: int) -> None:
+    need("hdf5")
+    import h5py
+
+    options = {"compression": compression, "chunk": chunk, "side": 64}
+    root = convert.convert(copy, "hdf5", content="raw", options=options)
+    with h5py.File(root / "data.h5") as file:
+        assert file["pixels"].chunks == (chunk or 1, 64, 64, 3)
+        assert file["pixels"].compression == compression
+        assert file["pixels"].shape == (20, 64, 64, 3)
+    assert [row.ok for row in convert.verify(copy, ["hdf5-raw"])] == [True]
+    reader = registry.load("formats", "hdf5").make().open(copy, root)
+    (extent,) = reader.extents(4)
+    assert 0 < extent.length <= (chunk or 1) * 64 * 64 * 3  # stored plain where lzf gains nothing
+    assert (reader.extents(3) == reader.extents(5)) == (chunk == 3)
+    reader.close()
+
+
+def test_compression_of_jpeg_bytes_is_refused(copy: Dataset) -> None:
+    need("hdf5")
+    with pytest.raises(DatasetError, match="needs raw content"):
+        convert.convert(copy, "hdf5", options={"compression": "gzip"})
+    assert not datasets.has_form(copy, "hdf5")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("hdf5", {"compression": "zip"}),
+        ("hdf5", {"driver": "stdio"}),
+        ("hdf5", {"chunk": -1}),
+        ("tar", {"shard_bytes": 0}),
+    ],
+)
+def test_impossible_options_are_told(name: str, options: Dict[str, Any]) -> None:
+    with pytest.raises(DatasetError, match=str(next(iter(options)))):
+        registry.load("formats", name).make(**options)
+
+
+def test_a_missing_file_is_named(dataset: Dataset) -> None:
+    elsewhere = dataclasses.replace(dataset, jpeg_root="/nowhere")
+    reader = registry.load("formats", "jpeg").make().open(elsewhere, Path("/nowhere"))
+    with pytest.raises(DatasetError, match=r"/nowhere/c0000/00000000\.jpg"):
+        reader.read(0)
+
+
+def test_a_shortened_shard_is_told(copy: Dataset) -> None:
+    root = convert.convert(copy, "tar")
+    (shard,) = root.glob("*.tar")
+    shard.write_bytes(shard.read_bytes()[:300_000])
+    reader = registry.load("formats", "tar").make().open(copy, root)
+    with pytest.raises(DatasetError, match="shorter than its index"):
+        reader.read(19)
+    reader.close()
+
+
+def test_few_shards_stay_open(copy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    from iobench.formats import tar
+
+    monkeypatch.setattr(tar, "OPEN_SHARDS", 2)
+    root = convert.convert(copy, "tar", options={"shard_bytes": 1})
+    assert len(list(root.glob("*.tar"))) == 20
+    reader = registry.load("formats", "tar").make().open(copy, root)
+    assert [reader.read(i) for i in range(20)] == expected(copy)
+    assert len(reader._open) == 2
+    reader.close()
