@@ -59,7 +59,8 @@ def _fetch(
     if cache == "cold" and warm and supply < demand < warm:
         share = stalls.cache_needed(warm, supply, demand, demand)
         yield f"keep {100 * share:.0f} % of the data cached: that ends the fetch stall too"
-    yield from _better(case, cache, others, "read", "reads")
+    if supply < demand:
+        yield from _better(case, cache, others, "read", "reads")
     if case["limits"][cache]["binding"] == roofline.READ and supply < demand:
         yield f"raise workers above {case['workers']}: more requests in flight"
 

@@ -147,8 +147,8 @@ def _inverse(seconds: stats.Interval) -> stats.Interval:
 
 
 def _stalls(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> dict[str, Any]:
-    cold = found.ladder(case, "train", "cold")
-    warm = found.ladder(case, "train", *WARM_STATES)
+    cold = found.ladder(case, "train", "cold") or found.windows(case, "train", "cold")
+    warm = found.ladder(case, "train", *WARM_STATES) or found.windows(case, "train", *WARM_STATES)
     fetch: dict[str, Any] = {"value": None, "reason": ""}
     prep: dict[str, Any] = {"value": None, "reason": ""}
     if cold and warm:

@@ -91,21 +91,24 @@ def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
     regimes = {PREP_BOUND: min(prep), COMPUTE_BOUND: at[COMPUTE]}
     if fetch:
         regimes[FETCH_BOUND] = min(fetch)
-    if cold and at.get(LOAD_COLD, math.inf) * TIE < min(regimes.values()):
-        return _in_turn(at, regimes)
+    together = at.get(LOAD_COLD, math.inf) if cold else math.inf
+    if fetch:  # no slower than the times' sum: what is below that is noise, not turns
+        together = max(together, 1 / (1 / min(fetch) + 1 / min(prep)))
+    if cold and LOAD_COLD in at and together * TIE < min(regimes.values()):
+        return _in_turn(at, regimes, together)
     (regime, rate), *others = sorted(regimes.items(), key=lambda item: item[1])
     roof = _roof(regime, at)
     headroom, following = (others[0][1] / rate, others[0][0]) if others else (None, "")
     return Limit(roof, regime, rate, headroom, following, _words(roof, at, headroom, following))
 
 
-def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float]) -> Limit:
+def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float], rate: float) -> Limit:
     """Name what binds where workers read and prepare in turn, so that the times add up (derived).
 
-    The regime is the one whose cure saves more time a sample: fetching 1/L_cold - 1/L_warm,
-    preparing 1/L_warm - 1/G.
+    The regime is the one whose cure saves more time a sample: fetching 1/rate - 1/L_warm,
+    preparing 1/L_warm - 1/G.  ``rate``: what both give together.
     """
-    rate, warm = at[LOAD_COLD], at.get(LOAD, regimes[PREP_BOUND])
+    warm = regimes[PREP_BOUND]
     fetch, prep = 1 / rate - 1 / warm, max(0.0, 1 / warm - 1 / at[COMPUTE])
     regime = FETCH_BOUND if fetch >= prep else PREP_BOUND
     others = {k: v for k, v in regimes.items() if k != regime}
@@ -114,10 +117,10 @@ def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float]) -> Limit:
     other = "preparing" if regime == FETCH_BOUND else "reading"
     words = (
         f"{what}, which takes turns with {other} in the same workers: each alone would do, "
-        f"together they give {rate:,.0f} samples/s"
+        f"together they give about {rate:,.0f} samples/s"
         if min(regimes.values()) >= at[COMPUTE]
         else f"{what}, which takes turns with {other} in the same workers: together they give "
-        f"{rate:,.0f} samples/s"
+        f"about {rate:,.0f} samples/s"
     )
     roof = READ if regime == FETCH_BOUND else LOAD
     return Limit(roof, regime, rate, others[following] / rate, following, words)

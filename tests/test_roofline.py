@@ -56,19 +56,25 @@ def test_a_tie_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load_cold", "load", "regime"), [(200.0, 500.0, FETCH_BOUND), (240.0, 260.0, PREP_BOUND)]
+    ("read", "load", "regime"), [(600.0, 500.0, FETCH_BOUND), (1500.0, 250.0, PREP_BOUND)]
 )
 def test_reading_and_preparing_in_turn_bind_below_every_roof(
-    load_cold: float, load: float, regime: str
+    read: float, load: float, regime: str
 ) -> None:
-    roofs = {"read": 600.0, "load": load, "compute": 328.0, "load_cold": load_cold}
+    together = 1 / (1 / read + 1 / load)
+    roofs = {"read": read, "load": load, "compute": 328.0, "load_cold": together}
     limit = bind(roofs, cold=True)
     assert limit is not None
-    assert (limit.regime, limit.rate) == (regime, load_cold)
+    assert (limit.regime, limit.rate) == (regime, together)
     assert "takes turns" in limit.words
     warm = bind(roofs, cold=False)
     assert warm is not None
     assert warm.rate == min(load, 328.0)
+
+
+def test_a_cold_load_rung_slower_than_turns_explain_is_noise() -> None:
+    roofs = {"read": 11_000.0, "load": 254.0, "compute": 525.0}
+    assert bind({**roofs, "load_cold": 160.0}, cold=True) == bind(roofs, cold=True)
 
 
 def test_a_cold_load_rung_at_its_roof_changes_nothing() -> None:

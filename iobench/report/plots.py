@@ -234,7 +234,7 @@ def _whisker(axes: Any, rate: Mapping[str, Any], y: float, value: float) -> None
 
 
 def _ratio_ticks(axes: Any, low: float, high: float) -> None:
-    if high / low > 1.6:
+    if high / low > 4:
         _log_ticks(axes, low, high)
     else:
         _ticks(axes, low, high, list(_near_one(low, high)))
@@ -260,7 +260,7 @@ def _ticks(axes: Any, low: float, high: float, ticks: Sequence[float]) -> None:
 
 def _near_one(low: float, high: float) -> Iterator[float]:
     span = max(1 - low, high - 1)
-    step = 0.01 if span < 0.05 else 0.05 if span < 0.25 else 0.1
+    step = next(s for s in (0.01, 0.05, 0.1, 0.2, 0.5) if span < 5.5 * s or s == 0.5)
     for k in range(-10, 11):
         if low <= 1 + k * step <= high:
             yield round(1 + k * step, 2)

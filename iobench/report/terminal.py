@@ -142,11 +142,10 @@ def _contrasts(contrasts: Sequence[Mapping[str, Any]]) -> Table:
         if group != last:
             table.add_row(Text(group, style="italic"))
             last = group
-        spread = words.limits(c["simultaneous"])
         few = c["pairs"] < c["pairs_planned"]
         table.add_row(
             f"  {c['arm']}",
-            words.number(c["ratio"]) + (f" ({spread})" if spread else ""),
+            words.ratio(c),
             _verdict(c),
             f"{c['pairs']} of {c['pairs_planned']}" if few else f"{c['pairs']}",
             words.resolved(c),

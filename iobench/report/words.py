@@ -130,6 +130,12 @@ def confounders(contrast: Mapping[str, Any]) -> str:
     return f"{found['status']}: {names}" if names else str(found["status"])
 
 
+def ratio(outcome: Mapping[str, Any]) -> str:
+    """Return ``0.82 (0.79 to 0.85)``, the simultaneous interval where the pairs allow one."""
+    spread = limits(outcome["simultaneous"])
+    return number(outcome["ratio"]) + (f" ({spread})" if spread else "")
+
+
 def resolved(contrast: Mapping[str, Any]) -> str:
     """Return the smallest effect that noise and pairs could have resolved."""
     effect = contrast["smallest_effect"]
