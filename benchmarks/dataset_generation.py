@@ -1,0 +1,251 @@
+"""Our generator against DLIO's on the same cores in the same run, and what the samples are like.
+
+    .venv/bin/python benchmarks/dataset_generation.py [--samples 3000] [--rounds 3] [--no-dlio]
+
+Prints, as JSON lines: encodes a sample, the size distribution against its target, decode time per
+byte against real photos (those of scikit-learn's package, cropped and encoded to the same
+resolution and size), JPEGs a second of both generators, alternating, and their ratio.
+
+DLIO gets a virtual environment of its own under build/peers/dlio. Its plain install fails (it asks
+for a DALI that is a placeholder), hence --no-deps and its needs by name; TensorFlow, which it
+imports always, makes that 2 GB. Both are asked for the same number of files and the same mean
+size; DLIO's files are grey noise and about half as long as asked (DLIO 2.0), ours are colour photos
+of the size asked, hashed and indexed. Both rates are whole runs of a fresh process, files written
+back to the device (sync) included; DLIO's log also tells its generation alone, without start-up,
+and that stricter rate is compared too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from iobench import dataset as datasets
+from iobench import recipes, sizemodel, synthesis
+from iobench.timing import clock
+
+BUILD = Path(__file__).resolve().parent.parent / "build" / "peers"
+RECIPE = "imagenet-like"
+MEAN_BYTES = 114_660  # what DLIO's resnet50 workload asks for
+DLIO = ["dlio-benchmark==2.0.0", "pydftracer==1.0.2"]
+#: torch as it is here: a newer one would bring CUDA. mpich: mpiexec, as a wheel.
+DLIO_NEEDS = [f"torch=={version('torch').partition('+')[0]}", "mpi4py", "mpich", "h5py"]
+DLIO_NEEDS += ["omegaconf", "hydra-core", "pandas", "psutil", "pillow", "pyyaml", "tensorflow-cpu"]
+
+
+def say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def dlio_python() -> Path:
+    """Return the Python of DLIO's own environment, made on first use."""
+    home = BUILD / "dlio"
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        venv.create(home, clear=True, with_pip=True)
+        pip = [str(python), "-m", "pip", "install", "-q"]
+        subprocess.run([*pip, "--no-deps", *DLIO], check=True)
+        subprocess.run([*pip, *DLIO_NEEDS], check=True)
+        (home / "complete").touch()
+    return python
+
+
+def timed(argv: list[str]) -> tuple[float, str]:
+    """Return (seconds until the process ended and its files were written back, its output)."""
+    start = clock()
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    os.sync()
+    wall_s = clock() - start
+    if done.returncode:
+        sys.exit(f"{argv[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return wall_s, done.stdout + done.stderr
+
+
+def ours(folder: Path, samples: int, workers: int) -> dict[str, float]:
+    code = (
+        "import sys; from iobench import synthesis;"
+        "synthesis.make(sys.argv[1], sys.argv[2], samples=int(sys.argv[3]), "
+        "workers=int(sys.argv[4]))"
+    )
+    argv = [sys.executable, "-c", code, RECIPE, str(folder / "set"), str(samples), str(workers)]
+    wall_s, _ = timed(argv)
+    made = datasets.locate(folder / "set")
+    return {"samples_per_s": samples / wall_s, "mean_bytes": made.bytes / samples}
+
+
+def dlio(folder: Path, samples: int, workers: int) -> dict[str, float]:
+    overrides = {
+        "workload": "resnet50_v100",
+        "workload.workflow.generate_data": True,
+        "workload.workflow.train": False,
+        "workload.framework": "pytorch",
+        "workload.dataset.format": "jpeg",
+        "workload.dataset.num_files_train": samples,
+        "workload.dataset.num_files_eval": 0,
+        "workload.dataset.num_samples_per_file": 1,
+        "workload.dataset.record_length_bytes": MEAN_BYTES,
+        "workload.dataset.record_length_bytes_stdev": 0,
+        "workload.dataset.data_folder": str(folder / "set"),
+        "workload.output.folder": str(folder / "log"),
+        "hydra.run.dir": str(folder / "log"),
+    }
+    python = dlio_python()
+    workload, *rest = (f"{key}={value}" for key, value in overrides.items())
+    argv = [str(python.parent / "dlio_benchmark"), workload, *(f"++{each}" for each in rest)]
+    if workers > 1:
+        argv = [str(python.parent / "mpiexec"), "-n", str(workers), *argv]
+    wall_s, output = timed(argv)
+    files = list((folder / "set").rglob("*.jpeg"))
+    facts = {
+        "samples_per_s": len(files) / wall_s,
+        "mean_bytes": statistics.mean(path.stat().st_size for path in files),
+    }
+    log = output + "".join(p.read_text() for p in (folder / "log").rglob("*.log"))
+    stamps = [
+        int(h) * 3600 + int(m) * 60 + float(s)
+        for line in log.splitlines()
+        if "enerat" in line
+        for h, m, s in re.findall(r"T(\d\d):(\d\d):(\d\d(?:\.\d+)?)", line)[:1]
+    ]
+    if len(stamps) > 1 and max(stamps) > min(stamps):
+        facts["without_startup_per_s"] = len(files) / (max(stamps) - min(stamps))
+    return facts
+
+
+def race(folder: Path, samples: int, rounds: int, workers: int) -> None:
+    """Alternate the two, the order reversed each round; print every rate and the ratio."""
+    rates: dict[str, list[float]] = {"ours": [], "dlio": []}
+    alone = []
+    dlio_python()  # installed before anything is timed
+    for number in range(rounds):
+        for name in ("ours", "dlio") if number % 2 else ("dlio", "ours"):
+            place = folder / name
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            facts = (ours if name == "ours" else dlio)(place, samples, workers)
+            rates[name].append(facts["samples_per_s"])
+            alone.append(facts.get("without_startup_per_s", 0.0))
+            say(round=number, generator=name, **facts)
+            shutil.rmtree(place)
+    pairs = [a / b for a, b in zip(rates["ours"], rates["dlio"], strict=True)]
+    say(ratio_ours_to_dlio=statistics.median(pairs), ratios=pairs, workers=workers)
+    if any(alone):
+        best = max(alone)
+        say(ratio_ours_to_dlio_without_its_startup=statistics.median(rates["ours"]) / best)
+
+
+def sizes(folder: Path, samples: int) -> datasets.SampleIndex:
+    """Make a set and print how its sizes stand to the target."""
+    for name in recipes.names():
+        recipe = recipes.load(name)
+        count = {"large": 32, "smoke": 64, RECIPE: samples}.get(name, 2000)
+        made = synthesis.make(name, folder / name, samples=count)
+        found = datasets.load_index(made)
+        cdf = np.vectorize(sizemodel.SizeDistribution(recipe).cdf)
+        say(
+            recipe=name,
+            samples=count,
+            encodes_per_sample=made.recipe["encodes_per_sample"],
+            padding_share=made.recipe["padding_share"],
+            mean_bytes=float(found.sizes.mean()),
+            mean_over_target=float(found.sizes.mean()) / recipe.mean_bytes,
+            ks_distance=float(stats.kstest(found.sizes, cdf).statistic),
+        )
+    return datasets.load_index(datasets.locate(folder / RECIPE))
+
+
+def photos() -> list[np.ndarray[Any, Any]]:
+    """Return scikit-learn's two photos, (427, 640, 3) each."""
+    import simplejpeg
+    import sklearn.datasets
+
+    folder = Path(sklearn.datasets.__file__).parent / "images"
+    return [simplejpeg.decode_jpeg((folder / f"{n}.jpg").read_bytes()) for n in ("china", "flower")]
+
+
+def decode_s(data: bytes) -> float:
+    """Return the fastest of 15 decodes: content and library decide it, not the neighbours."""
+    import simplejpeg
+
+    times = []
+    for _ in range(15):
+        start = clock()
+        simplejpeg.decode_jpeg(data)
+        times.append(clock() - start)
+    return min(times)
+
+
+def comparable(photo: np.ndarray[Any, Any], shape: tuple[int, int], size: int) -> bytes | None:
+    """Return the photo cropped to ``shape`` and encoded within 10 % of ``size``; None if it can't.
+
+    A crop that the photo is too small for is scaled down with its share of the bytes.
+    """
+    import simplejpeg
+
+    crop = np.ascontiguousarray(photo[: shape[0], : shape[1]])
+    wanted = size * (crop.shape[0] * crop.shape[1]) / (shape[0] * shape[1])
+    files = [simplejpeg.encode_jpeg(crop, q, colorsubsampling="420") for q in range(30, 101)]
+    best: bytes = min(files, key=lambda data: abs(len(data) - wanted))
+    return best if abs(len(best) / wanted - 1) <= 0.1 else None
+
+
+def decode_cost(folder: Path, index: datasets.SampleIndex, samples: int = 40) -> None:
+    """Print decode time per byte, synthetic / photo, over samples of every size."""
+    import simplejpeg
+
+    pictures = photos()
+
+    def ratios() -> Iterator[tuple[float, float]]:
+        by_size = np.argsort(index.sizes)
+        for i in by_size[:: max(1, len(by_size) // samples)]:
+            data = (folder / RECIPE / "jpeg" / index.files[i]).read_bytes()
+            height, width, *_ = simplejpeg.decode_jpeg_header(data)
+            same = [comparable(photo, (height, width), len(data)) for photo in pictures]
+            real = [decode_s(each) / len(each) for each in same if each]
+            if real:
+                yield decode_s(data) / len(data), statistics.mean(real)
+
+    pairs = list(ratios())
+    say(
+        decode_s_per_mb=statistics.mean(a for a, _ in pairs) * 1e6,
+        photos_s_per_mb=statistics.mean(b for _, b in pairs) * 1e6,
+        ratio_to_photos=statistics.mean(a for a, _ in pairs) / statistics.mean(b for _, b in pairs),
+        median_of_ratios=statistics.median(a / b for a, b in pairs),
+        compared=len(pairs),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--no-dlio", action="store_true")
+    parser.add_argument("--folder", type=Path, default=BUILD / "generation", help="scratch")
+    asked = parser.parse_args()
+    shutil.rmtree(asked.folder, ignore_errors=True)
+    try:
+        index = sizes(asked.folder, min(asked.samples, 1000))
+        decode_cost(asked.folder, index)
+        if not asked.no_dlio:
+            race(asked.folder / "race", asked.samples, asked.rounds, asked.workers)
+    finally:
+        shutil.rmtree(asked.folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
