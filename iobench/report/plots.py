@@ -137,7 +137,7 @@ def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
             for name, rate in roofs.items():
                 marker, _ = ROOFS[name]
                 binding = name == limit["binding"]
-                axes.plot(rate, y, marker, ms=14 if marker == "|" else 8, mew=2, zorder=3,
+                axes.plot(rate, y, marker, ms=14 if marker == "|" else 8, mew=2, zorder=4 if binding else 3,
                           color="#D55E00" if binding else "#7b8794")  # fmt: skip
             reached = limit["measured_samples_per_s"]
             if reached:
@@ -145,7 +145,8 @@ def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
         axes.set_yticks(range(len(rows)), [c["case"] for c in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         rates = [r for c in rows for r in c["limits"][cache]["roofs"].values()]
-        _log_ticks(axes, min(rates) / 1.3, max(rates) * 1.3)
+        reached = [m["value"] for c in rows if (m := c["limits"][cache]["measured_samples_per_s"])]
+        _log_ticks(axes, min(rates + reached) / 1.3, max(rates) * 1.3)
         axes.set_xlabel(f"samples/s (log), {cache}")
         used = {name for c in rows for name in c["limits"][cache]["roofs"]}
         handles = [
