@@ -137,7 +137,7 @@ def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
             for name, rate in roofs.items():
                 marker, _ = ROOFS[name]
                 binding = name == limit["binding"]
-                axes.plot(rate, y, marker, ms=14 if marker == "|" else 8, mew=2, zorder=4 if binding else 3,
+                axes.plot(rate, y, marker, ms=14 if marker == "|" else 8, mew=2, zorder=3 + binding,
                           color="#D55E00" if binding else "#7b8794")  # fmt: skip
             reached = limit["measured_samples_per_s"]
             if reached:
