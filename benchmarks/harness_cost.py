@@ -9,6 +9,7 @@ What the workers of a loader do is in the ratio of ``benchmarks/fidelity.py``.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -82,14 +83,11 @@ def request_of(case: Case, found: Dataset, stage: str) -> LoadRequest:
 
 
 class Replay:
-    """Hands out outputs of the library that were made before, in place of the library."""
+    """Hands out a pipeline's outputs that were made before, in place of the pipeline."""
 
     def __init__(self, outputs: Sequence[Any]) -> None:
         self._outputs = outputs
         self._step = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._outputs)
 
     def run(self) -> Any:
         self._step += 1
@@ -105,7 +103,7 @@ def replayed_s(case: Case, found: Dataset, stage: str) -> float:
     if case.loader == "torch":
         batch = next(loader.batches())
         loader.close()
-        loader._loader = Replay([batch] * steps)
+        loader._loader = loader._iterator = itertools.repeat(batch)
         bare: Any = lambda: exhaust([batch] * steps)  # noqa: E731
     elif case.loader == "dali":
         pipe = loader._pipe
@@ -142,7 +140,12 @@ def step_s(case: Case, found: Dataset, stage: str) -> float:
             request_of(case, found, stage), **case.loader_options
         )
         trainer = registry.load("trainers", "null").make(batch=case.batch)
-        measured = timing.measure(loader.batches(), trainer, warmup=1)
+        warmup = timing.warmup_steps(
+            queue_batches=loader.queue_batches,
+            workers=case.workers,
+            steps=found.samples // case.batch,
+        )
+        measured = timing.measure(loader.batches(), trainer, warmup=warmup)
         loader.close()
         window = timing.window(measured.steps)
         seconds.append(window.wall_s / window.steps)
@@ -168,7 +171,7 @@ def rows_of(name: str, args: Any) -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     parser = suites.arguments((__doc__ or "").splitlines()[0])
-    parser.add_argument("--samples", type=int, default=1280)
+    parser.add_argument("--samples", type=int, default=1280, help="as a shipped trial has")
     parser.add_argument("--steps", type=int, default=20_000, help="of the record alone")
     args = parser.parse_args()
     record = record_s(args.steps)

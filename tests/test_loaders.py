@@ -135,9 +135,8 @@ def test_workers_are_reaped(stored: Stored) -> None:
     need("torch")
     before = _children()
     loader = torch_loader.TorchLoader(request(stored, workers=2))
-    assert _children() == before  # nothing starts before the loop
-    batches = loader.batches()
-    next(batches)
+    assert len(_children()) == len(before) + 2  # up before the clock, held until the loop
+    next(loader.batches())
     assert len(_children()) == len(before) + 2
     loader.close()
     assert _children() == before
@@ -422,3 +421,22 @@ def test_dali_cifar32_cuts_the_padded_image(tmp_path: Path) -> None:
             assert len(hits) == 1
             corners.update(hits)
     assert len(corners) > 15
+
+
+def test_a_loader_that_never_ran_is_closed_and_reaped(stored: Stored) -> None:
+    need("torch")
+    before = _children()
+    loader = torch_loader.TorchLoader(request(stored, workers=2))
+    loader.close()
+    assert _children() == before
+
+
+def test_nothing_is_opened_before_the_loop(stored: Stored) -> None:
+    need("torch")
+    loader = torch_loader.TorchLoader(request(stored, workers=2))
+    try:
+        root = str(request(stored).root)
+        for child in psutil.Process().children():
+            assert not [f for f in child.open_files() if f.path.startswith(root)]
+    finally:
+        loader.close()
