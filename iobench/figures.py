@@ -34,17 +34,28 @@ def usable(records: Iterable[Record]) -> list[Record]:
     return [r for r in records if enters(r)]
 
 
-def windows(record: Record) -> list[timing.Window]:
-    """Return each rank's measured window; [] where the trial has no steps after its warm-up."""
+def counts_whole(record: Record) -> bool:
+    """Tell whether the whole epoch counts: where storage is asked, read-ahead comes early."""
+    return record.trial.cache not in WARM_STATES
+
+
+def windows(record: Record, *, whole: bool) -> list[timing.Window]:
+    """Return each rank's measured window; [] where the trial has no steps for it."""
+    measured = timing.epoch if whole else timing.window
     try:
-        return [timing.window(rank.steps) for rank in record.ranks]
+        return [measured(rank.steps) for rank in record.ranks]
     except ValueError:
         return []
 
 
-def trial_window(record: Record) -> TrainTrial | None:
-    """Return the trial's window: the slowest rank's times, the samples of all ranks."""
-    found = windows(record)
+def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | None:
+    """Return the trial's window: the slowest rank's times, the samples of all ranks.
+
+    ``whole``: the whole epoch or the steady window after the warm-up; by the cache state when
+    it is not given (:func:`counts_whole`).
+    """
+    whole = counts_whole(record) if whole is None else whole
+    found = windows(record, whole=whole)
     samples = sum(w.samples for w in found)
     if not found or not samples:
         return None
@@ -58,10 +69,15 @@ def trial_window(record: Record) -> TrainTrial | None:
         wall_s=slowest.wall_s,
         wait_s=slowest.wait_s,
         compute_s=slowest.compute_s,
-        edge_s=edge_shift_s(
-            rank.steps.done_s, warmup=rank.steps.warmup, workers=record.trial.case.workers
-        ),
+        edge_s=_edge_s(record, rank, slowest, whole=whole),
     )
+
+
+def _edge_s(record: Record, rank: RankResult, window: timing.Window, *, whole: bool) -> float:
+    if whole:  # the last burst may have come in while its first batch was trained on
+        return max(0.0, rank.steps.ready_s[-1] - window.wall_s)
+    workers = record.trial.case.workers
+    return edge_shift_s(rank.steps.done_s, warmup=rank.steps.warmup, workers=workers)
 
 
 def startup_s(record: Record) -> float | None:
@@ -118,14 +134,16 @@ class Evidence:
 
     def windows(self, case: Case, stage: str, *caches: str) -> list[TrainTrial]:
         """Return the windows of :meth:`of`, ladder and contrast trials alike."""
-        found = (trial_window(r) for r in self.of(case, stage, *caches))
-        return [w for w in found if w is not None]
+        return _windows(self.of(case, stage, *caches))
 
-    def ladder(self, case: Case, stage: str, *caches: str) -> list[TrainTrial]:
-        """Return the windows of the ladder's repeats alone, whose blocks pair across rungs."""
-        records = [r for r in self.of(case, stage, *caches) if not r.trial.contrast]
-        found = (trial_window(r) for r in records)
-        return [w for w in found if w is not None]
+    def train(self, case: Case, *caches: str, whole: bool | None = None) -> list[TrainTrial]:
+        """Return the ``train`` rung's windows: the ladder's repeats, whose blocks pair.
+
+        The contrasts' where the ladder has none.  ``whole``: see :func:`trial_window`.
+        """
+        records = self.of(case, "train", *caches)
+        ladder = _windows([r for r in records if not r.trial.contrast], whole=whole)
+        return ladder or _windows(records, whole=whole)
 
     def compute(self, case: Case) -> tuple[list[TrainTrial], str]:
         """Return the compute rung and the label of the case that ran it ("" when its own)."""
@@ -144,6 +162,11 @@ class Evidence:
                 if found:
                     return found
         return []
+
+
+def _windows(records: Iterable[Record], *, whole: bool | None = None) -> list[TrainTrial]:
+    found = (trial_window(r, whole=whole) for r in records)
+    return [w for w in found if w is not None]
 
 
 def evidence(plan: Plan, records: Iterable[Record]) -> Evidence:

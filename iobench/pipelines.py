@@ -147,13 +147,14 @@ def _inverse(seconds: stats.Interval) -> stats.Interval:
 
 
 def _stalls(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> dict[str, Any]:
-    cold = found.ladder(case, "train", "cold") or found.windows(case, "train", "cold")
-    warm = found.ladder(case, "train", *WARM_STATES) or found.windows(case, "train", *WARM_STATES)
+    cold = found.train(case, "cold")
+    warm = found.train(case, *WARM_STATES)
     fetch: dict[str, Any] = {"value": None, "reason": ""}
     prep: dict[str, Any] = {"value": None, "reason": ""}
     if cold and warm:
-        stall = stalls.fetch_stall(cold, warm)
-        fetch = _stall(stall) | {"waited_s": estimate(stalls.waited_fetch_s(cold, warm))}
+        epochs = found.train(case, *WARM_STATES, whole=True)
+        stall = stalls.fetch_stall(cold, epochs)
+        fetch = _stall(stall) | {"waited_s": estimate(stalls.waited_fetch_s(cold, epochs))}
     else:
         missing = "cold" if not cold else "warm"
         fetch["reason"] = why_missing(found, case, "train", missing)

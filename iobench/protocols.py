@@ -113,13 +113,17 @@ class LoadRequest:
 
 
 class Loader(Protocol):
-    """Makes the batches of one epoch."""
+    """Makes the batches of one epoch.
+
+    ``make`` brings its workers up as far as it can; it opens nothing of the dataset and fills no
+    queue: the measured loop begins on an empty one.
+    """
 
     #: Batches that can wait in the prefetch queue: the measured loop discards at least as many.
     queue_batches: int
 
     def batches(self) -> Iterator[Batch]:
-        """Start the workers on an empty queue and yield ``len(ids) // batch`` batches."""
+        """Begin on an empty queue and yield ``len(ids) // batch`` batches, once."""
         ...
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ import iobench
 from iobench import plan as planning
 from iobench import registry, timing
 from iobench.dataset import form_root
+from iobench.figures import trial_window
 from iobench.launch import Settings, run_trial
 from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
@@ -158,14 +159,10 @@ class Suite:
         """Return (stage, cache) -> case labels, fastest first, by the ladder's medians."""
         rates: dict[tuple[str, str], dict[str, list[float]]] = {}
         for record in self._records.values():
-            trial = record.trial
-            if not trial.contrast and record.ranks and record.ranks[0].steps.done_s:
-                slowest = max(
-                    timing.window(r.steps).seconds_per_sample / len(record.ranks)
-                    for r in record.ranks
-                )
+            trial, window = record.trial, trial_window(record)
+            if window is not None and not trial.contrast:
                 by_label = rates.setdefault((trial.stage, trial.cache), {})
-                by_label.setdefault(trial.case.label, []).append(slowest)
+                by_label.setdefault(trial.case.label, []).append(window.seconds_per_sample)
         return {key: sorted(d, key=lambda la: median(d[la])) for key, d in rates.items()}
 
     def _within_budget(self, contrasts: Sequence[Contrast]) -> list[Contrast]:

@@ -96,6 +96,38 @@ def window(steps: Steps) -> Window:
     )
 
 
+def epoch(steps: Steps) -> Window:
+    """Return the whole epoch from an empty queue, as seconds of the slower side.
+
+    For states in which every byte counts (cold): read-ahead may bring a whole shard in during the
+    first steps, so no step can be left out.  With n batches,
+
+    ``wall_s = max(arrival of the last batch waited for, last step's end - first arrival)``.
+
+    Where the loader is the slower side the first term holds n batches of its work and nothing
+    else (workers in step deliver bursts: what comes with a batch waited for was there as well);
+    where the trainer is, the second holds n steps.  Either way the once-an-epoch latency of the
+    other side is left out.  A batch was waited for when its wait is at least half the mean.
+
+    Raises ValueError without a step.
+    """
+    if not steps.done_s:
+        raise ValueError("no step")
+    compute_s = sum(c - b for b, c in zip(steps.ready_s, steps.done_s))
+    waits = [b - a for a, b in zip(steps.request_s, steps.ready_s)]
+    waited_for = 0.5 * sum(waits) / len(waits)
+    arrived = max(t for t, wait in zip(steps.ready_s, waits) if wait >= waited_for)
+    wall_s = max(arrived, steps.done_s[-1] - steps.ready_s[0])
+    return Window(
+        steps=len(steps.done_s),
+        samples=sum(steps.samples),
+        bytes=sum(steps.bytes),
+        wall_s=wall_s,
+        wait_s=wall_s - compute_s,
+        compute_s=compute_s,
+    )
+
+
 def warmup_steps(*, queue_batches: int, workers: int, steps: int) -> int:
     """Return how many steps to discard: the queue's depth, rounded up so that the rest is whole
     rounds of the workers (a round-robin loader delivers in bursts of ``workers`` batches).

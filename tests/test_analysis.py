@@ -224,7 +224,8 @@ def test_samples_that_differ_are_found(suite: tuple[Plan, List[Record]]) -> None
     assert checks["same_bytes"] == {"ok": False, "reason": "differ: torch:lmdb and torch:hdf5"}
 
 
-def test_several_ranks_are_one_trial() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_several_ranks_are_one_trial(whole: bool) -> None:
     trial = fixture.planned()[0][1]
     one = fixture.record(trial, random.Random(1))
     slow = dataclasses.replace(
@@ -232,8 +233,9 @@ def test_several_ranks_are_one_trial() -> None:
         rank=1,
         steps=fixture.run_queue(0.5, 0.0, warmup=one.ranks[0].steps.warmup),
     )
-    both = figures.trial_window(dataclasses.replace(one, ranks=(one.ranks[0], slow)))
-    alone = timing.window(slow.steps)
+    two = dataclasses.replace(one, ranks=(one.ranks[0], slow))
+    both = figures.trial_window(two, whole=whole)
+    alone = timing.epoch(slow.steps) if whole else timing.window(slow.steps)
     assert both is not None
     assert both.samples == 2 * alone.samples
     assert (both.wall_s, both.wait_s) == (alone.wall_s, alone.wait_s)
@@ -244,7 +246,15 @@ def test_all_warm_up_is_no_window() -> None:
     one = fixture.record(trial, random.Random(1))
     steps = dataclasses.replace(one.ranks[0].steps, warmup=fixture.STEPS)
     ranks = (dataclasses.replace(one.ranks[0], steps=steps),)
-    assert figures.trial_window(dataclasses.replace(one, ranks=ranks)) is None
+    assert figures.trial_window(dataclasses.replace(one, ranks=ranks), whole=False) is None
+
+
+def test_cold_trials_count_whole_epochs_and_warm_ones_their_steady_window() -> None:
+    for _, trial in fixture.planned():
+        record = fixture.record(trial, random.Random(1))
+        if trial.stage == "load":
+            whole = figures.trial_window(record, whole=trial.cache == "cold")
+            assert figures.trial_window(record) == whole
 
 
 def test_advice_is_grounded(document: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from iobench.model import Batch
-from iobench.timing import measure, warmup_steps, window
+from iobench.timing import epoch, measure, warmup_steps, window
 
 
 class World:
@@ -115,3 +115,34 @@ def test_the_window_is_steady_state_in_both_regimes(
     found = measure(batches(world, waits), Trainer(world, step), warmup=warmup, clock=world.clock)
     w = window(found.steps)
     assert w.wall_s / w.steps == max(production / workers, step)
+
+
+@pytest.mark.parametrize(
+    ("production", "step", "workers"),
+    [(8.0, 1.0, 2), (8.0, 4.0, 2), (6.0, 4.0, 2), (2.0, 4.0, 2), (9.0, 0.0, 3), (8.0, 0.0, 1)],
+)
+def test_the_epoch_is_the_slower_side_from_an_empty_queue(
+    production: float, step: float, workers: int
+) -> None:
+    """T = max(production / W, step), exactly."""
+    n = 36
+    world = World()
+    waits = pipeline(production, step, workers, 2 * workers, n)
+    found = measure(batches(world, waits), Trainer(world, step), warmup=4, clock=world.clock)
+    e = epoch(found.steps)
+    expected = max(production / workers, step)
+    assert e.wall_s == n * expected
+    assert e.samples == 4 * n
+    assert e.wall_s == e.wait_s + e.compute_s
+
+
+def test_the_epoch_counts_what_comes_in_early() -> None:
+    """A shard read ahead during the first batch counts in the epoch and is unseen by the window.
+
+    It counts as on a larger set, where reading ahead and training overlap: the slower side.
+    """
+    world = World()
+    waits = [10.0] + [0.0] * 19
+    found = measure(batches(world, waits), Trainer(world, 0.1), warmup=4, clock=world.clock)
+    assert window(found.steps).wait_s == 0.0
+    assert epoch(found.steps).wall_s == 10.0

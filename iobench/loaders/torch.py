@@ -23,6 +23,8 @@ from iobench.protocols import LoaderBackend, LoadRequest, Reader
 from iobench.timing import clock
 
 _PAGE = 4096
+#: Seconds in which the worker processes must be up.
+_START_S = 120.0
 _SHARED_MEMORY = "/dev/shm"
 
 
@@ -104,8 +106,44 @@ class _Samples:
         self._reader.close()
 
 
+class _Gate:
+    """Holds started workers back until the measured loop begins: start-up stays apart.
+
+    Given to DataLoader as ``worker_init_fn``.  Nothing of the dataset is opened before the gate.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._up = context.Semaphore(0)
+        self._go = context.Event()
+
+    def __call__(self, worker: int) -> None:
+        codec.single_thread()
+        self._up.release()
+        self._go.wait()
+
+    def wait_up(self, workers: int) -> None:
+        """Return when ``workers`` processes stand at the gate.
+
+        Raises BackendUnavailable when they do not come up.
+        """
+        if not all(self._up.acquire(timeout=_START_S) for _ in range(workers)):
+            self.open()
+            raise BackendUnavailable(
+                f"the torch loader's {workers} workers were not up after {_START_S:.0f} s: use "
+                "fewer workers, or look for what blocks new processes here"
+            )
+
+    def open(self) -> None:
+        """Let the workers begin."""
+        self._go.set()
+
+
 class TorchLoader:
-    """One epoch of one rank through ``torch.utils.data.DataLoader``."""
+    """One epoch of one rank through ``torch.utils.data.DataLoader``.
+
+    The worker processes are up, and held, when this is made; the clock of the measured loop sees
+    them begin on an empty queue.
+    """
 
     def __init__(
         self,
@@ -122,6 +160,7 @@ class TorchLoader:
             raise SpecError(
                 f"start_method {start_method!r} is not possible; allowed: fork, forkserver, spawn"
             )
+        import torch.multiprocessing
         import torch.utils.data
 
         self._samples = _Samples(request, shared=request.workers > 0)
@@ -132,25 +171,30 @@ class TorchLoader:
             _check_shared_memory(request, self.queue_batches)
         ids = np.asarray(request.ids, np.int64)
         batches = [ids[k * request.batch : (k + 1) * request.batch] for k in range(self._count)]
+        context = torch.multiprocessing.get_context(start_method) if request.workers else None
+        self._gate = _Gate(context) if request.workers else None
         with _any_number_of_workers():
-            self._loader: Any = torch.utils.data.DataLoader(
+            loader: Any = torch.utils.data.DataLoader(
                 self._samples,  # type: ignore[arg-type]
                 batch_sampler=batches,  # type: ignore[arg-type]
                 collate_fn=_whole,
                 num_workers=request.workers,
                 prefetch_factor=request.prefetch if request.workers else None,
                 pin_memory=request.device == "cuda" if pin_memory is None else pin_memory,
-                multiprocessing_context=start_method if request.workers else None,
+                multiprocessing_context=context,
+                worker_init_fn=self._gate,
             )
-        self._iterator: Any = None
+            self._iterator: Any = iter(loader)
+        if self._gate is not None:
+            self._gate.wait_up(request.workers)
 
     def batches(self) -> Iterator[Batch]:
-        """Start the workers and yield the epoch's batches.
+        """Let the workers begin and yield the epoch's batches, once.
 
         Raises DatasetError, naming the sample, when one cannot be read, decoded or transformed.
         """
-        with _any_number_of_workers():
-            self._iterator = iter(self._loader)
+        if self._gate is not None:
+            self._gate.open()
         # counted, so that the workers' shutdown is not waited for inside the measured loop
         for _ in range(self._count):
             batch = next(self._iterator)
@@ -161,6 +205,8 @@ class TorchLoader:
 
     def close(self) -> None:
         """Stop and reap the workers; harmless twice."""
+        if self._gate is not None:
+            self._gate.open()
         iterator, self._iterator = self._iterator, None
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:
