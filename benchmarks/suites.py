@@ -18,9 +18,8 @@ from iobench.model import Dataset, Record, Trial
 
 def dataset(root: Path, recipe: str, samples: int, forms: Sequence[str], seed: int = 1) -> Dataset:
     """Make (once) a dataset under ``root`` with the stored forms wanted."""
-    from iobench.convert import convert
-
     from iobench import dataset as datasets
+    from iobench.convert import convert
 
     made = datasets.make(recipe, root / f"{recipe}-{samples}", samples=samples, seed=seed)
     for form in forms:

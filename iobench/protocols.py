@@ -254,7 +254,7 @@ class LoaderBackend(Backend[Any]):
     native: FrozenSet[str] = frozenset()
     #: Stored form -> the orders it can follow there; a form that is not named follows any.
     orders: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
-    #: Serial probe: (request, samples) -> {"read_s": [...], "decode_s": [...], "transform_s": [...]}
+    #: Serial probe: (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
 

@@ -250,7 +250,7 @@ def test_all_warm_up_is_no_window() -> None:
 
 
 def test_cold_trials_count_whole_epochs_and_warm_ones_their_steady_window() -> None:
-    for _, trial in fixture.planned():
+    for trial in fixture.planned()[0]:
         record = fixture.record(trial, random.Random(1))
         if trial.stage == "load":
             whole = figures.trial_window(record, whole=trial.cache == "cold")
