@@ -165,6 +165,10 @@ def form_facts(dataset: Dataset, stored_form: str) -> Dict[str, Any]:
             f"the dataset at {dataset.root} has no {stored_form}: "
             f"run `iobench data convert {dataset.root} {stored_form}`"
         ) from None
+    except ValueError as error:
+        raise DatasetError(
+            f"{path} is damaged ({error}): delete {path.parent} and convert again"
+        ) from None
     return facts
 
 
