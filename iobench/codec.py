@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
 from iobench.errors import DatasetError, SpecError
+from iobench.timing import delay
 
 #: ImageNet's and CIFAR's usual channel means and deviations, RGB, on 0..255.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -78,7 +78,7 @@ def decode(data: Any, *, delay_s: float = 0.0) -> np.ndarray:
     first: a known truth, to test the instrument.  Raises DatasetError when it is no JPEG.
     """
     if delay_s:
-        time.sleep(delay_s)
+        delay(delay_s)
     if isinstance(data, np.ndarray) and data.ndim == 3:
         return data
     import simplejpeg

@@ -74,8 +74,8 @@ def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | N
 
 
 def _edge_s(record: Record, rank: RankResult, window: timing.Window, *, whole: bool) -> float:
-    if whole:  # the last burst may have come in while its first batch was trained on
-        return max(0.0, rank.steps.ready_s[-1] - window.wall_s)
+    if whole:  # when the last burst came in while its first batch was trained on: half of it
+        return max(0.0, rank.steps.ready_s[-1] - window.wall_s) / 2
     workers = record.trial.case.workers
     return edge_shift_s(rank.steps.done_s, warmup=rank.steps.warmup, workers=workers)
 

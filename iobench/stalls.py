@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from iobench.stats import Interval, t_interval, unpaired_difference
 
 #: What a loop and a loader cost to hand a waiting batch over, at most, seconds a step: next() of a
-#: DataLoader with worker processes takes 0.05 to 0.5 ms with a full queue.  It is paid with and
-#: without stalls, so a prep stall below it is not told from none.
-HANDOVER_S = 0.5e-3
+#: DataLoader with worker processes takes 0.2 to 1.8 ms with a full queue and an idle consumer
+#: (measured; the batch's file descriptor comes over a socket from a busy process).  It is a part
+#: of every wait, so a stall below it is not told from none.
+HANDOVER_S = 2e-3
 
 
 # -- iteration time, METHOD section 1 ----------------------------------------------------------
@@ -253,13 +254,20 @@ def edge_bound_s(trials: Sequence[TrainTrial]) -> float:
     return math.fsum(t.edge_s / t.samples for t in trials) / len(trials)
 
 
-def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall:
-    """Return T(cold) - T(warm), seconds a sample ([Mohan]; METHOD 2.3).
+def handover_bound_s(trials: Sequence[TrainTrial]) -> float:
+    """Return the share of the waits that may be hand-over, seconds a sample: at most the waits."""
+    waits = (max(0.0, min(HANDOVER_S * t.steps, t.wait_s)) / t.samples for t in trials)
+    return math.fsum(waits) / len(trials)
 
+
+def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall:
+    """Return T(cold) - T(warm), seconds a sample ([Mohan]; METHOD 2.3), of whole epochs.
+
+    What both epochs lag alike at their end cancels in the difference.
     Raises ValueError when a side is empty.
     """
-    bound = edge_bound_s(cold) + edge_bound_s(warm)
-    return _difference(cold, warm, bound)
+    edges = abs(edge_bound_s(cold) - edge_bound_s(warm))
+    return _difference(cold, warm, edges + handover_bound_s(warm))
 
 
 def prep_stall(
@@ -271,8 +279,7 @@ def prep_stall(
     the ``compute`` stage's, because the loader uses the same cores.
     Raises ValueError when a side is empty.
     """
-    per_step = math.fsum(t.samples / t.steps for t in warm) / len(warm)
-    stall = _difference(warm, compute, edge_bound_s(warm) + HANDOVER_S / per_step)
+    stall = _difference(warm, compute, edge_bound_s(warm) + handover_bound_s(warm))
     wait = t_interval([t.wait_s / t.samples for t in warm])
     alone = math.fsum(t.seconds_per_sample for t in compute) / len(compute)
     contention = t_interval([t.compute_s / t.samples - alone for t in warm])

@@ -80,7 +80,7 @@ def test_decode_names_what_is_no_jpeg(data: bytes) -> None:
 
 def test_decode_delay_sleeps_first(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(codec.time, "sleep", slept.append)
+    monkeypatch.setattr(codec, "delay", slept.append)
     data = photos.jpeg(1, 32, 32)
     codec.decode(data)
     assert slept == []

@@ -128,7 +128,7 @@ def test_stalls_of_a_fake_clock_are_exact() -> None:
     fetch = stalls.fetch_stall(COLD, WARM)
     assert fetch.interval.value == 0.4375 / 64
     assert fetch.paired
-    assert fetch.bound_s == (0.5 + 0.0625) / (16 * 64)
+    assert fetch.bound_s == (0.5 - 0.0625) / (16 * 64) + HANDOVER_S / 64
     assert fetch.interval.low == fetch.interval.value - fetch.bound_s
     prep, wait, contention = stalls.prep_stall(WARM, COMPUTE)
     assert prep.interval.value == 0.125 / 64

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from iobench.model import Batch
-from iobench.timing import epoch, measure, warmup_steps, window
+from iobench.timing import clock, delay, epoch, measure, warmup_steps, window
 
 
 class World:
@@ -146,3 +146,10 @@ def test_the_epoch_counts_what_comes_in_early() -> None:
     found = measure(batches(world, waits), Trainer(world, 0.1), warmup=4, clock=world.clock)
     assert window(found.steps).wait_s == 0.0
     assert epoch(found.steps).wall_s == 10.0
+
+
+def test_a_delay_is_never_short() -> None:
+    for seconds in (0.0, 1e-4, 3e-3):
+        start = clock()
+        delay(seconds)
+        assert clock() - start >= seconds
