@@ -33,7 +33,8 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     """Return one row an attempt, in the plan's order; planned trials that have not run are absent.
 
     ``samples``, ``wall_s``, ``wait_s``, ``contention_s`` and ``samples_per_s`` are of the measured
-    window (no warm-up), so samples / wall_s is samples_per_s; for ceiling rows they are fio's.
+    window (warm: without the warm-up; cold: the whole epoch), so samples / wall_s is
+    samples_per_s; for ceiling rows they are fio's.
     Bytes are of the whole loop.  What was not measured is empty.
     """
     import pandas
