@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -60,7 +61,12 @@ def run(
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """Return a parser with what every benchmark takes: --data and --json."""
+    """Return a parser with what every benchmark takes: --data and --json.
+
+    From here on SIGTERM ends the benchmark as Ctrl-C does, so that mounts are taken down.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument(
         "--data", type=Path, default=Path("data/benchmarks"), help="datasets go here"
