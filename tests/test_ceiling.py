@@ -8,12 +8,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 import pytest
 
-from iobench import ceiling, fio, pagecache, roofs
-from iobench.errors import BackendUnavailable, CacheStateError, TrialFailed
+from iobench import ceiling, fio, pagecache
+from iobench.errors import BackendUnavailable, TrialFailed
 from iobench.model import Extent
 from tests.capabilities import need
 
@@ -231,22 +231,3 @@ def test_no_old_and_foreign_fio(
         fio.version()
     assert "apt-get install fio" in str(caught.value)
     assert word in fio.available()
-
-
-def test_roofs_of_a_real_mount(disk: Path) -> None:
-    need("fio")
-    found = roofs.probe(disk, depth=4, seconds=0.2, scratch_bytes=32 << 20)
-    values: Dict[str, float] = {
-        "bytes_per_s": found.bytes_per_s,
-        "iops_1": found.iops_1,
-        "iops_n": found.iops_n,
-    }
-    assert all(value > 0 for value in values.values()), values
-    assert found.scratch_bytes == 32 << 20
-    assert found.ridge_bytes == pytest.approx(found.bytes_per_s / found.iops_n)
-    assert list(disk.iterdir()) == []
-
-
-def test_roofs_need_room(disk: Path) -> None:
-    with pytest.raises(CacheStateError, match="free space"):
-        roofs.probe(disk, depth=1 << 30)
