@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import io
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,37 +17,51 @@ from rich.console import Console
 from rich.table import Table
 
 import iobench
+from iobench import catalogue, prepare, publish, scheduler, spec, store
 from iobench import convert as conversion
 from iobench import dataset as datasets
 from iobench import doctor as medical
-from iobench import prepare, publish, registry, scheduler, spec, store
-from iobench.errors import IobenchError, SpecError
+from iobench import plan as planning
+from iobench.errors import IobenchError, SpecError, environment
 from iobench.launch import Settings
 from iobench.report import terminal
 from iobench.report.progress import Reporter, duration
 
 INTERRUPTED = 130
 _JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
-_out = Console(highlight=False)
-_err = Console(stderr=True, highlight=False)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would exit with 1, which says that a trial failed
+
+
+_out = _Console(highlight=False)
+_err = _Console(stderr=True, highlight=False)
 
 
 def main() -> None:
     """Run the command line; the exit status is documented in ``iobench --help``."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale without a character gets a "?"
+            stream.reconfigure(errors="replace")
     try:
         status = cli(standalone_mode=False)
     except IobenchError as error:
         status = _complain(str(error))
+    except BrokenPipeError:  # `iobench list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except OSError as error:
+        status = _complain(environment(error))
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "iobench"
         status = _complain(f"{error.format_message()} (see `{where} --help`)")
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted")
+        _complain("interrupted; the same command goes on where it stopped")
         status = INTERRUPTED
-    except BrokenPipeError:
-        status = 0
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -158,7 +175,7 @@ def data_convert(root: Path, forms: tuple[str, ...], option: tuple[str, ...]) ->
                 name,
                 content=content or "jpeg",
                 options=options,
-                progress=lambda i, n, form=form: reporter.step(f"converting to {form}", i, n),
+                progress=functools.partial(reporter.step, f"converting to {form}"),
             )
             reporter.say(f"{form}: {path}")
     return 0
@@ -251,6 +268,7 @@ def run(
             wanted = spec.parse(suite_store.plan().spec, where=str(suite_store.folder))
         else:
             wanted = spec.load(spec_name)
+            planning.contrasts(wanted, spec.expand(wanted), {})  # judged before anything is made
             seconds = spec.seconds(budget or wanted.budget)
             found = prepare.dataset_for(
                 wanted,
@@ -260,13 +278,11 @@ def run(
                 say=reporter.say,
                 progress=reporter.step,
             )
-            cases = spec.expand(wanted)
-            prepare.forms(cases, found, reporter.step)
+            wanted, notes = prepare.ready(wanted, found, results, reporter.say, reporter.step)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            notes = prepare.notes(cases, found, results)
             plan = scheduler.make_plan(wanted, found, seconds, now, notes)
             reporter.say(
-                f"suite {wanted.name}: {len(cases)} cases, estimated time "
+                f"suite {wanted.name}: {len(plan.cases)} cases, estimated time "
                 f"{duration(scheduler.estimate_s(wanted, plan))} (budget {duration(seconds)})"
             )
             if dry_run:
@@ -300,7 +316,16 @@ def _run(suite_store: store.Store, wanted: spec.Spec, reporter: Reporter, as_jso
     if interrupted:
         _complain(f"interrupted; go on with `iobench run --resume --results {suite_store.folder}`")
         return INTERRUPTED
-    return 0 if publish.complete(suite_store) else 1
+    if publish.complete(suite_store):
+        return 0
+    unusable = suite_store.unusable()
+    if unusable:
+        _complain(
+            f"{len(unusable)} trials gave no usable result, the first {unusable[0].trial.id}: "
+            f"{unusable[0].status}, {'; '.join(unusable[0].reasons)}; all records are kept: mend "
+            f"that, then `iobench run --resume --results {suite_store.folder}`"
+        )
+    return 1
 
 
 @cli.command()
@@ -333,7 +358,7 @@ def report(results: Path) -> int:
 @_JSON
 def list_(as_json: bool) -> int:
     """Every member of every axis, the pipelines, the stages and the shipped specs."""
-    tables = _tables()
+    tables = catalogue.tables()
     if as_json:
         _print_json(tables)
         return 0
@@ -343,33 +368,6 @@ def list_(as_json: bool) -> int:
             table.add_row(name, summary)
         _out.print(table)
     return 0
-
-
-def _tables() -> dict[str, dict[str, str]]:
-    tables = {axis: registry.table(axis) for axis in registry.AXES}
-    tables["pipelines"] = {}
-    for loader in registry.names("loaders"):
-        backend = registry.load("loaders", loader)
-        why = registry.unavailable("loaders", loader)
-        for form in registry.names("formats"):
-            contents = registry.load("formats", form).contents
-            for stored in [form] + [f"{form}-{c}" for c in sorted(contents - {"jpeg"})]:
-                if backend.formats is None or stored in backend.formats:
-                    path = "native" if stored in backend.native else "reader"
-                    text = f"path: {path}" + (f" (unavailable here: {why})" if why else "")
-                    tables["pipelines"][f"{loader}:{stored}"] = text
-    for alias, full in registry.ALIASES.items():
-        tables["pipelines"][alias] = f"alias of {full}"
-    tables["stages"] = {
-        "ceiling": "fio with this format's access pattern: what the mount can give",
-        "read": "the loader's reads alone: F, the fetch rate",
-        "decode": "read and JPEG decode",
-        "load": "the whole input pipeline, nobody trains: P",
-        "compute": "the trainer on one resident batch: G, the ingestion rate",
-        "train": "the real run: what the user sees",
-    }
-    tables["specs"] = spec.shipped()
-    return tables
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +13,9 @@ import numpy as np
 
 from iobench import codec, registry
 from iobench import dataset as datasets
-from iobench.errors import DatasetError, IobenchError, SpecError
+from iobench.errors import DatasetError, IobenchError
 from iobench.model import SCHEMA, Dataset
+from iobench.options import check_options
 from iobench.protocols import Format, FormatBackend, StoredSample
 
 Progress = Callable[[int, int], None]
@@ -97,13 +97,7 @@ def _backend(format_name: str, content: str) -> tuple[FormatBackend, str]:
 
 
 def _format(backend: FormatBackend, name: str, options: Mapping[str, Any]) -> Format:
-    known = list(inspect.signature(backend.make).parameters)
-    for key, value in options.items():
-        if key not in known:
-            allowed = ", ".join(known) or "none"
-            raise SpecError(
-                f"format {name!r} has no option {key!r} (= {value!r}); it has: {allowed}"
-            )
+    check_options(f"format {name!r}", backend.make, options)
     return backend.make(**options)
 
 
@@ -188,7 +182,10 @@ def _first_difference(
 ) -> str:
     """Return "" or what is wrong with the first sample that differs."""
     root = datasets.form_root(dataset, form)
-    reader = registry.require("formats", facts["format"]).make().open(dataset, root)
+    try:
+        reader = registry.require("formats", facts["format"]).make().open(dataset, root)
+    except (DatasetError, OSError) as error:
+        return f"cannot be opened: {error}"
     side = facts["options"].get("side", 0) if facts["content"] == "raw" else 0
     try:
         if len(reader) != dataset.samples:

@@ -15,6 +15,8 @@ Anything else that escapes is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import errno
+
 
 class IobenchError(Exception):
     """A problem the user can act on; ``str(error)`` is one line with the remedy in it."""
@@ -42,3 +44,17 @@ class ResultsError(IobenchError):
 
 class TrialFailed(IobenchError):
     """One trial ended without a result."""
+
+
+def environment(error: OSError) -> str:
+    """Return what a full disk, a missing right or a wrong path means for the user.
+
+    Raises ``error`` again when it is none of them: that is a bug.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cure = "free some space, or choose other folders by --out, --results and TMPDIR"
+    elif error.filename is not None:
+        cure = "choose a folder that is there and that you may write, by --out or --results"
+    else:
+        raise error
+    return f"{error.filename or 'writing'}: {error.strerror}; {cure}"

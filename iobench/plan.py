@@ -75,19 +75,28 @@ def contrasts(
 ) -> list[Contrast]:
     """Return every contrast of the spec.
 
-    ``fastest``: (stage, cache) -> case labels, fastest first, as the ladder found them.
+    ``fastest``: (stage, cache) -> case labels, fastest first, as the ladder found them.  Raises
+    SpecError for one that compares nothing, or whose base is no case.
     """
     out: list[Contrast] = []
     matrix = [c for c in cases if c.label not in extra_cases(spec, cases)] or list(cases)
-    for wanted in spec.contrasts:
-        for group in _groups(matrix, wanted.over):
+    for i, wanted in enumerate(spec.contrasts):
+        groups = _groups(matrix, wanted.over)
+        if not groups:
+            raise SpecError(
+                f"contrasts[{i}]: no two cases differ in {wanted.over!r} alone, so there is "
+                f"nothing to compare; give matrix.{wanted.over} two values"
+            )
+        for group in groups:
             fileless = all(registry.load("formats", c.format).fileless for c in group)
             caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
             for cache in caches:
-                base = _base(wanted, group, fastest.get((wanted.stage, cache), ()))
+                base = _base(
+                    f"contrasts[{i}]", wanted, group, fastest.get((wanted.stage, cache), ())
+                )
                 out += [
                     Contrast(
-                        id=f"c{len(out) + i + 1:02d}",
+                        id=f"c{len(out) + j + 1:02d}",
                         arm=case.label,
                         base=base.label,
                         stage=wanted.stage,
@@ -96,7 +105,7 @@ def contrasts(
                         pairs=wanted.pairs,
                         primary=wanted.primary,
                     )
-                    for i, case in enumerate(c for c in group if c.label != base.label)
+                    for j, case in enumerate(c for c in group if c.label != base.label)
                 ]
     return out
 
@@ -234,7 +243,7 @@ def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
     return [g for g in groups.values() if len(g) > 1]
 
 
-def _base(wanted: ContrastSpec, group: Sequence[Case], fastest: Sequence[str]) -> Case:
+def _base(where: str, wanted: ContrastSpec, group: Sequence[Case], fastest: Sequence[str]) -> Case:
     by_label = {c.label: c for c in group}
     if wanted.base == "fastest":
         ranked = [by_label[label] for label in fastest if label in by_label]
@@ -247,4 +256,4 @@ def _base(wanted: ContrastSpec, group: Sequence[Case], fastest: Sequence[str]) -
         if found:
             return case
     allowed = ", ".join(["fastest", *by_label])
-    raise SpecError(f"contrasts: base {wanted.base!r} is no case of this spec; allowed: {allowed}")
+    raise SpecError(f"{where}: base {wanted.base!r} is no case of this spec; allowed: {allowed}")

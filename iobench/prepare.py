@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 from iobench import dataset as datasets
 from iobench import registry
 from iobench.convert import convert
-from iobench.errors import DatasetError
+from iobench.errors import CacheStateError, DatasetError, SpecError
 from iobench.model import Case, Dataset
-from iobench.mounts import describe_mount, same_mount
-from iobench.spec import Spec
-from iobench.userdata import adopt
+from iobench.mounts import describe_mount, filesystem_for, same_mount
+from iobench.spec import Spec, expand
+from iobench.userdata import adopt, apart
 
 #: (what is being done, done, total)
 Progress = Callable[[str, int, int], None]
@@ -69,6 +70,7 @@ def _users(
 ) -> Dataset:
     wanted = spec.dataset
     root = out / "data" / f"{data.resolve().name}-{wanted.samples}-s{wanted.seed}"
+    apart(data.resolve(), root.resolve())  # before anything is made
     root.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(root.parent).free
     forms = 3  # what else the cases may need beside the copy, at worst
@@ -91,8 +93,26 @@ def _users(
         max_bytes=room,
         seed=wanted.seed,
         in_place=in_place,
+        check="decode",  # one file that no loader can decode would fail every trial
         progress=lambda done, total: progress("copying samples", done, total),
     )
+
+
+def ready(
+    spec: Spec, dataset: Dataset, results: Path, say: Say, progress: Progress
+) -> tuple[Spec, list[str]]:
+    """Check that the dataset serves the spec, convert it, and return what can be run, and notes.
+
+    Raises SpecError, DatasetError or CacheStateError for what cannot be run on it.
+    """
+    cases = expand(spec)
+    check_batches(cases, dataset)
+    spec, refused = without_cold(spec, dataset)
+    for note in refused:
+        say(f"note: {note}")
+    forms(cases, dataset, progress)
+    check_forms(cases, dataset)
+    return spec, [*refused, *notes(cases, dataset, results)]
 
 
 def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
@@ -107,7 +127,7 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     for form in sorted({c.stored_form for c in cases if c.stored_form != "jpeg"}):
         files = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
         largest = max((f.stat().st_size for f in files), default=0)
-        if ahead and largest < 64 * ahead:
+        if ahead and 0 < largest < 64 * ahead:
             out.append(
                 f"{form}: its largest file ({largest >> 20} MiB) is under 64 times the device's "
                 f"read-ahead ({ahead >> 20} MiB), so cold random reads are partly sequential"
@@ -115,19 +135,88 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     return out
 
 
-def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
-    """Convert the dataset to every stored form that the cases read and it does not have yet."""
-    done: set[str] = set()
+def check_batches(cases: Sequence[Case], dataset: Dataset) -> None:
+    """Raise SpecError for a case that cannot fill one batch: a trial would only find out later."""
     for case in cases:
-        form = case.stored_form
-        fileless = registry.load("formats", case.format).fileless
-        if fileless or form in done or datasets.has_form(dataset, form):
+        samples = min(case.samples or dataset.samples, dataset.samples) // case.world_size
+        if samples < case.batch:
+            raise SpecError(
+                f"case {case.label}: {samples} samples a rank are no whole batch of {case.batch}; "
+                f"use a smaller batch or more samples (the dataset has {dataset.samples})"
+            )
+
+
+def check_forms(cases: Sequence[Case], dataset: Dataset) -> None:
+    """Raise DatasetError when a form's files are not the bytes that were written.
+
+    Reading a file that was cut short through a memory map would kill the worker.
+    """
+    for form in sorted({c.stored_form for c in cases if c.stored_form != "jpeg"}):
+        if not datasets.has_form(dataset, form):
             continue
-        done.add(form)
+        facts = datasets.form_facts(dataset, form)
+        files = registry.load("formats", facts["format"]).make().files
+        root = datasets.form_root(dataset, form)
+        found = sum(f.stat().st_size for f in files(dataset, root) if f.is_file())
+        if found != facts["bytes"]:
+            raise DatasetError(
+                f"{root} has {found:,} bytes, {facts['bytes']:,} were written: it is damaged; "
+                "delete that folder, iobench converts again"
+            )
+
+
+def without_cold(spec: Spec, dataset: Dataset) -> tuple[Spec, list[str]]:
+    """Return the spec less what its mount cannot give (cold and partly cached files), and why.
+
+    Raises CacheStateError when nothing is left to run.
+    """
+    reason = filesystem_for(Path(dataset.root))[1].cold()
+    if not reason:
+        return spec, []
+    if "warm" not in spec.ladder.caches:
+        raise CacheStateError(f"the spec asks for no warm rung, and {reason}")
+
+    def hot(stages: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return stages and tuple(s for s in stages if s != "ceiling")
+
+    left = spec.model_copy(
+        update={
+            "ladder": spec.ladder.model_copy(
+                update={"caches": ("warm",), "stages": hot(spec.ladder.stages)}
+            ),
+            "cases": tuple(c.model_copy(update={"stages": hot(c.stages)}) for c in spec.cases),
+            "contrasts": tuple(
+                c.model_copy(update={"caches": ("warm",)})
+                for c in spec.contrasts
+                if "warm" in c.caches
+            ),
+        }
+    )
+    if left.model_dump() == spec.model_dump():
+        return spec, []
+    return left, [f"no cold, cached-fraction and ceiling rungs: {reason}"]
+
+
+def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
+    """Convert the dataset to every stored form that the cases read and it does not have yet.
+
+    Raises DatasetError when a form is there, or is made for another case, with another layout than
+    a case's options ask for.
+    """
+    done = set()
+    for case in cases:
+        form, options = case.stored_form, dict(case.format_options)
+        wanted = form, repr(sorted(options.items()))
+        fileless = registry.load("formats", case.format).fileless
+        if fileless or form == "jpeg" or wanted in done:
+            continue
+        done.add(wanted)
+        if not options and datasets.has_form(dataset, form):
+            continue  # whatever its layout
         convert(
             dataset,
             case.format,
             content=case.content,
-            options=dict(case.format_options),
-            progress=lambda i, n, form=form: progress(f"converting to {form}", i, n),
+            options=options,
+            progress=functools.partial(progress, f"converting to {form}"),
         )

@@ -30,6 +30,10 @@ def _package(axis: str) -> ModuleType:
     package = importlib.import_module(f"iobench.{axis}")
     plugins = os.environ.get("IOBENCH_PLUGINS")
     if plugins:
+        if not Path(plugins).is_dir():
+            raise SpecError(
+                f"IOBENCH_PLUGINS={plugins} is no folder; name one that holds {', '.join(AXES)}"
+            )
         folder = str(Path(plugins, axis))
         if folder not in package.__path__:
             package.__path__.append(folder)
@@ -44,13 +48,20 @@ def names(axis: str) -> List[str]:
 def load(axis: str, name: str) -> Any:
     """Return the ``BACKEND`` value of ``name``.
 
-    Raises SpecError for an unknown name, with the valid ones.  Loading imports no framework:
-    backends import theirs inside functions.
+    Raises SpecError for an unknown name, with the valid ones, and BackendUnavailable for a file
+    that cannot be imported or holds no BACKEND.  Loading imports no framework: backends import
+    theirs inside functions.
     """
     known = names(axis)
     if name not in known:
         raise SpecError(f"unknown {axis[:-1]} {name!r}; there are: {', '.join(known)}")
-    return importlib.import_module(f"iobench.{axis}.{name}").BACKEND
+    try:
+        return importlib.import_module(f"iobench.{axis}.{name}").BACKEND
+    except (SyntaxError, ImportError, AttributeError, NameError, TypeError) as error:
+        raise BackendUnavailable(
+            f"{axis}/{name}.py cannot be loaded: {type(error).__name__}: {error}; mend that file, "
+            "or take it out of IOBENCH_PLUGINS"
+        ) from error
 
 
 def unavailable(axis: str, name: str) -> str:

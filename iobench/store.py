@@ -26,6 +26,12 @@ import pydantic
 from iobench.errors import ResultsError
 from iobench.model import EXPLORATORY, SCHEMA, VALID, Plan, Record, to_json
 
+#: What to do about a damaged file; nothing is removed or guessed for the user.
+_MEND = (
+    "move a damaged runs/ file away and `iobench run --resume` runs that trial again; without its "
+    "plan.json a suite has to be run anew"
+)
+
 T = TypeVar("T")
 _PLAN: pydantic.TypeAdapter[Plan] = pydantic.TypeAdapter(Plan)
 _RECORD: pydantic.TypeAdapter[Record] = pydantic.TypeAdapter(Record)
@@ -126,6 +132,11 @@ class Store:
         """Return trial id -> its usable record (VALID or EXPLORATORY)."""
         return {r.trial.id: r for r in self.records() if r.status in (VALID, EXPLORATORY)}
 
+    def unusable(self) -> list[Record]:
+        """Return the last record of each trial that has no usable one."""
+        usable, last = self.done(), {r.trial.id: r for r in self.records()}
+        return [record for trial, record in last.items() if trial not in usable]
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the suite: two drivers at once would spoil each other's trials."""
@@ -151,7 +162,9 @@ class Store:
 
 
 def _trial_order(path: Path) -> tuple[str, int]:
-    trial, attempt, _ = path.name.rsplit(".", 2)
+    trial, _, attempt = path.stem.rpartition(".")
+    if not trial or not attempt.isdecimal():
+        raise ResultsError(f"{path} is no <trial>.<attempt>.json of iobench: move it away")
     return trial, int(attempt)
 
 
@@ -159,9 +172,11 @@ def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise ResultsError(f"cannot read {path}: {error}; the suite is damaged") from error
-    version = document.get("schema")
-    if not isinstance(version, int) or version > SCHEMA:
+        raise ResultsError(f"cannot read {path}: {error}; {_MEND}") from error
+    version = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(version, int):
+        raise ResultsError(f"{path} is damaged: no schema number; {_MEND}")
+    if version > SCHEMA:
         raise ResultsError(
             f"{path} has schema {version!r}, this iobench reads up to {SCHEMA}; update iobench"
         )
@@ -170,4 +185,4 @@ def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(p) for p in first["loc"])
-        raise ResultsError(f"{path} is damaged: {where}: {first['msg']}") from None
+        raise ResultsError(f"{path} is damaged: {where}: {first['msg']}; {_MEND}") from None

@@ -63,7 +63,7 @@ def adopt(
     when the tree is none, holds no usable file, or does not fit.
     """
     tree, out = Path(tree).resolve(), Path(out).absolute()
-    _apart(tree, out.resolve())
+    apart(tree, out.resolve())
     report = progress or (lambda done, total: None)
     identity = {"tree": str(tree), "samples": max_samples, "seed": seed}
     identity |= {"in_place": in_place, "on_corrupt": on_corrupt, "check": check}
@@ -111,9 +111,13 @@ def _copy(data: bytes, path: Path) -> None:
     path.write_bytes(data)
 
 
-def _apart(tree: Path, out: Path) -> None:
+def apart(tree: Path, out: Path) -> None:
+    """Raise DatasetError when one of the two (resolved) folders lies in the other."""
     if tree == out or tree in out.parents or out in tree.parents:
-        raise DatasetError(f"{out} and {tree} lie in one another: nothing is written into a tree")
+        raise DatasetError(
+            f"{out} and {tree} lie in one another, and nothing is written into a "
+            "tree: choose another --out"
+        )
 
 
 def scan(tree: Path) -> tuple[list[Found], list[tuple[str, str]]]:
@@ -133,18 +137,30 @@ def scan(tree: Path) -> tuple[list[Found], list[tuple[str, str]]]:
     found = []
     for folder in folders:
         for file in sorted(_walk(tree, folder)):
-            if any(character in file for character in "\t\n\r"):
+            if not os.path.isfile(tree / file):
+                left_out.append((file, "no file (a broken link, a pipe or a device)"))
+            elif any(character in file for character in "\t\n\r"):
                 left_out.append((file, "a tab or a line end in its name"))
             else:
                 found.append(Found(file, folder, os.path.splitext(file)[0]))
     if not found:
-        raise DatasetError(f"{tree} is no ImageFolder tree: no files in <tree>/<class>/")
+        raise DatasetError(
+            f"{tree} is no ImageFolder tree: no files in <tree>/<class>/ ({len(outside)} files lie "
+            "beside the class folders); name the folder that holds the class folders"
+        )
     count = Counter(each.key for each in found)
     return [f._replace(key=f.file) if count[f.key] > 1 else f for f in found], left_out
 
 
 def _walk(tree: Path, folder: str) -> Iterator[str]:
-    for path, _, names in os.walk(tree / folder, followlinks=True):
+    """Yield the files below a class folder; links are followed, but not back to a parent."""
+    for path, folders, names in os.walk(tree / folder, followlinks=True):
+        here = os.path.realpath(path) + "/"
+        folders[:] = [
+            name
+            for name in folders
+            if not here.startswith(os.path.realpath(os.path.join(path, name)) + "/")
+        ]
         relative = os.path.relpath(path, tree)
         yield from (f"{relative}/{name}" for name in names)
 

@@ -116,6 +116,7 @@ def test_list_has_every_axis(tmp_path: Path) -> None:
         (("report", "nowhere"), "iobench run"),
         (("data", "info", "nowhere"), "iobench data make"),
         (("data", "make", "imagnet", "x"), "imagenet-like"),
+        (("run", "--out", "/dev/null"), "Not a directory"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -224,3 +225,49 @@ def test_a_users_own_tree_is_copied_and_never_written(tmp_path: Path) -> None:
     in_place = [r for r in rows if r["format"] == "jpeg" and r["stage"] == "load"]
     assert {r["status"] for r in in_place} == {"EXPLORATORY"}
     assert {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in tree.rglob("*")} == before
+
+
+def test_a_closed_pipe_and_a_poor_locale_are_no_failures(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "iobench.cli"]
+    with subprocess.Popen(
+        [*command, "list"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    assert iobench("run", "smoke", cwd=tmp_path).returncode == 0
+    done = iobench("show", cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+def test_a_plugin_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "formats").mkdir()
+    (tmp_path / "formats" / "odd.py").write_text("def x(\n")
+    for folder, expected in [(tmp_path, "formats/odd.py"), (tmp_path / "no", "is no folder")]:
+        done = iobench("list", cwd=tmp_path, env={**os.environ, "IOBENCH_PLUGINS": str(folder)})
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert expected in done.stderr
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "iobench.cli", "list"]
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("iobench: writing: No space left on device; free some space")
+
+
+def test_a_null_pipeline_gets_no_limit_and_no_advice(tmp_path: Path) -> None:
+    document = json.loads(iobench("run", "smoke", "--json", cwd=tmp_path).stdout)
+    assert document["advice"] == []
+    for case in document["pipelines"]:
+        for limit in case["limits"].values():
+            assert limit["regime"] is None
+            assert limit["words"] is None
+            assert "null" in limit["reason"]

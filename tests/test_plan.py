@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from iobench import plan, spec
+from iobench.errors import SpecError
 from iobench.model import Trial
 
 DOCUMENT = {
@@ -104,3 +107,21 @@ def test_a_contrast_over_workers_stays_inside_its_pipeline() -> None:
         ("torch:jpeg workers=1", "torch:jpeg workers=2"),
         ("torch:jpeg workers=4", "torch:jpeg workers=2"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("contrast", "words"),
+    [
+        (
+            {"over": "batch", "base": 4},
+            r"contrasts\[0\].*'batch'.*nothing to compare.*matrix.batch",
+        ),
+        ({"base": "torch:tar"}, r"contrasts\[0\].*'torch:tar'.*torch:lmdb"),
+    ],
+)
+def test_a_contrast_that_compares_nothing_is_refused(
+    contrast: dict[str, object], words: str
+) -> None:
+    parsed = spec.parse({**DOCUMENT, "contrasts": [contrast]})
+    with pytest.raises(SpecError, match=words):
+        plan.contrasts(parsed, spec.expand(parsed), {})

@@ -49,6 +49,23 @@ def changed(**changes: Any) -> dict[str, Any]:
         ),
         (changed(matrix={"pipeline": ["dali:lmdb"]}), ["dali:lmdb", "shuffled", "stored"]),
         (changed(matrix={"pipeline": ["jpeg", "jpeg"]}), ["equal"]),
+        (changed(case={"batch": 4, "world_size": 2}), ["world_size = 2", "local"]),
+        (
+            changed(case={"trainer": "emulated", "trainer_options": {"step_s": -1}}),
+            ["step_s -1", "0 or more"],
+        ),
+        (
+            changed(case={"trainer": "emulated", "trainer_options": {"batch": 8}}),
+            ["'batch'", "step_s"],
+        ),
+        (
+            changed(case={"trainer": "emulated", "trainer_options": {"step_s": "0.1"}}),
+            ["step_s", "'0.1'", "number"],
+        ),
+        (changed(seed=-1), ["seed", "-1"]),
+        (changed(ladder={"stages": []}), ["ladder.stages", "empty"]),
+        (changed(ladder={"caches": []}), ["ladder.caches", "empty"]),
+        ({"case": {}}, ["name", "missing"]),
     ],
 )
 def test_errors_teach(document: dict[str, Any], words: list[str]) -> None:

@@ -135,3 +135,34 @@ def _full(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="iobench run"):
         store.find(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1', '{"schema": 1}'])
+def test_a_damaged_record_is_named_with_what_to_do(tmp_path: Path, text: str) -> None:
+    found = store.create(tmp_path, "t")
+    found.save(record())
+    path = found.folder / "runs" / "0001-x.1.json"
+    path.write_text(text)
+    with pytest.raises(ResultsError, match=r"0001-x\.1\.json.*--resume") as caught:
+        found.records()
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    assert found.records() == []
+
+
+def test_a_foreign_file_among_the_records_is_named(tmp_path: Path) -> None:
+    found = store.create(tmp_path, "t")
+    (found.folder / "runs" / "notes.json").write_text("{}")
+    with pytest.raises(ResultsError, match=r"notes\.json"):
+        found.records()
+
+
+def test_unusable_trials_are_those_without_any_usable_record(tmp_path: Path) -> None:
+    found = store.create(tmp_path, "t")
+    for trial, attempt, status in [
+        ("0001-a", 1, FAILED),
+        ("0001-a", 2, VALID),
+        ("0002-b", 1, FAILED),
+    ]:
+        found.save(record(trial, attempt, status))
+    assert [r.trial.id for r in found.unusable()] == ["0002-b"]

@@ -110,6 +110,12 @@ class LmdbReader:
             )
         except lmdb.Error as error:
             raise DatasetError(f"cannot open {self._root}: {error}; convert again") from None
+        pages = 1 + self._environment.info()["last_pgno"]
+        if os.path.getsize(f"{self._root}/{DATA}") < pages * self._environment.stat()["psize"]:
+            self._forget()  # its pages past the end would kill the process (SIGBUS)
+            raise DatasetError(
+                f"{self._root}/{DATA} was cut short; delete the folder, convert again"
+            )
         self._cursor = self._environment.begin(buffers=True).cursor()
         self._base = None
         self._pid = os.getpid()

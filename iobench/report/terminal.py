@@ -45,6 +45,8 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
             console.print(line, soft_wrap=True)
     _advice(analysis["advice"], console)
     console.print()
+    for note in analysis["notes"]:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
     bad = analysis["validity"]["INVALID"] + analysis["validity"]["FAILED"]
     console.print(Text(words.validity(analysis), style="yellow" if bad else "green"))
     for reason, count in list(analysis["validity"]["reasons"].items())[:3]:

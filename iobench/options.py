@@ -1,0 +1,38 @@
+"""What a user may write under ``*_options``: judged by the signature of a member's ``make``."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from iobench.errors import SpecError
+
+
+def check_options(where: str, make: Any, options: Mapping[str, Any]) -> None:
+    """Raise SpecError for an option that ``make`` does not take, or of another type.
+
+    Options are ``make``'s keywords that TOML can say: no callables, and not ``batch``, which a
+    case has of its own.
+    """
+    hints = typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    parameters = {
+        name
+        for name, p in inspect.signature(make).parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+        and name != "batch"
+        and typing.get_origin(hints.get(name)) is not collections.abc.Callable
+    }
+    for key, value in options.items():
+        if key not in parameters:
+            allowed = ", ".join(sorted(parameters)) or "none"
+            raise SpecError(f"{where}: unknown option {key!r}; it takes: {allowed}")
+        try:
+            pydantic.TypeAdapter(hints.get(key, Any)).validate_python(value, strict=True)
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise SpecError(f"{where}: option {key} = {value!r}: {first['msg']}") from None
