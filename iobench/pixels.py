@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from iobench.errors import DatasetError
 from iobench.recipes import Recipe
 
 Plane = npt.NDArray[np.uint8]
-Field = npt.NDArray[np.int32]
+Field = npt.NDArray[np.signedinteger[Any]]
 
 #: Textures on either side of the sum.
 TEXTURES = 4
@@ -126,6 +126,15 @@ def bank(recipe: Recipe, seed: int) -> Bank:
     """Return the textures from which every sample of the dataset is summed."""
     side, shifts = bank_shape(recipe)
     made = [texture(mix(seed, 7, i), side, recipe) for i in range(2 * TEXTURES)]
+    # one array: NumPy asks for huge pages when it is large, and a window touches many pages
+    whole = np.concatenate([plane.ravel() for planes in made for plane in planes])
+    start = 0
+    for i, planes in enumerate(made):
+        views = []
+        for plane in planes:
+            views.append(whole[start : start + plane.size].reshape(plane.shape))
+            start += plane.size
+        made[i] = Planes(*views)
     return Bank(made[:TEXTURES], made[TEXTURES:], shifts)
 
 
@@ -173,24 +182,35 @@ def _stride(count: int) -> int:
 
 
 def pattern(seed: int, label: int, recipe: Recipe) -> Planes:
-    """Return the planes of a class, max_side wide: a coarse pattern and a mean colour.
-
-    The pattern is a periodic grid of 8 x 8 colours; the mean colour survives crops and flips.
+    """Return the planes of a class, max_side wide and one period high: a coarse pattern (a periodic
+    grid of 8 x 8 colours, bilinear between them) and a mean colour, which survives crops and flips.
     """
     doublings = max(1, (min(recipe.width, recipe.height) // 8).bit_length() - 1)
     noise = noise_bytes(mix(seed, 21, label), 3 * 65).astype(np.int32)
-    mean, grids = (noise[:3] * PATTERN_LEVELS) >> 9, noise[3:].reshape(3, 8, 8)
+    means, grids = (noise[:3] * PATTERN_LEVELS) >> 9, noise[3:].reshape(3, 8, 8)
     planes = []
-    for number, grid in enumerate(grids):
-        field = (grid * PATTERN_LEVELS) >> 1
+    for number, (mean, grid) in enumerate(zip(means, grids, strict=True)):
         step = recipe.chroma_step if number else 1
-        for _ in range(doublings - (step - 1)):
-            field = _doubled(field)
-        field = (field >> 8) + mean[number] + (CHROMA_CENTRE if number else 0)
         side = -(-recipe.max_side // step)
-        repeats = -(-side // field.shape[0])
-        planes.append(np.tile(field.astype(np.uint8), (repeats, repeats))[:side, :side])
+        levels = _between(grid, 1 << (doublings - (step - 1)))
+        levels *= PATTERN_LEVELS
+        levels >>= 9
+        levels += np.uint16(mean + (CHROMA_CENTRE if number else 0))
+        repeats = -(-side // levels.shape[1])
+        planes.append(np.tile(levels.astype(np.uint8), repeats)[:, :side])
     return Planes(*planes)
+
+
+def _between(grid: Field, steps: int) -> npt.NDArray[np.uint16]:
+    """Return the periodic grid of bytes with ``steps`` (a power of 2) pixels a cell, bilinear."""
+    ramp = np.arange(steps)
+    down = grid[:, None, :] * (steps - ramp)[:, None]
+    down += np.roll(grid, -1, 0)[:, None, :] * ramp[:, None]
+    rows = (down.reshape(-1, grid.shape[1]) * 256 // steps**2).astype(np.uint16)
+    out = rows[:, :, None] * (steps - ramp).astype(np.uint16)  # at most 255 * 256: fits 16 bits
+    out += np.roll(rows, -1, 1)[:, :, None] * ramp.astype(np.uint16)
+    out >>= 8
+    return out.reshape(len(rows), -1)
 
 
 def compose(
@@ -208,7 +228,8 @@ def compose(
         y, x = top_l // step, first_l // step
         v, u = top_r // step, first_r // step
         np.add(one[y : y + height, x : x + width], two[v : v + height, u : u + width], out=out)
-        out += own[:height, :width]
+        for top in range(0, height, len(own)):
+            out[top : top + len(own)] += own[: height - top, :width]
         planes.append(out)
     return Planes(*planes)
 

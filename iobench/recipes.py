@@ -39,7 +39,7 @@ class Recipe(pydantic.BaseModel):
     max_side: int = pydantic.Field(le=4096)
     fixed: bool = False
     subsampling: Literal["420", "444"] = "420"
-    roughness: Literal[100, 200] = 100
+    roughness: Literal[50, 200] = 50
 
     @property
     def chroma_step(self) -> int:
@@ -53,10 +53,10 @@ class Recipe(pydantic.BaseModel):
         low, high = sorted((self.width, self.height))
         if not self.min_side <= low <= high <= self.max_side:
             raise ValueError("width and height must lie between min_side and max_side")
-        if (self.subsampling, self.roughness) != (("444", 200) if self.fixed else ("420", 100)):
+        if (self.subsampling, self.roughness) != (("444", 200) if self.fixed else ("420", 50)):
             raise ValueError(
                 'a fixed resolution goes with subsampling "444" and roughness 200, a varying one '
-                'with "420" and 100 (the size model knows no other pairs)'
+                'with "420" and 50 (the size model knows no other pairs)'
             )
         return self
 

@@ -29,29 +29,29 @@ MIN_QUALITY = 20
 # fmt: off
 #: Qualities 20..100, 4:2:0.
 BYTES_PER_100K_PIXELS = (
-    8746, 9147, 9491, 9844, 10185, 10494, 10829, 11150, 11499, 11784, 12098, 12394,
-    12708, 13055, 13315, 13693, 14050, 14269, 14670, 14962, 15182, 15663, 15887, 16200,
-    16655, 16895, 17334, 17585, 17900, 18335, 18542, 18776, 19250, 19620, 19970, 20351,
-    20785, 21280, 21728, 22149, 22569, 23134, 23583, 24196, 24646, 25287, 25847, 26456,
-    27151, 27777, 28575, 29296, 29900, 30740, 31722, 32228, 33181, 34280, 35311, 36135,
-    37258, 38489, 39621, 41020, 42281, 43535, 45249, 46627, 48684, 50306, 52916, 55093,
-    57602, 61780, 67238, 73625, 81176, 90363, 101652, 121132, 134907,
+    7328, 7647, 7914, 8200, 8478, 8732, 9004, 9263, 9543, 9755, 9982, 10236, 10482, 10750, 10931,
+    11214, 11463, 11601, 11879, 12066, 12179, 12510, 12648, 12815, 13112, 13269, 13519, 13655,
+    13833, 14131, 14208, 14298, 14613, 14822, 15004, 15206, 15443, 15717, 16009, 16188, 16429,
+    16764, 16999, 17373, 17627, 18019, 18364, 18734, 19204, 19600, 20150, 20674, 21083, 21715,
+    22518, 22876, 23687, 24618, 25552, 26281, 27341, 28545, 29659, 31070, 32372, 33677, 35437,
+    36928, 39068, 40816, 43495, 45638, 48096, 51733, 56136, 61239, 67421, 75365, 85251, 102175,
+    114214,
 )
 #: 32x32 pixels of roughness 200 at quality 100, 4:4:4, at these contrasts (256: unchanged).
 CONTRASTS = tuple(range(64, 513, 32))
 BYTES_PER_100K_PIXELS_AT_CONTRAST = (
-    129614, 151877, 168693, 185205, 198327, 210007, 218733, 230004, 238567, 246311, 253104, 259729,
-    265435, 270700, 275041,
+    131947, 154874, 172016, 188562, 201811, 213655, 222509, 233695, 242387, 250246, 257038, 263707,
+    269528, 274897, 279424,
 )
 # fmt: on
 #: Bytes that one pixel of a particular 32x32 image adds at contrast 256: the weights of log2 of the
 #: mean absolute step between neighbours in luma, blue and red chroma, and a constant. (One bit more
 #: of step is one bit more in each coefficient.)
-ACTIVITY_WEIGHTS = (0.2484, 0.0964, 0.0819)
-ACTIVITY_CONSTANT = 0.2976
+ACTIVITY_WEIGHTS = (0.2397, 0.0854, 0.0817)
+ACTIVITY_CONSTANT = 0.3805
 
 #: Photos are wider than high, most often by 4:3.
-_ASPECTS = ((4, 3), (4, 3), (4, 3), (4, 3), (3, 2), (3, 2), (3, 4), (1, 1))
+_ASPECTS = ((4, 3), (4, 3), (4, 3), (4, 3), (4, 3), (3, 2), (3, 2), (3, 4))
 #: Larger files have more pixels: pixels grow with this power of the file size.
 _PIXELS_EXPONENT = 0.6
 
@@ -76,7 +76,7 @@ def encoding_for(recipe: Recipe, target_bytes: int, seed: int, index: int) -> En
         return Encoding(recipe.height, recipe.width, 100)
     body = target_bytes * AIM - HEADER_BYTES
     wanted = recipe.width * recipe.height * (target_bytes / recipe.mean_bytes) ** _PIXELS_EXPONENT
-    wanted *= (85 + mix(seed, 31, index) % 34) / 100  # 0.85 .. 1.18
+    wanted *= (80 + mix(seed, 31, index) % 34) / 100  # 0.80 .. 1.13
     smallest, largest = recipe.min_side**2 * 1.03, recipe.max_side**2 * 0.75
     pixels = min(max(wanted, smallest), largest)
     # the rate nearest to the one that this resolution needs; the resolution then follows the rate

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import multiprocessing
 import os
@@ -28,7 +29,7 @@ from iobench.model import Dataset
 Progress = Callable[[int, int], None]
 
 #: Version of the bytes that a recipe and a seed give; golden digests hold it.
-SYNTHESIS = 1
+SYNTHESIS = 2
 PARTS = ".parts"
 CHUNK_SAMPLES, CHUNK_BYTES = 64, 16 << 20
 #: A file may exceed its target by this share before it is encoded a second time.
@@ -185,7 +186,7 @@ def pad(data: bytes, target: int) -> bytes:
         length = min(room - 2, 65535)
         comments.append(b"\xff\xfe" + length.to_bytes(2, "big") + b" " * (length - 2))
         room -= length + 2
-    return b"".join([data[:at], *comments, data[at:]])
+    return b"".join([data[:at], *comments, memoryview(data)[at:]]) if comments else data
 
 
 def _chunks(samples: int, mean_bytes: int) -> list[range]:
@@ -201,6 +202,8 @@ def _run(
     job: Job, chunks: Sequence[range], workers: int, done: int, progress: Progress | None
 ) -> None:
     """Make the chunks in forked processes, which share the bank's memory."""
+    import simplejpeg  # noqa: F401  once, not in every process
+
     report = progress or (lambda done, total: None)
     report(done, job.samples)
     context = multiprocessing.get_context("fork")
@@ -255,6 +258,7 @@ def _messages(readers: Sequence[Connection]) -> Iterator[int]:
 def _work(job: Job, chunks: Sequence[range], results: Connection, parent: int) -> None:
     """Make chunks until they are done or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    gc.disable()  # a sample makes no cycles
     buffer = np.empty(job.recipe.max_side**2 * 3, np.uint8)
     try:
         for chunk in chunks:
