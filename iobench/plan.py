@@ -67,6 +67,9 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             reasons.setdefault(stage, f"loader {case.loader!r} cannot run it alone")
     if registry.load("formats", case.format).fileless:
         reasons["ceiling"] = "no files"
+        if case.stored_form not in loader.native:
+            for stage in ("decode", "load", "train"):
+                reasons[stage] = f"format {case.format!r} has no bytes to decode"
     return reasons
 
 

@@ -90,8 +90,9 @@ class Suite:
         self._watch(len(self._records), len(self.plan.trials), 0.0, None)
 
     def _run(self, trials: Sequence[Trial]) -> None:
+        """Run each trial once; one that fails is tried again only by ``iobench run --resume``."""
         for trial in trials:
-            if trial.id in self._records:
+            if trial.id in self._last:
                 continue
             self._attempt(trial)
             if trial.contrast and trial.position == 1:

@@ -125,3 +125,11 @@ def test_a_contrast_that_compares_nothing_is_refused(
     parsed = spec.parse({**DOCUMENT, "contrasts": [contrast]})
     with pytest.raises(SpecError, match=words):
         plan.contrasts(parsed, spec.expand(parsed), {})
+
+
+def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
+    parsed = spec.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
+    missing = plan.rungs_missing(spec.expand(parsed)[0])
+    assert set(missing) == {"ceiling", "decode", "load", "train"}
+    null = spec.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
+    assert set(plan.rungs_missing(spec.expand(null)[0])) == {"ceiling"}

@@ -216,3 +216,19 @@ def test_a_bigger_budget_buys_more_pairs(
     assert planned[0].pairs > 100
     assert planned[0].pairs % 2 == 0
     assert json.loads(json.dumps(planned[0].pairs)) == planned[0].pairs
+
+
+def test_a_failing_trial_is_tried_once_a_run(
+    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def fail(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) -> Record:
+        tried.append(trial.id)
+        return dataclasses.replace(record(), trial=trial, attempt=attempt, status=FAILED)
+
+    monkeypatch.setattr(scheduler, "run_trial", fail)
+    suite.run()
+    assert len(tried) == len(set(tried))
+    again(suite.store).run()
+    assert len(tried) == 2 * len(set(tried)), "a resume tries each once more"

@@ -58,4 +58,9 @@ class NullLoader:
         """Do nothing."""
 
 
-BACKEND = LoaderBackend(NullLoader, "batches of nothing, for testing iobench itself")
+BACKEND = LoaderBackend(
+    NullLoader,
+    "batches of nothing, for testing iobench itself",
+    formats=frozenset({"null"}),
+    native=frozenset({"null"}),
+)
