@@ -53,8 +53,8 @@ class Truth:
 
 
 TRUTHS = (
-    Truth("fetch 6 MB/s", "jpeg", "imagenet-like", 160, 8, 0.024375, "rrc224", 6_000_000),
-    Truth("fetch 12 MB/s", "jpeg", "imagenet-like", 288, 16, 0.04875, "rrc224", 12_000_000),
+    Truth("fetch 6 MB/s", "jpeg", "imagenet-like", 160, 16, 0.04875, "rrc224", 6_000_000),
+    Truth("fetch 4 MB/s", "jpeg", "imagenet-like", 128, 8, 0.024375, "rrc224", 4_000_000),
     Truth("prep masked", "lmdb", "cifar-like", 192, 16, 0.16, "cifar32", delay_s=0.008),
     Truth("prep 20 ms", "lmdb", "cifar-like", 224, 16, 0.096, "cifar32", delay_s=0.020),
 )
