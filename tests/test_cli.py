@@ -149,7 +149,7 @@ def test_a_real_suite_end_to_end(tmp_path: Path) -> None:
     done = iobench("run", "small.toml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     latest = tmp_path / "results" / "latest"
-    rows = list(csv.DictReader((latest / "trials.csv").open()))
+    rows = list(csv.DictReader((latest / "trials.csv").read_text().splitlines()))
     assert list(rows[0])[: len(COLUMNS)] == COLUMNS
     assert {r["status"] for r in rows} == {"VALID"}
     assert {r["stage"] for r in rows} >= {"ceiling", "read", "decode", "load", "compute", "train"}
@@ -221,7 +221,8 @@ def test_a_users_own_tree_is_copied_and_never_written(tmp_path: Path) -> None:
     assert victim.name in facts or "1" in facts
     done = iobench("run", "small.toml", "--data", str(tree), "--in-place", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    rows = csv.DictReader((tmp_path / "results" / "latest" / "trials.csv").open())
+    text = (tmp_path / "results" / "latest" / "trials.csv").read_text()
+    rows = csv.DictReader(text.splitlines())
     in_place = [r for r in rows if r["format"] == "jpeg" and r["stage"] == "load"]
     assert {r["status"] for r in in_place} == {"EXPLORATORY"}
     assert {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in tree.rglob("*")} == before

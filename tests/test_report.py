@@ -225,3 +225,12 @@ def test_html_is_written_whole(
     html.write(tmp_path / "report.html", *suite, document)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")
+
+
+def test_every_trial_names_the_digest_of_the_samples_it_saw(
+    suite: tuple[Plan, List[Record]],
+) -> None:
+    plan, records = suite
+    frame = csv.trials_frame(plan, records)
+    loads = frame[frame["stage"] == "load"]
+    assert set(loads["samples_digest"].dropna()) == {fixture.DATASET.digest}

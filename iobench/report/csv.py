@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iobench.figures import Evidence, evidence, startup_s, trial_window
+from iobench.figures import Evidence, enters, evidence, startup_s, trial_window
 from iobench.model import Case, Plan, Record
 from iobench.store import write_atomic
 
@@ -43,7 +43,8 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     place = {t.id: i for i, t in enumerate(plan.trials)}
     ordered = sorted(records, key=lambda r: (place.get(r.trial.id, len(place)), r.attempt))
     steps: dict[str, float | None] = {}
-    rows = [_row(r, _step_s(found, r.trial.case, steps)) for r in ordered]
+    twins = _twins(records)
+    rows = [_row(r, _step_s(found, r.trial.case, steps), twins) for r in ordered]
     frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
     return frame.astype(dict.fromkeys(_FLOATS, "Float64"))
 
@@ -55,7 +56,22 @@ def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
     write_atomic(path, buffer.getvalue())
 
 
-def _row(record: Record, step_s: float | None) -> dict[str, Any]:
+def _twins(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
+    """Return (case, ids of each rank) -> what the untimed twin found in those samples' bytes."""
+    return {
+        _who(r): " ".join(rank.samples_digest for rank in r.ranks)
+        for r in records
+        if r.trial.stage == "digest" and enters(r)
+    }
+
+
+def _who(record: Record) -> tuple[str, ...]:
+    return (record.trial.case.label, *(rank.ids_digest for rank in record.ranks))
+
+
+def _row(
+    record: Record, step_s: float | None, twins: Mapping[tuple[str, ...], str]
+) -> dict[str, Any]:
     trial, case, proof = record.trial, record.trial.case, record.cache
     return {
         **{name: getattr(case, name) for name in _CASE},
@@ -75,7 +91,7 @@ def _row(record: Record, step_s: float | None) -> dict[str, Any]:
         "bytes_storage": proof.bytes_storage,
         "resident_before": proof.resident_before,
         "resident_after": proof.resident_after,
-        "samples_digest": " ".join(r.samples_digest for r in record.ranks).strip() or None,
+        "samples_digest": twins.get(_who(record)),
         "case": case.label,
         "arm": trial.arm or None,
         "position": trial.position,
