@@ -174,7 +174,7 @@ def test_a_delay_in_the_decoder_is_slept_once_a_sample(
 ) -> None:
     need("torch")
     slept: List[float] = []
-    monkeypatch.setattr(codec.time, "sleep", slept.append)
+    monkeypatch.setattr(codec, "delay", slept.append)
     for stage, expected in (("read", 0), ("decode", 16), ("load", 16)):
         slept.clear()
         run("torch", request(stored, workers=0, stage=stage, decode_delay_s=0.5))
