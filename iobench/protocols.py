@@ -53,7 +53,10 @@ class Reader(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> Tuple[Any, int]:
-        """Return (data, label): data is a bytes-like JPEG, or (h, w, 3) uint8."""
+        """Return (data, label): data is a bytes-like JPEG, or (h, w, 3) uint8.
+
+        It may be a view of the reader's memory, good until :meth:`close`.
+        """
         ...
 
     def extents(self, index: int) -> Sequence[Extent]:

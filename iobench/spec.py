@@ -184,7 +184,7 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     made += [_case(spec, extra, f"cases[{i}]") for i, extra in enumerate(spec.cases)]
     if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
-    return _label(made)
+    return _label(made, len(spec.cases) if spec.matrix else 0)
 
 
 def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
@@ -333,16 +333,26 @@ def check_cache(where: str, cache: str | float) -> str:
     )
 
 
-def _label(cases: Sequence[Case]) -> tuple[Case, ...]:
-    names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
-    varying = [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
+def _label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
+    """Name each case by its pipeline and what tells it from the others.
+
+    The last ``extra`` cases stand beside the matrix: they name what differs from it, so that its
+    own labels stay short.
+    """
+    matrix = cases[: len(cases) - extra] or cases
     out = []
-    for case in cases:
-        same = [c for c in cases if c.pipeline == case.pipeline]
-        own = [n for n in varying if len({repr(getattr(c, n)) for c in same}) > 1]
-        parts = [f"{n}={_short(getattr(case, n))}" for n in own]
+    for i, case in enumerate(cases):
+        same = [c for c in matrix if c.pipeline == case.pipeline]
+        if i >= len(matrix):
+            same = [*(same or matrix), *cases[len(matrix) :]]
+        parts = [f"{n}={_short(getattr(case, n))}" for n in _varying(same)]
         out.append(dataclasses.replace(case, label=" ".join([case.pipeline, *parts])))
     return tuple(out)
+
+
+def _varying(cases: Sequence[Case]) -> list[str]:
+    names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
+    return [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
 
 
 def _short(value: Any) -> str:

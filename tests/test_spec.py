@@ -104,7 +104,11 @@ def test_extra_cases_have_their_own_trainer_and_options() -> None:
     assert [c.trainer for c in cases] == ["emulated", "emulated", "torch"]
     assert cases[-1].trainer_options == {"net": "resnet18"}
     assert list(spec.extra_cases(parsed, cases)) == [cases[-1].label]
-    assert cases[-1].label != cases[0].label
+    assert [c.label for c in cases] == [
+        "torch:jpeg",
+        "torch:lmdb",
+        "torch:jpeg trainer=torch trainer_options=net:resnet18",
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(spec.shipped()))

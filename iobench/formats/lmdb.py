@@ -58,14 +58,14 @@ class LmdbReader:
         return {**self.__dict__, **fresh}
 
     def read(self, index: int) -> Tuple[Any, int]:
-        """Return (data, label): JPEG bytes, or (h, w, 3) uint8 RGB.
+        """Return (data, label): a view of the JPEG in the map, or (h, w, 3) uint8 RGB.
 
-        A copy, never a view of the map: copying touches every page, so the bytes were really read,
-        and what is returned outlives the transaction.
+        The view is not copied, as a decoder needs no copy; its pages are read when they are touched,
+        and it must not be used after :meth:`close`.
         """
         datum = parse_datum(self._value(index))
         if datum.encoded:
-            return bytes(datum.data), datum.label
+            return datum.data, datum.label
         planes = np.frombuffer(datum.data, np.uint8).reshape(datum.shape)
         return np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)), datum.label
 

@@ -7,6 +7,7 @@ at about 480 px, so that they stay readable on a narrow screen; the page lays th
 from __future__ import annotations
 
 import io
+import textwrap
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -70,7 +71,7 @@ def ladder(case: Mapping[str, Any], document: Mapping[str, Any]) -> str:
                 words.number(rate["value"]), (max(rate["value"], rate["high"] or 0), y),
                 xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, color=INK,
             )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axes.set_yticks(range(len(rows)), [_wrap(name) for name, _, _ in rows])
         axes.invert_yaxis()
         low = min(r["value"] for _, _, r in rows)
         high = max(max(r["value"], r["high"] or 0) for _, _, r in rows)
@@ -109,7 +110,7 @@ def stall_breakdown(cases: Sequence[Mapping[str, Any]], document: Mapping[str, A
                 axes.barh(y, drawn, left=left, color=colour, height=0.55,
                           label=name if not y else None)  # fmt: skip
                 left += drawn
-        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.set_yticks(range(len(rows)), [_wrap(name) for name, _ in rows])
         axes.invert_yaxis()
         axes.set_xlabel("ms a sample, cold run (parts below 0 are not drawn)")
         axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False,
@@ -142,7 +143,7 @@ def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
             reached = limit["measured_samples_per_s"]
             if reached:
                 axes.plot(reached["value"], y + 0.28, "o", ms=6, color=INK, zorder=4)
-        axes.set_yticks(range(len(rows)), [c["case"] for c in rows])
+        axes.set_yticks(range(len(rows)), [_wrap(c["case"]) for c in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         rates = [r for c in rows for r in c["limits"][cache]["roofs"].values()]
         reached = [m["value"] for c in rows if (m := c["limits"][cache]["measured_samples_per_s"])]
@@ -265,6 +266,11 @@ def _near_one(low: float, high: float) -> Iterator[float]:
     for k in range(-10, 11):
         if low <= 1 + k * step <= high:
             yield round(1 + k * step, 2)
+
+
+def _wrap(label: str) -> str:
+    """Break a long case label, so that it leaves room for the bars."""
+    return "\n".join(textwrap.wrap(label, 26, break_on_hyphens=False))
 
 
 def _svg(draw: Callable[[Any], None], height: float, title: str) -> str:
