@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import hashlib
 import importlib
 import json
@@ -69,6 +70,7 @@ def main(argv: List[str]) -> int:
 def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     """Run one rank of ``task``; the caller writes what it returns."""
     _import_libraries(task)
+    gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = timing.clock()
     folder = Path(task.handshake)
     if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):

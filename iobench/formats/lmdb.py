@@ -60,8 +60,8 @@ class LmdbReader:
     def read(self, index: int) -> Tuple[Any, int]:
         """Return (data, label): a view of the JPEG in the map, or (h, w, 3) uint8 RGB.
 
-        The view is not copied, as a decoder needs no copy; its pages are read when they are touched,
-        and it must not be used after :meth:`close`.
+        The view is not copied, as a decoder needs no copy; its pages are read when they are
+        touched, and it must not be used after :meth:`close`.
         """
         datum = parse_datum(self._value(index))
         if datum.encoded:

@@ -7,8 +7,8 @@ at about 480 px, so that they stay readable on a narrow screen; the page lays th
 from __future__ import annotations
 
 import io
-import textwrap
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
