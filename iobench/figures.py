@@ -10,7 +10,7 @@ from typing import Any
 from iobench import stats, timing
 from iobench.errors import SpecError
 from iobench.model import EXPLORATORY, VALID, Case, Plan, RankResult, Record
-from iobench.plan import rungs_missing
+from iobench.plan import compute_key, rungs_missing
 from iobench.stalls import TrainTrial, edge_shift_s
 
 #: Rungs that read the data.
@@ -101,13 +101,6 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
             pairs = zip(rank.steps.request_s[k:], rank.steps.ready_s[k:], strict=True)
             waits += [ready - request for request, ready in pairs]
     return waits
-
-
-def compute_key(case: Case) -> tuple[Any, ...]:
-    """Return what decides the ``compute`` rung: cases that agree in it share one."""
-    options = tuple(sorted(case.trainer_options.items()))
-    return (case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
-            case.world_size)  # fmt: skip
 
 
 def ceiling_key(case: Case) -> tuple[Any, ...]:

@@ -198,12 +198,13 @@ def _computed_before(cases: Sequence[Case], case: Case) -> bool:
     for other in cases:
         if other is case:
             return False
-        if _compute_key(other) == _compute_key(case):
+        if compute_key(other) == compute_key(case):
             return True
     return False
 
 
-def _compute_key(case: Case) -> tuple[Any, ...]:
+def compute_key(case: Case) -> tuple[Any, ...]:
+    """Return what decides the ``compute`` rung: cases that agree in it share one."""
     options = tuple(sorted(case.trainer_options.items()))
     return (
         case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,

@@ -22,6 +22,7 @@ from iobench import plan as planning
 from iobench import registry, timing
 from iobench.dataset import form_root
 from iobench.figures import trial_window
+from iobench.iocount import foreign_cpu_s
 from iobench.launch import Settings, run_trial
 from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
@@ -224,7 +225,7 @@ def disturbed(record: Record | None) -> str:
         return record.reasons[0]
     for rank in record.ranks:
         io = rank.io
-        foreign = io.machine_busy_s - io.cpu_user_s - io.cpu_sys_s
+        foreign = foreign_cpu_s(io)
         if foreign > max(FOREIGN_SHARE * io.wall_s, FOREIGN_FLOOR_S):
             return f"rivals used {foreign:.2f} s of CPU in {io.wall_s:.2f} s"
         if io.machine_steal_s > max(STEAL_SHARE * io.wall_s, 0.02):
