@@ -21,7 +21,6 @@ for the search (0.1 to 0.3 ms a file) where one that first imports TensorFlow pa
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -38,6 +37,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from benchmarks import suites
 from iobench import dataset as datasets
 from iobench import recipes, sizemodel, synthesis
 from iobench.timing import clock
@@ -51,7 +51,12 @@ DLIO_NEEDS = [f"torch=={version('torch').partition('+')[0]}", "mpi4py", "mpich",
 DLIO_NEEDS += ["omegaconf", "hydra-core", "pandas", "psutil", "pillow", "pyyaml", "tensorflow-cpu"]
 
 
+#: Everything said, for --json.
+ROWS: list[dict[str, Any]] = []
+
+
 def say(**facts: Any) -> None:
+    ROWS.append(facts)
     print(json.dumps(facts), flush=True)
 
 
@@ -235,24 +240,46 @@ def decode_cost(folder: Path, index: datasets.SampleIndex, samples: int = 40) ->
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def verdicts(rows: list[dict[str, Any]]) -> dict[str, bool]:
+    """Return target -> met, for the targets that the rows tell of."""
+    met: dict[str, bool] = {}
+    for row in rows:
+        if "ratio_ours_to_dlio" in row:
+            met[f"{row['what']} at least as fast as DLIO"] = row["ratio_ours_to_dlio"] >= 1
+        if "ratio_to_photos" in row:
+            met["decode per byte within 15 % of photos"] = 0.85 <= row["ratio_to_photos"] <= 1.15
+        if "ks_distance" in row:
+            met[f"{row['recipe']}: sizes, padding, encodes"] = (
+                abs(row["mean_over_target"] - 1) <= 0.02
+                and row["ks_distance"] < 0.05
+                and row["padding_share"] <= 0.03
+                and row["encodes_per_sample"] <= 1.1
+            )
+    return met
+
+
+def main() -> int:
+    parser = suites.arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--no-dlio", action="store_true")
-    parser.add_argument("--folder", type=Path, default=BUILD / "generation", help="scratch")
     asked = parser.parse_args()
-    if asked.folder.exists() and any(asked.folder.iterdir()):
-        sys.exit(f"{asked.folder} is not empty: delete it, wait five minutes and run this again")
+    folder = asked.data / "generation"
+    if folder.exists() and any(folder.iterdir()):
+        sys.exit(f"{folder} is not empty: delete it, wait five minutes and run this again")
     try:
         if not asked.no_dlio:  # before the small sets, that they find no others' deleted files
-            race(asked.folder / "race", asked.samples, asked.rounds, asked.workers)
-        index = sizes(asked.folder, min(asked.samples, 1000))
-        decode_cost(asked.folder, index)
+            race(folder / "race", asked.samples, asked.rounds, asked.workers)
+        index = sizes(folder, min(asked.samples, 1000))
+        decode_cost(folder, index)
     finally:
-        shutil.rmtree(asked.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    met = verdicts(ROWS)
+    for target, reached in met.items():
+        print(f"{target}: {'yes' if reached else 'NO'}")
+    return suites.finish(asked, ROWS, all(met.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,11 +18,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import suites
-from iobench import dataset as datasets
-from iobench import iocount, registry, spec, timing
-from iobench.model import Batch, Case, Dataset
-from iobench.order import sample_order
-from iobench.protocols import LoadRequest
+from iobench import iocount, registry, spec, timing, worker
+from iobench.model import Batch, Case, Dataset, Task, Trial
 
 RECORD_LIMIT_S = 5e-6
 LIMIT_S, LIMIT_SHARE = 50e-6, 0.01
@@ -62,24 +59,11 @@ def record_s(steps: int) -> float:
     )
 
 
-def request_of(case: Case, found: Dataset, stage: str) -> LoadRequest:
-    index = datasets.load_index(found)
-    return LoadRequest(
-        dataset=found,
-        format_name=case.format,
-        format=registry.load("formats", case.format).make(**case.format_options),
-        root=datasets.form_root(found, case.stored_form),
-        ids=sample_order(found.samples, case.order, seed=case.seed, batch=case.batch),
-        labels=index.labels,
-        sizes=index.sizes,
-        stage=stage,
-        batch=case.batch,
-        workers=case.workers,
-        prefetch=case.prefetch,
-        transform=case.transform,
-        seed=case.seed,
-        order=case.order,
-    )
+def loader_of(case: Case, found: Dataset, stage: str) -> Any:
+    """Return the loader as a trial of this stage gets it."""
+    task = Task(Trial("cost", case, stage, "warm"), found, handshake="", result="")
+    request, _ = worker.request_of(task, rank=0, world_size=1)
+    return registry.load("loaders", case.loader).make(request, **case.loader_options)
 
 
 class Replay:
@@ -96,9 +80,7 @@ class Replay:
 
 def replayed_s(case: Case, found: Dataset, stage: str) -> float:
     """Return the cost a step of all that iobench does in the main process."""
-    loader = registry.load("loaders", case.loader).make(
-        request_of(case, found, stage), **case.loader_options
-    )
+    loader = loader_of(case, found, stage)
     steps = found.samples // case.batch
     if case.loader == "torch":
         batch = next(loader.batches())
@@ -136,9 +118,7 @@ def step_s(case: Case, found: Dataset, stage: str) -> float:
     """Return the median warm step of the real thing."""
     seconds = []
     for _ in range(3):
-        loader = registry.load("loaders", case.loader).make(
-            request_of(case, found, stage), **case.loader_options
-        )
+        loader = loader_of(case, found, stage)
         trainer = registry.load("trainers", "null").make(batch=case.batch)
         warmup = timing.warmup_steps(
             queue_batches=loader.queue_batches,

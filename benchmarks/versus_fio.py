@@ -1,7 +1,7 @@
 """Does the `read` stage reach what fio reaches? Cold, same order, sizes and hints, real workers.
 
-    python -m benchmarks.versus_fio                          # throttled: 50, 100 and 200 MB/s
-    python -m benchmarks.versus_fio --unthrottled DIR        # several GB in DIR, runs of 2 s
+    make bench-versus-fio                                    # throttled: 50, 100 and 200 MB/s
+    make bench-versus-fio ARGS='--unthrottled --data DIR'    # 14 GB in DIR, runs of 2 s and more
 
 The rates are those of the whole loop, first batch included. Every figure is a median of
 interleaved repeats, each a fresh process through the scheduler's own run_trial, with its cache
@@ -15,18 +15,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
-import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from benchmarks import suites
 from benchmarks.throttle import ThrottledMount, throttled
-from iobench import dataset as datasets
-from iobench.convert import convert
 from iobench.launch import Settings, run_trial
 from iobench.model import VALID, Case, Dataset, Record, Trial
 
@@ -138,11 +133,7 @@ def _seconds(record: Record) -> float:
 
 def _make(root: Path, options: argparse.Namespace) -> Dataset:
     """Make the samples and every format wanted; the JPEGs are the source of the others."""
-    data = datasets.make(options.recipe, root, samples=options.samples, seed=1)
-    for name in options.formats:
-        if not datasets.has_form(data, name):
-            convert(data, name)
-    return data
+    return suites.dataset(root, options.recipe, options.samples, options.formats)
 
 
 @contextlib.contextmanager
@@ -150,7 +141,7 @@ def _slow(options: argparse.Namespace) -> Iterator[tuple[ThrottledMount, Dataset
     """A throttled mount with the dataset on it; made while it is still fast."""
     per_format = options.samples * 130_000
     with throttled((512 << 20) + per_format * (1 + len(options.formats))) as mount:
-        yield mount, _make(mount.path / "data", options)
+        yield mount, _make(mount.path, options)
 
 
 def _throttled(options: argparse.Namespace) -> Iterator[Row]:
@@ -162,13 +153,9 @@ def _throttled(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _unthrottled(options: argparse.Namespace) -> Iterator[Row]:
-    folder = Path(tempfile.mkdtemp(prefix="versus-fio-", dir=options.unthrottled))
-    try:
-        data = _make(folder / "data", options)
-        for name in options.formats:
-            yield Bench(data, options, ()).compare(name, None, UNTHROTTLED_FLOOR)
-    finally:
-        shutil.rmtree(folder)
+    data = _make(options.data, options)
+    for name in options.formats:
+        yield Bench(data, options, ()).compare(name, None, UNTHROTTLED_FLOOR)
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -187,10 +174,8 @@ def _table(rows: Sequence[Row]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the comparison; exit 1 when a floor is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--unthrottled", type=Path, metavar="DIR", help="measure the mount of DIR")
+    parser = suites.arguments((__doc__ or "").splitlines()[0])
+    parser.add_argument("--unthrottled", action="store_true", help="measure the mount of --data")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES_MB_S, help="MB/s (1e6)")
     parser.add_argument("--formats", nargs="+", default=FORMATS)
     parser.add_argument("--loader", default="torch")
@@ -200,18 +185,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, help="[3 throttled, 5 not]")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    free = options.unthrottled is not None
+    free = options.unthrottled
     options.samples = options.samples or (24576 if free else 6144)
     options.repeats = options.repeats or (5 if free else 3)
     rows: list[Row] = []
     for row in (_unthrottled if free else _throttled)(options):
         rows.append(row)
         print(_table([row]).splitlines()[1], file=sys.stderr, flush=True)
-    document: list[dict[str, Any]] = [{**vars(r), "reached": r.reached} for r in rows]
-    print(json.dumps(document, indent=1) if options.json else _table(rows))
-    return 0 if all(row.reached for row in rows) else 1
+    print(_table(rows))
+    figures = [{**vars(r), "reached": r.reached} for r in rows]
+    return suites.finish(options, figures, all(row.reached for row in rows))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def analyse(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
     marked); nothing FAILED or INVALID enters a figure.
     """
     found = evidence(plan, records)
-    cases = [_judged(pipelines.describe(found, case)) for case in plan.cases]
+    cases = [pipelines.describe(found, case) for case in plan.cases]
     contrasts = _contrasts(found)
     document = {
         "schema": ANALYSIS_SCHEMA,
@@ -47,15 +47,6 @@ def analyse(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
     }
     document["advice"] = advise(document)
     return document
-
-
-def _judged(case: dict[str, Any]) -> dict[str, Any]:
-    """Take back the limits of a pipeline with a null part: it is no training job."""
-    if "null" in (case["loader"], case["format"], case["trainer"]):
-        nothing = dict.fromkeys(("binding", "regime", "rate", "headroom", "next", "words"))
-        for limit in case["limits"].values():
-            limit |= nothing | {"reason": "a null part: no training job to limit"}
-    return case
 
 
 # -- validity and checks ---------------------------------------------------------------------

@@ -316,7 +316,7 @@ def _run(suite_store: store.Store, wanted: spec.Spec, reporter: Reporter, as_jso
     if interrupted:
         _complain(f"interrupted; go on with `iobench run --resume --results {suite_store.folder}`")
         return INTERRUPTED
-    if publish.complete(suite_store):
+    if analysis["complete"]:
         return 0
     unusable = suite_store.unusable()
     if unusable:

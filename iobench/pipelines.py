@@ -247,6 +247,9 @@ def _limit(
     if measured:
         rate = _inverse(stats.t_interval([w.seconds_per_sample for w in measured]))
         entry["measured_samples_per_s"] = estimate(rate)
+    if "null" in (case.loader, case.format, case.trainer):
+        entry["reason"] = "a null part: no training job to limit"
+        return entry
     if cold and roofline.READ not in means and roofline.STORAGE not in means:
         entry["reason"] = why_missing(found, case, "read", "cold")
         return entry

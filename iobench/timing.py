@@ -119,7 +119,8 @@ def epoch(steps: Steps) -> Window:
     Where the loader is the slower side the first term holds n batches of its work and nothing
     else (workers in step deliver bursts: what comes with a batch waited for was there as well);
     where the trainer is, the second holds n steps.  Either way the once-an-epoch latency of the
-    other side is left out.  A batch was waited for when its wait is at least half the mean.
+    other side is left out.  A batch was waited for when its wait is at least half the mean wait or
+    half the mean step, the shorter one: below that it may be the hand-over of one that was there.
 
     Raises ValueError without a step.
     """
@@ -127,7 +128,7 @@ def epoch(steps: Steps) -> Window:
         raise ValueError("no step")
     compute_s = sum(c - b for b, c in zip(steps.ready_s, steps.done_s))
     waits = [b - a for a, b in zip(steps.request_s, steps.ready_s)]
-    waited_for = 0.5 * sum(waits) / len(waits)
+    waited_for = 0.5 * min(sum(waits), compute_s) / len(waits)
     arrived = max(t for t, wait in zip(steps.ready_s, waits) if wait >= waited_for)
     wall_s = max(arrived, steps.done_s[-1] - steps.ready_s[0])
     return Window(

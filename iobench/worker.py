@@ -74,14 +74,14 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     imported = timing.clock()
     folder = Path(task.handshake)
     if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):
-        _write_extents(_request(task, rank, world_size)[0], folder / f"extents.{rank}.json")
+        _write_extents(request_of(task, rank, world_size)[0], folder / f"extents.{rank}.json")
     _wait_for_go(folder, rank)
-    request, digests = _request(task, rank, world_size)
+    request, digests = request_of(task, rank, world_size)
     job = _Job(task, rank, world_size, request, digests, born, imported)
     return job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
 
 
-def _request(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, List[str]]:
+def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, List[str]]:
     """Return what the loader is asked for, and the digest of every sample of the dataset."""
     case, stage = task.trial.case, task.trial.stage
     index = load_index(task.dataset)

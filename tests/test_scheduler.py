@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,22 +79,31 @@ def test_resume_runs_only_what_is_missing(suite: scheduler.Suite) -> None:
     assert set(after) - set(kept) == {victim.replace(".1.json", ".2.json")}
 
 
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Trial, str], Trial]:
+    """Return what gives a trial a loader whose making runs the statement."""
+
+    def give(trial: Trial, statement: str) -> Trial:
+        folder = tmp_path / "plugins" / "loaders"
+        folder.mkdir(parents=True)
+        (folder / "faulty.py").write_text(
+            "import os, signal, time\n"
+            "from iobench.protocols import LoaderBackend\n"
+            f"def make(request):\n    {statement}\n"
+            "BACKEND = LoaderBackend(make, 'has a fault')\n"
+        )
+        monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
+        return dataclasses.replace(trial, case=dataclasses.replace(trial.case, loader="faulty"))
+
+    return give
+
+
 def test_a_killed_worker_is_a_failed_record_and_the_suite_goes_on(
-    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    suite: scheduler.Suite, faulty: Callable[[Trial, str], Trial]
 ) -> None:
-    plugin = tmp_path / "plugins" / "loaders"
-    plugin.mkdir(parents=True)
-    (plugin / "dying.py").write_text(
-        "import os, signal\n"
-        "from iobench.protocols import LoaderBackend\n"
-        "def make(request):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "BACKEND = LoaderBackend(make, 'dies')\n"
-    )
-    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
     plan = suite.store.plan()
     first = plan.trials[0]
-    case = dataclasses.replace(first.case, loader="dying")
-    trials = (dataclasses.replace(first, case=case), *plan.trials[1:])
+    trials = (faulty(first, "os.kill(os.getpid(), signal.SIGKILL)"), *plan.trials[1:])
     suite.store.save_plan(dataclasses.replace(plan, trials=trials))
     again(suite.store).run()
     records = {r.trial.id: r for r in suite.store.records()}
@@ -105,19 +115,10 @@ def test_a_killed_worker_is_a_failed_record_and_the_suite_goes_on(
 
 
 def test_an_error_in_the_worker_is_kept_with_its_words(
-    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    suite: scheduler.Suite, faulty: Callable[[Trial, str], Trial]
 ) -> None:
-    plugin = tmp_path / "plugins" / "loaders"
-    plugin.mkdir(parents=True)
-    (plugin / "broken.py").write_text(
-        "from iobench.protocols import LoaderBackend\n"
-        "def make(request):\n    raise ValueError('the lens is dirty')\n"
-        "BACKEND = LoaderBackend(make, 'breaks')\n"
-    )
-    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
     plan = suite.store.plan()
-    case = dataclasses.replace(plan.trials[0].case, loader="broken")
-    only = dataclasses.replace(plan.trials[0], case=case)
+    only = faulty(plan.trials[0], "raise ValueError('the lens is dirty')")
     suite.store.save_plan(dataclasses.replace(plan, trials=(only,), phase=2))
     again(suite.store).run()
     record = suite.store.records()[0]
@@ -126,20 +127,10 @@ def test_an_error_in_the_worker_is_kept_with_its_words(
 
 
 def test_the_time_limit_ends_a_trial_with_the_remedy(
-    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    suite: scheduler.Suite, faulty: Callable[[Trial, str], Trial]
 ) -> None:
-    plugin = tmp_path / "plugins" / "loaders"
-    plugin.mkdir(parents=True)
-    (plugin / "hanging.py").write_text(
-        "import time\n"
-        "from iobench.protocols import LoaderBackend\n"
-        "def make(request):\n    time.sleep(60)\n"
-        "BACKEND = LoaderBackend(make, 'hangs')\n"
-    )
-    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
     plan = suite.store.plan()
-    case = dataclasses.replace(plan.trials[0].case, loader="hanging")
-    only = dataclasses.replace(plan.trials[0], case=case)
+    only = faulty(plan.trials[0], "time.sleep(60)")
     suite.store.save_plan(dataclasses.replace(plan, trials=(only,), phase=2))
     found = scheduler.Suite(
         suite.store, spec.parse(plan.spec), Settings(limit_s=1.0), lambda *_: None

@@ -148,6 +148,18 @@ def test_the_epoch_counts_what_comes_in_early() -> None:
     assert epoch(found.steps).wall_s == 10.0
 
 
+def test_an_epoch_ends_with_a_short_wait_if_it_is_a_real_one() -> None:
+    """Workers out of step: the last batches are waited for below half the mean, three steps long.
+
+    A hand-over (here 0.02 of a step) is no wait: that batch was there with the one before.
+    """
+    for last, arrived in ((0.3, 6 * 1.5 + 2 * 0.3 + 7 * 0.1), (0.002, 6 * 1.5 + 5 * 0.1)):
+        world = World()
+        waits = [1.5, 1.5, 1.5, 1.5, 1.5, 1.5, last, last]
+        found = measure(batches(world, waits), Trainer(world, 0.1), warmup=2, clock=world.clock)
+        assert epoch(found.steps).wall_s == pytest.approx(arrived)
+
+
 def test_a_delay_is_never_short() -> None:
     for seconds in (0.0, 1e-4, 3e-3):
         start = clock()

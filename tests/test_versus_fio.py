@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,15 +11,16 @@ from benchmarks import versus_fio
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
-SMALL = ["--samples", "128", "--batch", "16", "--repeats", "1", "--rates", "200", "--json"]
+SMALL = ["--samples", "128", "--batch", "16", "--repeats", "1", "--rates", "200"]
 
 
 @pytest.mark.parametrize("name", versus_fio.FORMATS)
-def test_a_small_run_reads_what_fio_reads(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_run_reads_what_fio_reads(name: str, tmp_path: Path) -> None:
     for capability in ("loop", "blkio", "fio", "torch", "lmdb", "hdf5"):
         need(capability)
-    status = versus_fio.main([*SMALL, "--formats", name])
-    (row,) = json.loads(capsys.readouterr().out)
+    figures = tmp_path / "figures.json"
+    status = versus_fio.main([*SMALL, "--formats", name, "--json", str(figures)])
+    (row,) = json.loads(figures.read_text())
     assert status == (0 if row["reached"] else 1)
     assert (row["format"], row["limit_mb_s"], row["repeats"]) == (name, 200.0, 1)
     assert row["fio_mb_s"] > 0
