@@ -8,7 +8,7 @@
     <root>/jpeg/<class>/<name>.jpg
     <root>/<form>/           lmdb, hdf5, tar, lmdb-raw, hdf5-raw; format.json in it, written last
 
-The worker reads datasets through this module: Python 3.9, NumPy and the standard library.
+The worker reads datasets through this module: Python 3.9, NumPy, BLAKE3 and the standard library.
 """
 
 from __future__ import annotations
@@ -177,11 +177,15 @@ def form_facts(dataset: Dataset, stored_form: str) -> Dict[str, Any]:
 def sample_digest(data: Any) -> str:
     """Return the digest of one sample's stored bytes (bytes-like, or a C-ordered array).
 
-    SHA-256, cut to 128 bits: CPUs have instructions for it.
+    BLAKE3, 128 bits: cryptographic, and three times as fast as SHA-256 where the CPU has
+    instructions for that, ten times where it has none.
     """
+    from blake3 import blake3
+
     if isinstance(data, np.ndarray):
         data = np.ascontiguousarray(data).data
-    return hashlib.sha256(data).hexdigest()[:DIGEST_DIGITS]
+    digest: str = blake3(data).hexdigest(length=DIGEST_DIGITS // 2)
+    return digest
 
 
 def samples_digest(ids: Sequence[int], labels: Sequence[int], digests: Sequence[str]) -> str:

@@ -27,6 +27,8 @@ Field = npt.NDArray[np.signedinteger[Any]]
 
 #: Textures on either side of the sum.
 TEXTURES = 4
+#: Samples in a row that are summed from the same two textures.
+RUN = 64
 #: Levels of one texture (0..LEVELS) and of a class pattern; two textures and a pattern fit 8 bits.
 LEVELS, PATTERN_LEVELS = 103, 48
 #: Chroma is grey at 128; textures and pattern are centred here so that their sum is.
@@ -147,15 +149,16 @@ class Placement(NamedTuple):
 
 def capacity(shifts: int) -> int:
     """Return how many samples can be told apart: pairs of textures times relative offsets."""
-    return TEXTURES * TEXTURES * shifts * shifts
+    return TEXTURES * TEXTURES * (shifts * shifts // RUN * RUN)
 
 
 def placement(index: int, seed: int, side: int, shifts: int, height: int, width: int) -> Placement:
     """Return the windows of sample ``index``: (pair of textures, relative offset) is injective.
 
-    The pair and the offset number ``index * stride + start`` modulo their count, with a stride
-    that is coprime to it; where in the textures the windows lie is free.  Raises DatasetError
-    when there are more samples than combinations.
+    ``RUN`` samples in a row take the same pair, which a CPU cache then holds; the pairs take
+    turns.  A pair's n-th sample has relative offset ``n * stride`` modulo their count, the stride
+    coprime to it; where in the textures the windows lie is free.  Raises DatasetError when there
+    are more samples than combinations.
     """
     count = capacity(shifts)
     if index >= count:
@@ -163,12 +166,15 @@ def placement(index: int, seed: int, side: int, shifts: int, height: int, width:
             f"a dataset of this recipe holds at most {count} samples without repeated content: "
             f"ask for fewer"
         )
-    number = (index * _stride(count) + mix(seed, 11)) % count
-    number, dx = divmod(number, shifts)
-    pair, dy = divmod(number, shifts)
+    run, place = divmod(index, RUN)
+    turn, pair = divmod(run, TEXTURES * TEXTURES)
+    offsets = shifts * shifts
+    number = (turn * RUN + place) * _stride(offsets) % offsets
+    dy, dx = divmod(number, shifts)
     left, right = divmod(pair, TEXTURES)
-    y = mix(seed, 12, index) % (side - height - dy - 1)
-    x = mix(seed, 13, index) % (side - width - dx - 1)
+    free = mix(seed, 12, index)
+    y = (free >> 32) % (side - height - dy - 1)
+    x = (free & 0xFFFFFFFF) % (side - width - dx - 1)
     return Placement((left, y + dy, x + dx), (right, y, x))
 
 

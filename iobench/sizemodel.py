@@ -76,7 +76,8 @@ def encoding_for(recipe: Recipe, target_bytes: int, seed: int, index: int) -> En
         return Encoding(recipe.height, recipe.width, 100)
     body = target_bytes * AIM - HEADER_BYTES
     wanted = recipe.width * recipe.height * (target_bytes / recipe.mean_bytes) ** _PIXELS_EXPONENT
-    wanted *= (80 + mix(seed, 31, index) % 34) / 100  # 0.80 .. 1.13
+    chance = mix(seed, 31, index)
+    wanted *= (80 + (chance >> 32) % 34) / 100  # 0.80 .. 1.13
     smallest, largest = recipe.min_side**2 * 1.03, recipe.max_side**2 * 0.75
     pixels = min(max(wanted, smallest), largest)
     # the rate nearest to the one that this resolution needs; the resolution then follows the rate
@@ -88,7 +89,7 @@ def encoding_for(recipe: Recipe, target_bytes: int, seed: int, index: int) -> En
     # no resolution of the recipe reaches the size: the limit that is nearest to it
     pixels, quality = min(fitting or areas, key=lambda area: abs(area[0] - pixels))
     pixels = min(max(pixels, smallest), largest)
-    across, down = _ASPECTS[mix(seed, 32, index) % len(_ASPECTS)]
+    across, down = _ASPECTS[(chance & 0xFFFFFFFF) % len(_ASPECTS)]
     limit = (recipe.min_side, min(recipe.max_side, int(pixels) // recipe.min_side))
     width = min(max(math.isqrt(int(pixels) * across // down), limit[0]), limit[1])
     height = min(max(round(pixels / width), recipe.min_side), recipe.max_side)

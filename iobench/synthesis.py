@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -29,9 +30,9 @@ from iobench.model import Dataset
 Progress = Callable[[int, int], None]
 
 #: Version of the bytes that a recipe and a seed give; golden digests hold it.
-SYNTHESIS = 2
+SYNTHESIS = 3
 PARTS = ".parts"
-CHUNK_SAMPLES, CHUNK_BYTES = 64, 16 << 20
+CHUNK_SAMPLES, CHUNK_BYTES = 32, 8 << 20
 #: A file may exceed its target by this share before it is encoded a second time.
 TOLERANCE = 0.03
 
@@ -207,12 +208,13 @@ def _run(
     report = progress or (lambda done, total: None)
     report(done, job.samples)
     context = multiprocessing.get_context("fork")
+    turns = _turns(len(chunks))
     processes = []
     readers: list[Connection] = []
     try:
-        for rank in range(min(workers, len(chunks))):
+        for _ in range(min(workers, len(chunks))):
             reader, writer = context.Pipe(duplex=False)
-            work = (job, chunks[rank::workers], writer, os.getpid())
+            work = (job, chunks, turns, writer, os.getpid())
             process = context.Process(target=_work, args=work, daemon=True)
             process.start()
             writer.close()
@@ -234,6 +236,18 @@ def _run(
             process.join()
         for reader in readers:
             reader.close()
+        os.close(turns)
+
+
+def _turns(count: int) -> int:
+    """Return a file of the numbers below ``count``: whoever reads the next one takes that chunk.
+
+    Forked processes share its position; a killed one leaves no lock behind.
+    """
+    turns = os.memfd_create("chunks")
+    os.write(turns, np.arange(count, dtype=np.int64).tobytes())
+    os.lseek(turns, 0, os.SEEK_SET)
+    return turns
 
 
 def _messages(readers: Sequence[Connection]) -> Iterator[int]:
@@ -255,15 +269,14 @@ def _messages(readers: Sequence[Connection]) -> Iterator[int]:
             yield message
 
 
-def _work(job: Job, chunks: Sequence[range], results: Connection, parent: int) -> None:
-    """Make chunks until they are done or the parent is gone."""
+def _work(job: Job, chunks: Sequence[range], turns: int, results: Connection, parent: int) -> None:
+    """Make chunks, by ``turns``, until they are done or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     gc.disable()  # a sample makes no cycles
     buffer = np.empty(job.recipe.max_side**2 * 3, np.uint8)
     try:
-        for chunk in chunks:
-            if os.getppid() != parent:
-                return
+        while os.getppid() == parent and (turn := os.read(turns, 8)):
+            chunk = chunks[int.from_bytes(turn, sys.byteorder)]
             _make_chunk(job, chunk, buffer)
             results.send(len(chunk))
     except OSError as error:
