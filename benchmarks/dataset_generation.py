@@ -11,9 +11,10 @@ for a DALI that is a placeholder), hence --no-deps and its needs by name; Tensor
 imports always, makes that 2 GB. Both are asked for the same number of files and the same mean
 size; DLIO's files are grey noise and about half as long as asked (DLIO 2.0), ours are colour photos
 of the size asked, hashed and indexed. ``dlio_longer`` is DLIO asked for so much more that its files
-are as long as ours. Two ratios to each: whole runs of a fresh process, files written back to the
-device (sync) included; and generation alone, from the first file to the last, by DLIO's log and by
-our progress.
+are as long as ours: the same job. Two ratios to each: whole runs of a fresh process, files written
+back to the device (sync) included; and generation alone, from the first file to the last, by DLIO's
+log and by our progress. Generation alone is judged against ``dlio_longer``; against ``dlio``, whose
+files have 0.6 of the bytes, it is printed, in files and in bytes.
 
 Nothing is deleted before the last run, and two runs of this want five minutes between them: ext4
 reuses an inode only minutes after its file was deleted, and a generator that starts soon after pays
@@ -165,7 +166,11 @@ def race(folder: Path, samples: int, rounds: int, workers: int) -> None:
     for rival in ("dlio", "dlio_longer"):
         for what in ("samples_per_s", "without_startup_per_s"):
             pairs = [a[what] / b[what] for a, b in zip(found["ours"], found[rival], strict=True)]
-            say(what=what, rival=rival, ratio=statistics.median(pairs), ratios=pairs)
+            longer = statistics.mean(a["mean_bytes"] for a in found["ours"]) / statistics.mean(
+                b["mean_bytes"] for b in found[rival]
+            )
+            ratio = statistics.median(pairs)
+            say(what=what, rival=rival, ratio=ratio, in_bytes=ratio * longer, ratios=pairs)
 
 
 def sizes(folder: Path, samples: int) -> datasets.SampleIndex:
@@ -253,7 +258,7 @@ def verdicts(rows: list[dict[str, Any]]) -> dict[str, bool]:
     """Return target -> met, for the targets that the rows tell of."""
     met: dict[str, bool] = {}
     for row in rows:
-        if "rival" in row:
+        if "rival" in row and (row["what"], row["rival"]) != ("without_startup_per_s", "dlio"):
             met[f"{row['what']} at least those of {row['rival']}"] = row["ratio"] >= 1
         if "ratio_to_photos" in row:
             met["decode per byte within 15 % of photos"] = 0.85 <= row["ratio_to_photos"] <= 1.15
