@@ -147,6 +147,7 @@ def test_lmdb_grows_past_its_first_map(tmp_path: Path, monkeypatch: pytest.Monke
         ("hdf5", {"cache_bytes": 0}),
         ("hdf5", {"driver": "core"}),
         ("hdf5", {"chunk": 3}),
+        ("hdf5", {"readahead": False}),
     ],
 )
 def test_options_change_how_not_what(copy: Dataset, name: str, options: Dict[str, Any]) -> None:

@@ -26,16 +26,20 @@ REFERENCES = 1024
 _REFERENCE = struct.Struct("<IQI")
 #: A heap collection begins with its signature, version, and size in bytes.
 _COLLECTION = struct.Struct("<4sB3xQ")
+_SMALLEST_COLLECTION = 4096
 
 
 class Hdf5Reader:
     """Reads samples one by one through the HDF5 library."""
 
-    def __init__(self, root: Path, samples: int, driver: str, cache_bytes: int) -> None:
+    def __init__(
+        self, root: Path, samples: int, driver: str, cache_bytes: int, readahead: bool
+    ) -> None:
         self._path = str(root / DATA)
         self._samples = samples
         self._driver = driver
         self._cache_bytes = cache_bytes
+        self._readahead = readahead
         self._forget()
 
     def _forget(self) -> None:
@@ -52,16 +56,17 @@ class Hdf5Reader:
         return {**self.__dict__, **fresh}
 
     def read(self, index: int) -> Tuple[Any, int]:
-        """Return (data, label): JPEG bytes, or (h, w, 3) uint8."""
+        """Return (data, label): a view of JPEG bytes, or (h, w, 3) uint8."""
         data = self._dataset()[index]
-        return (data.tobytes() if data.ndim == 1 else data), int(self._labels[index])
+        return (data.data if data.ndim == 1 else data), int(self._labels[index])
 
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the ranges that the library must fetch.
 
-        Variable length: the 16-byte reference, then the whole heap collection that holds the
-        bytes: the library reads collections whole, and one may hold several samples while they fit
-        into 64 KiB (read amplification that is HDF5's own).  Pixels: the chunk.
+        Variable length: the 16-byte reference, then the whole heap collection that holds the bytes,
+        in two reads as the library makes them: its smallest size, which tells the real one, and the
+        rest.  A collection may hold several samples while they fit into 64 KiB (read amplification
+        that is HDF5's own).  Pixels: the chunk.
         """
         dataset = self._dataset()
         chunk = dataset.chunks[0]
@@ -78,10 +83,10 @@ class Hdf5Reader:
             os.close(fd)
         if signature != b"GCOL":
             raise DatasetError(f"{self._path}: no heap at {address}: convert again")
-        return (
-            Extent(self._path, offset, _REFERENCE.size),
-            Extent(self._path, address, size),
-        )
+        head = Extent(self._path, address, _SMALLEST_COLLECTION)
+        rest = Extent(self._path, address + head.length, size - head.length)
+        reference = Extent(self._path, offset, _REFERENCE.size)
+        return (reference, head, rest) if rest.length else (reference, head)
 
     def close(self) -> None:
         """Close the file if this process opened it."""
@@ -107,6 +112,8 @@ class Hdf5Reader:
             )
         except OSError as error:
             raise DatasetError(f"cannot open {self._path}: {error}; convert again") from None
+        if not self._readahead and self._driver == "sec2":
+            os.posix_fadvise(self._file.id.get_vfd_handle(), 0, 0, os.POSIX_FADV_RANDOM)
         self._data = self._file["jpeg" if "jpeg" in self._file else "pixels"]
         self._labels = self._file["label"][:]
         self._pid = os.getpid()
@@ -119,6 +126,7 @@ class Hdf5Format:
     pixels, ``gzip``, ``lzf`` or "" (JPEG bytes lie in the heap, where no filter reaches).
     ``cache_bytes``: the chunk cache (rdcc_nbytes).  ``driver``: sec2 (POSIX) or core (the
     whole file is read at opening); stdio is left out, its file position is shared across a fork.
+    ``readahead``: let the kernel read on past what is asked for (off: POSIX_FADV_RANDOM; sec2).
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class Hdf5Format:
         compression: str = "",
         cache_bytes: int = 1 << 20,
         driver: str = "sec2",
+        readahead: bool = True,
     ) -> None:
         for name, value, allowed in (
             ("compression", compression, COMPRESSIONS),
@@ -143,6 +152,7 @@ class Hdf5Format:
         self._compression = compression
         self._cache_bytes = cache_bytes
         self._driver = driver
+        self._readahead = readahead
 
     @property
     def layout(self) -> Dict[str, Any]:
@@ -199,7 +209,7 @@ class Hdf5Format:
 
     def open(self, dataset: Dataset, root: Path) -> Hdf5Reader:
         """Return a reader; the file is opened by the first read."""
-        return Hdf5Reader(root, dataset.samples, self._driver, self._cache_bytes)
+        return Hdf5Reader(root, dataset.samples, self._driver, self._cache_bytes, self._readahead)
 
     def files(self, dataset: Dataset, root: Path) -> List[Path]:
         """Return the file."""
