@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -176,6 +179,29 @@ def test_raw_hdf5_in_chunks(copy: Dataset, compression: str, chunk: int) -> None
     assert 0 < extent.length <= (chunk or 1) * 64 * 64 * 3  # stored plain where lzf gains nothing
     assert (reader.extents(3) == reader.extents(5)) == (chunk == 3)
     reader.close()
+
+
+def test_hdf5_s_extents_are_what_the_library_reads(copy: Dataset, tmp_path: Path) -> None:
+    """strace: the offsets and lengths of its reads, one collection after another."""
+    need("hdf5")
+    need("strace")
+    root = convert.convert(copy, "hdf5")
+    reader = registry.load("formats", "hdf5").make().open(copy, root)
+    wanted = [tuple(e[1:]) for i in (19, 0, 10) for e in reader.extents(i)[1:]]
+    assert len(set(wanted)) == 6  # three collections
+    reader.close()
+    trace = tmp_path / "trace"
+    code = (
+        "import sys; from pathlib import Path; from iobench import dataset, registry;"
+        "found = dataset.locate(Path(sys.argv[1]));"
+        "reader = registry.load('formats', 'hdf5').make().open(found, Path(sys.argv[2]));"
+        "[reader.read(i) for i in (19, 0, 10)]"
+    )
+    argv = ["strace", "-f", "-y", "-e", "trace=pread64", "-o", str(trace)]
+    argv += [sys.executable, "-c", code, copy.root, str(root)]
+    subprocess.run(argv, check=True)
+    found = re.findall(r"data\.h5>, .*, (\d+), (\d+)\) += \d+", trace.read_text())
+    assert [(int(offset), int(length)) for length, offset in found][-6:] == wanted
 
 
 def test_compression_of_jpeg_bytes_is_refused(copy: Dataset) -> None:
