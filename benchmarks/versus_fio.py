@@ -1,7 +1,7 @@
 """Does the `read` stage reach what fio reaches? Cold, same order, sizes and hints, real workers.
 
     make bench-versus-fio                                    # throttled: 50, 100 and 200 MB/s
-    make bench-versus-fio ARGS='--unthrottled --data DIR'    # 14 GB in DIR, runs of 2 s and more
+    make bench-versus-fio ARGS='--unthrottled --data DIR'    # 16 GB in DIR, runs of 2 s and more
 
 The rates are those of the whole loop, first batch included. Every figure is a median of
 interleaved repeats, each a fresh process through the scheduler's own run_trial, with its cache
@@ -185,13 +185,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--loader", default="torch")
     parser.add_argument("--order", default="shuffled")
     parser.add_argument("--recipe", default="imagenet-like")
-    parser.add_argument("--samples", type=int, help="[6144 throttled, 24576 not]")
+    parser.add_argument("--samples", type=int, help="[6144 throttled, 28672 not]")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, help="[3 throttled, 5 not]")
     options = parser.parse_args(argv)
     free = options.unthrottled
-    options.samples = options.samples or (24576 if free else 6144)
+    options.samples = options.samples or (28672 if free else 6144)
     options.repeats = options.repeats or (5 if free else 3)
     rows: list[Row] = []
     for row in (_unthrottled if free else _throttled)(options):
