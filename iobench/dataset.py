@@ -177,8 +177,8 @@ def form_facts(dataset: Dataset, stored_form: str) -> Dict[str, Any]:
 def sample_digest(data: Any) -> str:
     """Return the digest of one sample's stored bytes (bytes-like, or a C-ordered array).
 
-    BLAKE3, 128 bits: cryptographic, and three times as fast as SHA-256 where the CPU has
-    instructions for that, ten times where it has none.
+    BLAKE3, 128 bits: cryptographic, and three times as fast as SHA-256 with the CPU's own
+    instructions for it.
     """
     from blake3 import blake3
 

@@ -104,8 +104,10 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
 
 
 def ceiling_key(case: Case) -> tuple[Any, ...]:
-    """Return what decides the ``ceiling`` rung: the same bytes read in the same order."""
-    return case.stored_form, case.order, case.location, case.runtime, case.workers, case.samples
+    """Return what decides the ``ceiling`` rung: the same bytes, order and hints."""
+    readahead = case.format_options.get("readahead", True)
+    place = case.stored_form, case.location, case.runtime
+    return *place, case.order, case.workers, case.samples, readahead
 
 
 @dataclasses.dataclass(frozen=True)
