@@ -137,8 +137,7 @@ def _prepare(trial: Trial, files: Sequence[Path], work: Path, settings: Settings
             label = "client-cold"
     elif trial.cache == "warm":
         pagecache.check_warmable(sum(f.stat().st_size for f in files))
-        if pagecache.residency(files).fraction != 1.0:
-            pagecache.warm(files)
+        pagecache.warm(files)  # also what is resident: kernels reclaim what was not read lately
     else:
         found = pagecache.set_fraction(
             _extents(work), float(trial.cache), trial.case.seed, files=files
