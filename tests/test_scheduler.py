@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,32 @@ def test_an_error_in_the_worker_is_kept_with_its_words(
     record = suite.store.records()[0]
     assert record.status == FAILED
     assert "the lens is dirty" in record.reasons[0]
+
+
+def test_an_invalid_trial_is_run_once_more_and_both_attempts_are_kept(
+    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = suite.store.plan().trials[:2]
+    spoilt = {first.id: 1, second.id: 2}
+    real = scheduler.run_trial
+
+    def run_trial(trial: Trial, *rest: Any) -> Record:
+        record = real(trial, *rest)
+        left = spoilt.get(trial.id, 0)
+        spoilt[trial.id] = left - 1
+        return record if left <= 0 else dataclasses.replace(record, status=INVALID)
+
+    monkeypatch.setattr(scheduler, "run_trial", run_trial)
+    suite.run()
+    seen = [(r.trial.id, r.attempt, r.status) for r in suite.store.records()]
+    assert seen[:4] == [
+        (first.id, 1, INVALID),
+        (first.id, 2, VALID),
+        (second.id, 1, INVALID),
+        (second.id, 2, INVALID),
+    ]
+    assert {status for _, _, status in seen[4:]} == {VALID}
+    assert set(suite.store.done()) == {t.id for t in suite.store.plan().trials} - {second.id}
 
 
 def test_the_time_limit_ends_a_trial_with_the_remedy(
