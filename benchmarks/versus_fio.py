@@ -80,7 +80,7 @@ class Bench:
         if statistics.median(lasted) < ENOUGH_S:
             notes.add(f"fio ran {statistics.median(lasted):.2f} s: too short to count")
         if read_rate < floor * fio_rate:
-            notes.add(self._binds(format_name, fio_rate, mean))
+            notes.add(self._binds(format_name, read_rate, mean))
         return Row(
             format=format_name,
             limit_mb_s=limit,
@@ -114,15 +114,16 @@ class Bench:
             raise SystemExit(f"{trial.id}: {'; '.join(record.reasons)}")
         return record
 
-    def _binds(self, format_name: str, fio_rate: float, mean: float) -> str:
-        """Say what keeps the pipeline below fio: its own warm rate, or waiting for the storage."""
+    def _binds(self, format_name: str, read_rate: float, mean: float) -> str:
+        """Say what most of the cold time is: the reader's own cost (its warm time), or waiting."""
         record = self._run(format_name, "read", "warm")
         warm = mean / _seconds(record)
         io = record.ranks[0].io
         cores = (io.cpu_user_s + io.cpu_sys_s) / io.wall_s
-        what = "the reader's own cost binds" if warm < 2 * fio_rate else "waiting for storage binds"
+        own = read_rate / warm  # of the cold time
+        what = "the reader's own cost binds" if own > 0.5 else "waiting for storage binds"
         first = record.ranks[0].startup.first_batch_s
-        return f"{what}: warm {warm:.0f} MB/s on {cores:.1f} cores, first batch {first:.2f} s"
+        return f"{what}, own cost {own:.0%}: warm {warm:.0f} MB/s on {cores:.1f} cores, first batch {first:.2f} s"
 
 
 def _seconds(record: Record) -> float:
