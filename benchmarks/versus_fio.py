@@ -123,7 +123,8 @@ class Bench:
         own = read_rate / warm  # of the cold time
         what = "the reader's own cost binds" if own > 0.5 else "waiting for storage binds"
         first = record.ranks[0].startup.first_batch_s
-        return f"{what}, own cost {own:.0%}: warm {warm:.0f} MB/s on {cores:.1f} cores, first batch {first:.2f} s"
+        speed = f"warm {warm:.0f} MB/s on {cores:.1f} cores, first batch {first:.2f} s"
+        return f"{what}, own cost {own:.0%} of the time: {speed}"
 
 
 def _seconds(record: Record) -> float:
