@@ -7,6 +7,7 @@
     |-- DatasetError        a dataset is missing, half-written, corrupt or does not fit
     |-- BackendUnavailable  a library, program or kernel feature is not here
     |-- CacheStateError     a cache state cannot be reached or proven on this mount
+    |-- ImageError          a container image is missing, stale, half-built or cannot be built
     |-- ResultsError        a results folder is missing, foreign or damaged
     `-- TrialFailed         one trial ended without a result (the suite goes on)
 
@@ -36,6 +37,10 @@ class BackendUnavailable(IobenchError):
 
 class CacheStateError(IobenchError):
     """A page-cache state cannot be reached or proven."""
+
+
+class ImageError(IobenchError):
+    """A container image is missing, of another revision, half-built or cannot be built."""
 
 
 class ResultsError(IobenchError):

@@ -42,6 +42,7 @@ from iobench.model import (
     to_json,
 )
 from iobench.mounts import describe_mount, filesystem_for
+from iobench.protocols import Start
 from iobench.timing import clock
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
@@ -292,10 +293,7 @@ def _worker(trial: Trial, dataset: Dataset, work: Path, settings: Settings) -> I
     env = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     runtime = registry.require("runtimes", case.runtime).make()
     launcher = registry.require("launchers", case.launcher).make()
-    binds = [(Path(dataset.root), Path(dataset.root)), (work, work)]
-    argv = launcher.argv(
-        runtime.argv(command, image="", binds=binds, env=env), world_size=case.world_size
-    )
+    argv = launcher.argv(runtime.argv(command, Start(env=env)), world_size=case.world_size)
     with open(work / "stderr", "wb") as stderr:
         process = subprocess.Popen(
             [*settings.enter, *argv],

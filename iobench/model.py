@@ -83,6 +83,7 @@ class Case:
     loader: str = "torch"
     trainer: str = "emulated"
     runtime: str = "bare"
+    image: str = "torch"  # which image a runtime other than bare runs
     launcher: str = "local"
     location: str = ""  # the dataset's root on the filesystem under test
     placement: str = "bind"
@@ -98,6 +99,9 @@ class Case:
     loader_options: Options = dataclasses.field(default_factory=dict)
     format_options: Options = dataclasses.field(default_factory=dict)
     trainer_options: Options = dataclasses.field(default_factory=dict)
+    runtime_options: Options = dataclasses.field(default_factory=dict)
+    cpus: float = 0.0  # limits that every runtime enforces alike; 0: none
+    memory_bytes: int = 0
 
     @property
     def pipeline(self) -> str:
@@ -135,6 +139,9 @@ class Contrast:
     """Two cases compared by paired blocks; ratio = seconds per sample, ``arm`` / ``base``.
 
     ``arm`` and ``base`` are case labels; a trial's ``arm`` is the label of its own case.
+    ``group``: contrasts of one group share their blocks, so a base is run once a block; a trial's
+    ``contrast`` names the group.  ``looks``: numbers of pairs after which it may end, in
+    ascending order; () is one look, at ``pairs``.
     """
 
     id: str
@@ -145,6 +152,8 @@ class Contrast:
     margin: float = 0.03
     pairs: int = 10  # planned before the first pair ran
     primary: bool = True
+    group: str = ""  # "": its own id
+    looks: Tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,6 +275,8 @@ class Record:
     ranks: Tuple[RankResult, ...] = ()
     ceiling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mount: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    runtime: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # image, mode, version
+    ready_s: float = 0.0  # from the launch until every rank had its libraries: start-up
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA
 

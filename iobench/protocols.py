@@ -163,6 +163,39 @@ class Trainer(Protocol):
 # -- runtime, launcher, filesystem -----------------------------------------------------------
 
 
+#: Where an image has its (empty) mount points, and a worker finds things inside a container.
+DATA_INSIDE, WORK_INSIDE, CODE_INSIDE = "/iobench/data", "/iobench/work", "/iobench/code"
+JPEG_INSIDE, PLUGINS_INSIDE = "/iobench/jpeg", "/iobench/plugins"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mount:
+    """A host folder, and where a runtime shows it; read-only unless it says ``writable``."""
+
+    host: Path
+    inside: str
+    writable: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What one start asks of a runtime.
+
+    ``image``: the image in the form that the runtime takes (a tag, a .sif file, a folder).
+    ``name``: unique on this machine, for runtimes whose containers are stopped by name.
+    ``cpus``, ``memory_bytes``, ``shm_bytes``: limits, 0: none.  ``gpus``: show the GPUs.
+    """
+
+    image: str = ""
+    mounts: Sequence[Mount] = ()
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    name: str = ""
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    shm_bytes: int = 0
+    gpus: bool = False
+
+
 class Runtime(Protocol):
     """Where a worker runs."""
 
@@ -170,18 +203,21 @@ class Runtime(Protocol):
         """Return "" when it can run here, else the reason with the remedy."""
         ...
 
-    def argv(
-        self,
-        command: Sequence[str],
-        *,
-        image: str,
-        binds: Sequence[Tuple[Path, Path]],
-        env: Mapping[str, str],
-    ) -> List[str]:
+    def form(self) -> str:
+        """Return the form of image it runs: docker, podman, sif, rootfs; "" for none."""
+        ...
+
+    def argv(self, command: Sequence[str], start: Start) -> List[str]:
         """Return the command that runs ``command`` in this runtime; pure, a new list."""
         ...
 
-    def identify(self, image: str) -> Mapping[str, Scalar]: ...
+    def identify(self, image: str) -> Mapping[str, Scalar]:
+        """Return facts for the record: the runtime's version, how the image is mounted."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """End what a killed ``argv`` may leave behind; harmless when there is nothing."""
+        ...
 
 
 class Launcher(Protocol):
@@ -273,7 +309,12 @@ class TrainerBackend(Backend[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeBackend(Backend[Runtime]):
-    """A runtime."""
+    """A runtime.
+
+    ``isolated``: it shows a worker its own tree and the mounts only (see ``DATA_INSIDE``).
+    """
+
+    isolated: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,11 +97,15 @@ from iobench.protocols import RuntimeBackend
 class Shed:
     def available(self):
         return ""
-    def argv(self, command, *, image, binds, env):
-        pairs = {**env, "IOBENCH_TEST_SHED": "in the shed"}
+    def form(self):
+        return ""
+    def argv(self, command, start):
+        pairs = {**start.env, "IOBENCH_TEST_SHED": "in the shed"}
         return ["env", *(f"{k}={v}" for k, v in pairs.items()), *command]
     def identify(self, image):
         return {"planks": 12}
+    def stop(self, name):
+        pass
 
 BACKEND = RuntimeBackend(Shed, "a shed behind the house")
 """,

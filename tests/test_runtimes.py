@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from iobench import registry
+from iobench.protocols import Mount, Start
 
 
 def bare() -> object:
@@ -14,15 +15,13 @@ def bare() -> object:
 
 def test_argv_is_the_command_alone() -> None:
     command = ["python3", "-m", "iobench.worker", "a task.json"]
-    assert bare().argv(command, image="", binds=(), env={}) == command
+    assert bare().argv(command, Start()) == command
 
 
 def test_variables_go_before_it_and_reach_it() -> None:
     argv = bare().argv(
         ["printenv", "IOBENCH_X"],
-        image="",
-        binds=((Path("/a"), Path("/b")),),
-        env={"IOBENCH_X": "a b=c"},
+        Start(mounts=(Mount(Path("/a"), "/b"),), env={"IOBENCH_X": "a b=c"}),
     )
     assert argv == ["env", "IOBENCH_X=a b=c", "printenv", "IOBENCH_X"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import List, Mapping, Sequence, Tuple
+from typing import List, Mapping, Sequence
 
 from iobench.model import Scalar
-from iobench.protocols import Runtime, RuntimeBackend
+from iobench.protocols import Runtime, RuntimeBackend, Start
 
 
 class Bare:
@@ -16,24 +15,24 @@ class Bare:
         """Return "": the host is always here."""
         return ""
 
-    def argv(
-        self,
-        command: Sequence[str],
-        *,
-        image: str,
-        binds: Sequence[Tuple[Path, Path]],
-        env: Mapping[str, str],
-    ) -> List[str]:
+    def form(self) -> str:
+        """Return "": there is no image."""
+        return ""
+
+    def argv(self, command: Sequence[str], start: Start) -> List[str]:
         """Return the command, after ``env NAME=value ...`` where there are variables to set.
 
-        ``image`` and ``binds`` mean nothing here: the host's own files are seen where they are.
+        Image and mounts mean nothing here: the host's own files are seen where they are.
         """
-        prefix = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
-        return [*prefix, *command]
+        prefix = ["env", *(f"{name}={value}" for name, value in start.env.items())]
+        return [*(prefix if start.env else []), *command]
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return {}: there is no image."""
         return {}
+
+    def stop(self, name: str) -> None:
+        """Do nothing: the process group was all there is."""
 
 
 def make() -> Runtime:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iobench import registry
-from iobench.protocols import RuntimeBackend
+from iobench.protocols import Mount, RuntimeBackend, Start
 
 members = pytest.mark.parametrize("name", registry.names("runtimes"))
 COMMAND = ("python3", "-m", "iobench.worker", "/tmp/a task.json")
@@ -20,9 +20,12 @@ def argv_of(name: str) -> list:
         .make()
         .argv(
             COMMAND,
-            image="image:1",
-            binds=((Path("/data"), Path("/data")),),
-            env={"OMP_NUM_THREADS": "1"},
+            Start(
+                image="image:1",
+                mounts=(Mount(Path("/data"), "/iobench/data"),),
+                env={"OMP_NUM_THREADS": "1"},
+                name="iobench-test",
+            ),
         )
     )
 
