@@ -71,16 +71,19 @@ def series(records: list[Record]) -> np.ndarray:
     return centred
 
 
-def simulated(recorded: list[np.ndarray], draws: int, seed: int) -> dict[str, Any]:
-    """Return the verdicts on recorded and on synthetic noise without any effect."""
+def simulated(recorded: dict[str, list[np.ndarray]], draws: int, seed: int) -> dict[str, Any]:
+    """Return the verdicts on recorded and on synthetic noise without any effect.
+
+    A comparison is drawn from the runs of one pipeline.
+    """
     rng = np.random.default_rng(seed)
     runs, length = 2 * simulate.LOOKS[-1], 2 * simulate.STRETCH
-    found: dict[str, Any] = {
-        "recorded": simulate.verdicts(
-            lambda: simulate.pair_up(simulate.stretches(recorded, runs, length, rng), rng),
-            draws,
-        )
-    }  # fmt: skip
+
+    def resample() -> np.ndarray:
+        series = recorded[sorted(recorded)[rng.integers(len(recorded))]]
+        return simulate.pair_up(simulate.stretches(series, runs, length, rng), rng)
+
+    found: dict[str, Any] = {"recorded": simulate.verdicts(resample, draws)}
     for kind, rho, sd in (
         ("normal", 0.0, 0.02), ("normal", 0.6, 0.05), ("heavy", 0.0, 0.05), ("heavy", 0.6, 0.10),
         ("bursts", 0.0, 0.03), ("drift", 0.0, 0.02), ("drift", 0.6, 0.10),
@@ -93,9 +96,10 @@ def simulated(recorded: list[np.ndarray], draws: int, seed: int) -> dict[str, An
     return found
 
 
-def real(args: Any, found: Any) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+def real(args: Any, found: Any) -> tuple[list[dict[str, Any]], dict[str, list[np.ndarray]]]:
     """Run, or go on with, the real comparisons; return a row and the runs of each."""
-    rows, recorded = [], []
+    rows: list[dict[str, Any]] = []
+    recorded: dict[str, list[np.ndarray]] = {}
     for number in range(1, args.comparisons + 1):
         pipeline = args.pipelines[(number - 1) % len(args.pipelines)]
         folder = args.results / f"{number:02d}-{pipeline}"
@@ -105,7 +109,7 @@ def real(args: Any, found: Any) -> tuple[list[dict[str, Any]], list[np.ndarray]]
         row = {k: entry[k] for k in ("verdict", "ratio", "pairs", "simultaneous", "note")}
         rows.append({"pipeline": pipeline, "sd": sd, **row,
                      "confounders": entry["confounders"]["differences"]})  # fmt: skip
-        recorded.append(series(records))
+        recorded.setdefault(pipeline, []).append(series(records))
         print(
             f"{number:3} {pipeline:5} {entry['ratio'] or math.nan:.3f}  {entry['pairs']:2} pairs  "
             f"paired sd {sd or math.nan:6.2%}  {entry['verdict']} {entry['note']}",
@@ -136,7 +140,11 @@ def main() -> int:
               f"{json.dumps(result['verdicts'])}")  # fmt: skip
     passed = moved <= most and 2 * equal >= len(quiet) and bool(quiet)
     passed = passed and found["recorded"]["moved"] <= MOST_WRONG
-    figures = {"comparisons": rows, "simulated": found, "runs": [list(r) for r in recorded]}
+    figures = {
+        "comparisons": rows,
+        "simulated": found,
+        "runs": {p: [list(r) for r in s] for p, s in recorded.items()},
+    }
     return finish(args, figures, passed)
 
 

@@ -45,8 +45,9 @@ def record(
     probe: Optional[Mapping[str, float]] = None,
     fingerprint: Mapping[str, Any] = FINGERPRINT,
 ) -> Record:
-    """Return the VALID record of a trial; a probe has the parts given, a second each sample."""
-    parts = {part: [value] * 4 for part, value in (probe or {}).items()}
+    """Return the record of a trial; a probe has the parts given, in seconds a sample."""
+    given = (probe or {}) if trial.stage == "probe" else {}
+    parts = {part: [value] * 4 for part, value in given.items()}
     rank = RankResult(
         rank=0, world_size=1, host="node17", pid=1,
         steps=steps(seconds) if trial.stage != "probe" else Steps((), (), (), (), ()),

@@ -1,0 +1,51 @@
+"""A serial probe stands in the cache state it was planned for, proven like any other trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import suites
+from iobench import pagecache
+from iobench.launch import Settings, run_trial
+from iobench.model import VALID, Case, Dataset, Trial
+from tests.capabilities import need
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return suites.dataset(tmp_path_factory.mktemp("data"), "smoke", 64, ["lmdb"])
+
+
+@pytest.mark.parametrize("form", ["jpeg", "lmdb"])
+def test_cold_and_warm_probes_are_proven(dataset: Dataset, form: str) -> None:
+    need("torch")
+    case = Case(label="x", format=form, trainer="null", location=dataset.root, batch=8)
+    counted = {}
+    for cache in ("cold", "warm"):
+        trial = Trial("0001-x", case, "probe", cache, contrast="c01", arm="x", block=1)
+        record = run_trial(trial, dataset, 1, Settings())
+        assert record.status == VALID, record.reasons
+        assert record.cache.bytes_needed == dataset.bytes
+        assert len(record.ranks[0].probe["read_s"]) == 64
+        counted[cache] = record.cache.bytes_storage
+    if counted["cold"] is not None:
+        assert counted["cold"] >= 0.98 * dataset.bytes
+        assert counted["warm"] <= 0.01 * dataset.bytes
+
+
+def test_a_cold_probe_that_was_not_cold_is_invalid(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("torch")
+    files = [Path(p) for p in Path(dataset.root, "jpeg").rglob("*.jpg")]
+    pagecache.warm(files)
+    monkeypatch.setattr(pagecache, "evict", lambda files: None)
+    case = Case(label="x", format="jpeg", trainer="null", location=dataset.root, batch=8)
+    trial = Trial("0001-x", case, "probe", "cold", contrast="c01", arm="x", block=1)
+    record = run_trial(trial, dataset, 1, Settings())
+    assert record.status == "INVALID"
+    assert "not cold" in record.reasons[0]
