@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 import iobench
-from iobench import catalogue, prepare, publish, scheduler, spec, store
+from iobench import catalogue, prepare, publish, scheduler, spec, store, tools
 from iobench import convert as conversion
 from iobench import dataset as datasets
 from iobench import doctor as medical
 from iobench import plan as planning
+from iobench.cli_image import image
 from iobench.errors import IobenchError, SpecError, environment
 from iobench.launch import Settings
 from iobench.report import terminal
@@ -93,6 +94,10 @@ def cli() -> None:
       2    your input or environment: one line on stderr says what to do
       130  interrupted (a partial report is kept; go on with `iobench run --resume`)
     """
+    tools.extend_path()
+
+
+cli.add_command(image)
 
 
 @cli.command()
