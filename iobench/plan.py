@@ -208,7 +208,7 @@ def compute_key(case: Case) -> tuple[Any, ...]:
     options = tuple(sorted(case.trainer_options.items()))
     return (
         case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
-        case.world_size,
+        case.world_size, case.image, case.cpus, case.memory_bytes,
     )  # fmt: skip
 
 
