@@ -6,18 +6,20 @@ an interrupted suite is analysed like a whole one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from iobench import pipelines, stats
 from iobench.advice import advise
-from iobench.contrasts import finite, judge
+from iobench.attribution import attribute
+from iobench.contrasts import family_of, finite, judge
 from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
-from iobench.model import Plan, Record
+from iobench.model import Contrast, Plan, Record
+from iobench.pairing import group_of, groups, members
 
 #: Version of this document.
 ANALYSIS_SCHEMA = 1
+BARE, UNPACKED = "bare", "unpacked"
 
 
 def analyse(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
@@ -104,9 +106,31 @@ def _dataset(plan: Plan) -> dict[str, Any]:
 
 
 def _contrasts(found: Evidence) -> list[dict[str, Any]]:
-    """Judge every contrast; primary ones are one family, the others another."""
-    sizes = Counter(c.primary for c in found.plan.contrasts)
-    return [judge(found, c, sizes[c.primary]) for c in found.plan.contrasts]
+    """Judge every contrast, name the stage of a difference, and say what is not separated."""
+    contrasts = found.plan.contrasts
+    entries = []
+    for contrast in contrasts:
+        entry = judge(found, contrast, family_of(contrasts, contrast))
+        entry["attribution"] = attribute(found, contrast, entry["verdict"])
+        entry["not_separated"] = _not_separated(found, contrast)
+        entries.append(entry)
+    return entries
+
+
+def _not_separated(found: Evidence, contrast: Contrast) -> str:
+    """Return why a container's own cost is not told from its software's, "" where it is.
+
+    Only the image's files without a container, in the same blocks, separate the two.
+    """
+    runtimes = {c.label: c.runtime for c in found.plan.cases}
+    pair = {runtimes.get(contrast.arm, ""), runtimes.get(contrast.base, "")}
+    if len(pair) < 2 or UNPACKED in pair or BARE not in pair:
+        return ""
+    together = groups(found.plan.contrasts)[group_of(contrast)]
+    if UNPACKED in {runtimes.get(label) for label in members(together)}:
+        return ""
+    reason = "no arm runs the image's files without a container (runtime 'unpacked')"
+    return f"stack and container not separated: {reason}"
 
 
 def _fastest(

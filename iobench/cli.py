@@ -17,11 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 import iobench
-from iobench import catalogue, prepare, publish, scheduler, spec, store, tools
+from iobench import catalogue, cli_compare, pairing, prepare, publish, scheduler, spec, store, tools
 from iobench import convert as conversion
 from iobench import dataset as datasets
 from iobench import doctor as medical
-from iobench import plan as planning
 from iobench.cli_image import image
 from iobench.errors import IobenchError, SpecError, environment
 from iobench.launch import Settings
@@ -273,7 +272,7 @@ def run(
             wanted = spec.parse(suite_store.plan().spec, where=str(suite_store.folder))
         else:
             wanted = spec.load(spec_name)
-            planning.contrasts(wanted, spec.expand(wanted), {})  # judged before anything is made
+            pairing.contrasts(wanted, spec.expand(wanted), {})  # judged before anything is made
             seconds = spec.seconds(budget or wanted.budget)
             found = prepare.dataset_for(
                 wanted,
@@ -373,6 +372,9 @@ def list_(as_json: bool) -> int:
             table.add_row(name, summary)
         _out.print(table)
     return 0
+
+
+cli.add_command(cli_compare.compare)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from iobench import looks as looking
 from iobench import stats
 from iobench.figures import Evidence, trial_window, usable
 from iobench.fingerprint import differences
-from iobench.model import EXPLORATORY, Contrast, Record
+from iobench.model import EXPLORATORY, Case, Contrast, Record, Trial
+from iobench.spec import PIPELINE_FIELDS
 
 PASS, CONFOUNDED, UNKNOWN = "PASS", "CONFOUNDED", "UNKNOWN"
 
@@ -33,43 +36,107 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
 
     The result counts a repeated block in place of the one it repeats; ``without_repeats`` is what
     the first blocks alone say.  No verdict without equal order, on EXPLORATORY trials, or below
-    six pairs.
+    six pairs.  Where the plan may look several times the first look that decides is the verdict,
+    and pairs that came later are not used: the answer depends on the records alone, so the
+    scheduler and the report agree.  ``final``: nothing still to come can change it.
     """
     pairs = complete_pairs(evidence, contrast)
     replaced = {p.repeat_of for p in pairs if p.repeat_of}
     kept = [p for p in pairs if p.block not in replaced]
-    planned = {
-        t.block for t in evidence.plan.trials if t.contrast == contrast.id and not t.repeat_of
-    }
+    planned = _planned(evidence, contrast)
     entry: dict[str, Any] = {
         "id": contrast.id,
+        "group": contrast.group,
         "arm": contrast.arm,
         "base": contrast.base,
+        **names(evidence, contrast),
         "stage": contrast.stage,
         "cache": contrast.cache,
         "primary": contrast.primary,
         "margin": contrast.margin,
         "family": family,
+        "pairs_run": len(kept),
+    }
+    looks = contrast.looks or (contrast.pairs,)
+    reached = _reached(evidence, contrast, planned) if contrast.looks else [max(planned, default=0)]
+    outcome = None
+    if kept and reached:
+        outcome = _judged(kept, reached, contrast, family)
+    used = reached[: outcome.number][-1] if outcome else looks[0]
+    entry["look"] = _look(looks, used, outcome, family)
+    kept = _upto(kept, used)
+    entry |= {
         "pairs": len(kept),
-        "pairs_planned": len(planned),
-        "repeated_blocks": sorted(replaced),
+        "pairs_planned": sum(block <= used for block in planned),
+        "repeated_blocks": sorted(b for b in replaced if b <= used),
+        "final": outcome is not None and outcome.final,
     }
     if not kept:
         return {**entry, **_nothing("no complete pair yet")}
-    entry |= _outcome(kept, contrast, family)
+    found = outcome.verdict if outcome else _so_far(kept, looks, contrast, family)
+    entry |= _outcome(found, kept)
+    entry["startup_s"] = startup(kept)
     entry["confounders"] = confounders(kept)
+    entry["runtimes"] = {"arm": dict(kept[-1].arm.runtime), "base": dict(kept[-1].base.runtime)}
     entry["equal_order"], why = equal_order(kept)
     entry["without_repeats"] = None
-    if replaced:
-        first = [p for p in pairs if not p.repeat_of]
-        entry["without_repeats"] = _outcome(first, contrast, family) if first else None
+    if entry["repeated_blocks"]:
+        first = [p for p in pairs if not p.repeat_of and p.block <= used]
+        level = _level(looks, used, family)
+        entry["without_repeats"] = (
+            _outcome(_verdict(first, contrast, family, level), first) if first else None
+        )
     if not entry["equal_order"]:
-        entry |= {"verdict": stats.NO_VERDICT, "note": why, "pairs_needed": None}
+        entry |= {"verdict": stats.NO_VERDICT, "note": why, "pairs_needed": None, "final": True}
     elif any(EXPLORATORY in (p.arm.status, p.base.status) for p in kept):
-        found = next(r for p in kept for r in (p.arm, p.base) if r.status == EXPLORATORY)
-        note = f"trials are EXPLORATORY: {'; '.join(found.reasons) or 'no reason given'}"
+        status = next(r for p in kept for r in (p.arm, p.base) if r.status == EXPLORATORY)
+        note = f"trials are EXPLORATORY: {'; '.join(status.reasons) or 'no reason given'}"
+        entry |= {"verdict": stats.NO_VERDICT, "note": note, "final": True}
+    elif outcome is None:
+        note = f"{len(kept)} pairs so far, the first look comes at {looks[0]}"
         entry |= {"verdict": stats.NO_VERDICT, "note": note}
     return entry
+
+
+def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
+    """Return how many contrasts are judged together with this one.
+
+    Primary ones are one family, the others another; one of too few pairs for any verdict cannot
+    be wrong, and costs the others nothing.
+    """
+    alike = [c for c in contrasts if c.primary == contrast.primary]
+    return max(1, sum(c.pairs >= stats.FLOOR_PAIRS for c in alike))
+
+
+def names(evidence: Evidence, contrast: Contrast) -> dict[str, Any]:
+    """Return what a contrast is over, in words: the keys, what both share, and each arm's value."""
+    cases = {c.label: c for c in evidence.plan.cases}
+    arm, base = cases.get(contrast.arm), cases.get(contrast.base)
+    over = factors(arm, base) if arm and base else []
+    if arm is None or base is None or len(over) != 1 or over[0] in PIPELINE_FIELDS:
+        return {"over": over, "case": "", "arm_name": contrast.arm, "base_name": contrast.base}
+    common = [w for w in contrast.arm.split(" ") if not w.startswith(f"{over[0]}=")]
+    return {
+        "over": over,
+        "case": " ".join(common),
+        "arm_name": str(getattr(arm, over[0])),
+        "base_name": str(getattr(base, over[0])),
+    }
+
+
+def factors(arm: Case, base: Case) -> list[str]:
+    """Return the keys in which two cases differ: what is under study."""
+    fields = [f.name for f in dataclasses.fields(Case) if f.name != "label"]
+    return [n for n in fields if getattr(arm, n) != getattr(base, n)]
+
+
+def startup(pairs: Sequence[Pair]) -> dict[str, Any] | None:
+    """Return the paired difference of the start-up, arm - base, in seconds; None if not recorded.
+
+    From the launch until every rank had its libraries: runtime, interpreter and imports.
+    """
+    known = [p.arm.ready_s - p.base.ready_s for p in pairs if p.arm.ready_s and p.base.ready_s]
+    return estimate(stats.hodges_lehmann(known)) if known else None
 
 
 def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
@@ -77,7 +144,7 @@ def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
     blocks: dict[int, dict[str, Record]] = {}
     for record in usable(evidence.last.values()):
         trial = record.trial
-        if trial.contrast == contrast.id and trial_window(record) is not None:
+        if _is_of(trial, contrast) and trial_window(record) is not None:
             blocks.setdefault(trial.block, {})[trial.arm] = record
     return [
         Pair(block, int(arms[contrast.arm].trial.repeat_of or 0), arms[contrast.arm],
@@ -109,13 +176,14 @@ def confounders(pairs: Sequence[Pair]) -> dict[str, Any]:
     found: dict[str, None] = {}
     seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for pair in pairs:
+        factor = factors(pair.arm.trial.case, pair.base.trial.case)
         for arm, base in zip(pair.arm.ranks, pair.base.ranks, strict=False):
             both = arm.fingerprint, base.fingerprint
             if not all(both):
                 return {"status": UNKNOWN, "differences": ["an arm has no fingerprint"]}
             if both not in seen:
                 seen.append(both)
-                found |= dict.fromkeys(differences(*both))
+                found |= dict.fromkeys(differences(*both, across_runtimes="runtime" in factor))
     return {"status": CONFOUNDED if found else PASS, "differences": list(found)}
 
 
@@ -136,12 +204,99 @@ def finite(x: float) -> float | None:
     return float(x) if math.isfinite(x) else None
 
 
-def _outcome(pairs: Sequence[Pair], contrast: Contrast, family: int) -> dict[str, Any]:
-    values = [p.seconds_per_sample for p in pairs]
-    found = stats.verdict(
-        [a for a, _ in values], [b for _, b in values], margin=contrast.margin, family=family
+# -- looks -----------------------------------------------------------------------------------
+
+
+class _Outcome(NamedTuple):
+    verdict: stats.Verdict
+    number: int  # looks taken
+    final: bool
+
+
+def _is_of(trial: Trial, contrast: Contrast) -> bool:
+    """Tell whether a trial is of the contrast's blocks; its serial probes are not."""
+    return trial.contrast == (contrast.group or contrast.id) and trial.stage == contrast.stage
+
+
+def _planned(evidence: Evidence, contrast: Contrast) -> set[int]:
+    return {t.block for t in evidence.plan.trials if _is_of(t, contrast) and not t.repeat_of}
+
+
+def _upto(pairs: Sequence[Pair], blocks: int) -> list[Pair]:
+    return [p for p in pairs if (p.repeat_of or p.block) <= blocks]
+
+
+def _reached(evidence: Evidence, contrast: Contrast, planned: set[int]) -> list[int]:
+    """Return the looks whose blocks have all been tried, repeats included."""
+    arms = {contrast.arm, contrast.base}
+    waiting = [
+        int(t.repeat_of or t.block)
+        for t in evidence.plan.trials
+        if _is_of(t, contrast) and t.arm in arms and t.id not in evidence.last
+    ]
+    first_open = min(waiting, default=math.inf)
+    return [n for n in contrast.looks if n <= max(planned, default=0) and n < first_open]
+
+
+def _judged(
+    pairs: Sequence[Pair], reached: Sequence[int], contrast: Contrast, family: int
+) -> _Outcome | None:
+    if not contrast.looks:
+        level = _level((contrast.pairs,), contrast.pairs, family)
+        return _Outcome(_verdict(pairs, contrast, family, level), 1, True)
+    tables = [_sides(_upto(pairs, n)) for n in reached]
+    if not tables[0][0]:
+        return None
+    found = looking.judge(tables, contrast.looks, margin=contrast.margin, family=family)
+    return _Outcome(found.verdict, contrast.looks.index(found.level.pairs) + 1, found.final)
+
+
+def _level(looks: tuple[int, ...], used: int, family: int) -> looking.Level:
+    levels = looking.levels(looks, stats.ALPHA / family)
+    return next((at for at in levels if at.pairs == used), levels[0])
+
+
+def _so_far(
+    pairs: Sequence[Pair], looks: tuple[int, ...], contrast: Contrast, family: int
+) -> stats.Verdict:
+    return _verdict(pairs, contrast, family, _level(looks, looks[0], family))
+
+
+def _verdict(
+    pairs: Sequence[Pair], contrast: Contrast, family: int, level: looking.Level
+) -> stats.Verdict:
+    arm, base = _sides(pairs)
+    return stats.verdict(
+        arm, base, margin=contrast.margin, family=family, differ=level.differ, equal=level.equal
     )
-    logs = [math.log(a / b) for a, b in values]
+
+
+def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    values = [p.seconds_per_sample for p in pairs]
+    return [a for a, _ in values], [b for _, b in values]
+
+
+def _look(
+    looks: tuple[int, ...], used: int, outcome: _Outcome | None, family: int
+) -> dict[str, Any]:
+    """Return which look gave the verdict and what all looks until then have spent."""
+    if len(looks) == 1:
+        used = looks[0]
+    level = _level(looks, used, family)
+    return {
+        "planned": list(looks),
+        "taken": outcome.number if outcome else 0,
+        "alpha": stats.ALPHA / family,
+        "spent": looking.spent(used / looks[-1], stats.ALPHA / family) if outcome else 0.0,
+        "level": level.differ,
+        "level_equal": level.equal,
+    }
+
+
+def _outcome(found: stats.Verdict, pairs: Sequence[Pair]) -> dict[str, Any]:
+    arm, base = _sides(pairs)
+    ratios = [a / b for a, b in zip(arm, base, strict=True)]
+    outlying = stats.outliers([math.log(r) for r in ratios])
     return {
         "ratio": found.ratio,
         "interval": estimate(found.interval),
@@ -151,8 +306,8 @@ def _outcome(pairs: Sequence[Pair], contrast: Contrast, family: int) -> dict[str
         "verdict": found.verdict,
         "pairs_needed": found.pairs_needed,
         "smallest_effect": finite(found.smallest_effect),
-        "outlier_blocks": [pairs[i].block for i in stats.outliers(logs)],
-        "ratios": [a / b for a, b in values],
+        "outlier_blocks": [pairs[i].block for i in outlying],
+        "ratios": ratios,
         "note": found.note,
     }
 
@@ -160,7 +315,7 @@ def _outcome(pairs: Sequence[Pair], contrast: Contrast, family: int) -> dict[str
 def _nothing(reason: str) -> dict[str, Any]:
     empty = dict.fromkeys(
         ("ratio", "interval", "interval90", "simultaneous", "simultaneous90", "pairs_needed",
-         "smallest_effect", "equal_order", "without_repeats")
+         "smallest_effect", "equal_order", "without_repeats", "startup_s")
     )  # fmt: skip
     return {
         **empty,
@@ -168,6 +323,7 @@ def _nothing(reason: str) -> dict[str, Any]:
         "outlier_blocks": [],
         "ratios": [],
         "note": reason,
+        "runtimes": {"arm": {}, "base": {}},
         "confounders": {"status": UNKNOWN, "differences": []},
     }
 

@@ -7,11 +7,12 @@ import os
 import platform
 import resource
 import socket
+import sys
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
-from iobench import cgroups
+from iobench import cgroups, mapped
 from iobench.mountinfo import mount_of
 
 #: Distributions whose version can move a result.
@@ -36,12 +37,20 @@ VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "OMP_PROC_BIND",
     "KMP_AFFINITY",
-    "MALLOC_ARENA_MAX",
+    "DALI_AFFINITY_MASK",
+    "LD_LIBRARY_PATH",
     "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
     "CUDA_VISIBLE_DEVICES",
 )
 #: Facts that differ between any two processes and explain nothing.
-VOLATILE = frozenset({"pid", "rank"})
+VOLATILE = frozenset({"pid", "rank", "boot_id"})
+#: What a bind mount may set beside the filesystem's own options.
+BIND_FLAGS = frozenset({"ro", "rw", "nosuid", "nodev", "noexec", "relatime"})
+#: Facts of the one kernel below all arms, which a container may hide: hidden is not different.
+HOST_FACTS = ("cpu.", "thp", "mount.read_ahead_kb")
+#: Set by runtimes; it can make a run fail, never slow.
+RUNTIME_FACTS = frozenset({"limits.open_files", "environment.LD_LIBRARY_PATH"})
 
 
 def collect(data_path: Path) -> Dict[str, Any]:
@@ -52,9 +61,12 @@ def collect(data_path: Path) -> Dict[str, Any]:
     """
     return {
         "pid": os.getpid(),
+        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "libraries": _libraries(),
+        "mapped": mapped.libraries(),
+        "threads": _threads(),
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "cpu": _cpu(),
@@ -67,17 +79,46 @@ def collect(data_path: Path) -> Dict[str, Any]:
     }
 
 
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> List[str]:
-    """Return what differs, one line a fact: ``numpy: 1.26 against 2.4``; [] when nothing does."""
+def differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], *, across_runtimes: bool = False
+) -> List[str]:
+    """Return what differs, one line a fact: ``numpy: 1.26 against 2.4``; [] when nothing does.
+
+    ``across_runtimes``: leave out what another runtime is by itself: the flags of a bind mount, the
+    name of the host on the same kernel, facts of that kernel which one side cannot see.
+    """
     first, second = _flat(a), _flat(b)
     lines = []
     for name in sorted({*first, *second}):
         if name.split(".")[-1] in VOLATILE:
             continue
         left, right = first.get(name, "absent"), second.get(name, "absent")
-        if left != right:
-            lines.append(f"{_plain(name)}: {_short(left)} against {_short(right)}")
+        if left == right or (across_runtimes and _of_runtime(name, first, second)):
+            continue
+        lines.append(f"{_plain(name)}: {_short(left)} against {_short(right)}")
     return lines
+
+
+def _of_runtime(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    left, right = a.get(name), b.get(name)
+    if name == "host":
+        return bool(a.get("boot_id")) and a.get("boot_id") == b.get("boot_id")
+    if name == "mount.options":
+        flags = {*str(left or "").split(",")} ^ {*str(right or "").split(",")}
+        return flags <= BIND_FLAGS
+    if name.startswith(HOST_FACTS):
+        return left in (None, "") or right in (None, "")
+    return name in RUNTIME_FACTS
+
+
+def _threads() -> Dict[str, int]:
+    """Threads that the libraries loaded here would really use, by library."""
+    found = {}
+    for module, ask in (("torch", "get_num_threads"), ("cv2", "getNumThreads")):
+        loaded = sys.modules.get(module)
+        if hasattr(loaded, ask):
+            found[module] = int(getattr(loaded, ask)())
+    return found
 
 
 def _libraries() -> Dict[str, str]:
@@ -132,7 +173,8 @@ def _mount(path: Path) -> Dict[str, Any]:
         "fstype": mount.fstype,
         "device": mount.device,
         "source": mount.source,
-        "options": ",".join(sorted({*mount.options, *mount.super_options})),
+        "options": ",".join(sorted(mount.options)),
+        "super_options": ",".join(sorted(mount.super_options)),
         "read_ahead_kb": _text(f"/sys/class/bdi/{mount.device}/read_ahead_kb") or None,
     }
 
@@ -172,8 +214,10 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
 def _plain(name: str) -> str:
     """Turn a dotted name into words: "cpu.flags_digest" -> "cpu flags digest"."""
     head, _, rest = name.partition(".")
-    words = rest if head in ("libraries", "environment") and rest else name.replace(".", " ")
-    return words if head == "environment" else words.replace("_", " ")
+    if head in ("mapped", "environment") and rest:
+        return rest if head == "environment" else f"file {rest}"
+    words = rest if head == "libraries" and rest else name.replace(".", " ")
+    return words.replace("_", " ")
 
 
 def _short(value: Any) -> str:

@@ -53,7 +53,7 @@ from iobench.timing import clock
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
 _POLL_S = 0.002
-DATA_STAGES = ("ceiling", "read", "decode", "load", "train")
+DATA_STAGES = ("ceiling", "read", "decode", "load", "train", "probe")
 IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
 _NO_REASONS: tuple[str, ...] = ()
 
@@ -226,9 +226,9 @@ def _judge(
         if wrong:
             return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
         return VALID, ()
-    if trial.stage in ("probe", "compute") or trial.cache == "-":
+    if trial.stage == "compute" or trial.cache == "-":
         return VALID, ()
-    if not sum(sum(r.steps.samples) for r in ranks):
+    if trial.stage != "probe" and not sum(sum(r.steps.samples) for r in ranks):
         return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
     return judge(trial.cache, trial.stage, proof)
 

@@ -141,7 +141,8 @@ class Contrast:
     ``arm`` and ``base`` are case labels; a trial's ``arm`` is the label of its own case.
     ``group``: contrasts of one group share their blocks, so a base is run once a block; a trial's
     ``contrast`` names the group.  ``looks``: numbers of pairs after which it may end, in
-    ascending order; () is one look, at ``pairs``.
+    ascending order; () is one look, at ``pairs``.  ``probes``: pairs of serial probes that
+    attribute a difference to a stage (0: none).
     """
 
     id: str
@@ -154,6 +155,7 @@ class Contrast:
     primary: bool = True
     group: str = ""  # "": its own id
     looks: Tuple[int, ...] = ()
+    probes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,7 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "bytes": _bytes(found, case),
         "startup_s": _startup(found, case),
         "step_wait_s": {c: _waits(found, case, c) for c in _caches(found, case)},
-        "probe": _probe(found.of(case, "probe")),
+        "probe": _probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
         "harness_step_s": _harness(found, case),
         "validity": validity(
             found, [t.id for t in found.plan.trials if t.case.label == case.label]

@@ -1,8 +1,8 @@
 """Cases -> trials: which processes start, in which order.  Pure: draws from a seed, runs nothing.
 
-Two phases.  The ladder gives every rung a few repeats (EXPLORATORY numbers).  Then come the paired
-blocks of the contrasts; a contrast against ``fastest`` takes as its base the case that the ladder
-found fastest, so the choice and the comparison never share data.
+The ladder gives every rung a few repeats (EXPLORATORY numbers).  Then come the paired blocks of the
+contrasts (:mod:`iobench.pairing`); a contrast against ``fastest`` takes as its base the case that
+the ladder found fastest, so the choice and the comparison never share data.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from iobench import registry
-from iobench.errors import SpecError
-from iobench.model import Case, Contrast, Trial
-from iobench.spec import PIPELINE_FIELDS, ContrastSpec, Spec, check_cache, extra_cases, pipeline
+from iobench.contrast_spec import check_cache, matches
+from iobench.model import Case, Trial
+from iobench.spec import Spec, extra_cases
 
 #: Seconds a trial costs around its loop: interpreter, imports, cache control and proof.
 OVERHEAD_S = 3.2
@@ -34,12 +34,13 @@ def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
     extras = extra_cases(spec, cases)
     rng = random.Random(spec.seed)
     rounds: dict[int, list[Trial]] = {}
+    climbing = [c for c in cases if c.label in extras or matches(c, spec.ladder.only)]
     for case in cases:
         extra = extras.get(case.label)
         stages = (extra.stages if extra and extra.stages else None) or spec.ladder.stages
         repeats = (extra.repeats if extra and extra.repeats else None) or spec.ladder.repeats
-        first = _computed_before(cases, case)
-        for stage in stages:
+        first = _computed_before(climbing, case)
+        for stage in stages if case in climbing else ():
             if stage in rungs_missing(case) or (stage == "compute" and first):
                 continue
             for cache in _caches(spec, case, stage):
@@ -71,98 +72,6 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             for stage in ("decode", "load", "train"):
                 reasons[stage] = f"format {case.format!r} has no bytes to decode"
     return reasons
-
-
-def contrasts(
-    spec: Spec, cases: Sequence[Case], fastest: Mapping[tuple[str, str], Sequence[str]]
-) -> list[Contrast]:
-    """Return every contrast of the spec.
-
-    ``fastest``: (stage, cache) -> case labels, fastest first, as the ladder found them.  Raises
-    SpecError for one that compares nothing, or whose base is no case.
-    """
-    out: list[Contrast] = []
-    matrix = [c for c in cases if c.label not in extra_cases(spec, cases)] or list(cases)
-    for i, wanted in enumerate(spec.contrasts):
-        groups = _groups(matrix, wanted.over)
-        if not groups:
-            raise SpecError(
-                f"contrasts[{i}]: no two cases differ in {wanted.over!r} alone, so there is "
-                f"nothing to compare; give matrix.{wanted.over} two values"
-            )
-        for group in groups:
-            fileless = all(registry.load("formats", c.format).fileless for c in group)
-            caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
-            for cache in caches:
-                base = _base(
-                    f"contrasts[{i}]", wanted, group, fastest.get((wanted.stage, cache), ())
-                )
-                out += [
-                    Contrast(
-                        id=f"c{len(out) + j + 1:02d}",
-                        arm=case.label,
-                        base=base.label,
-                        stage=wanted.stage,
-                        cache=cache,
-                        margin=wanted.margin,
-                        pairs=wanted.pairs,
-                        primary=wanted.primary,
-                    )
-                    for j, case in enumerate(c for c in group if c.label != base.label)
-                ]
-    return out
-
-
-def blocks(
-    contrasts: Sequence[Contrast],
-    cases: Sequence[Case],
-    *,
-    seed: int,
-    start: int,
-) -> list[Trial]:
-    """Return the paired trials: both arms back to back, orders from ABBA/BAAB, blocks shuffled.
-
-    ``start``: number of the first trial.
-    """
-    rng = random.Random(f"{seed}-blocks")
-    by_label = {c.label: c for c in cases}
-    drawn: list[list[Trial]] = []
-    for contrast in contrasts:
-        orders: list[tuple[str, str]] = []
-        while len(orders) < contrast.pairs:
-            ab = (contrast.arm, contrast.base)
-            first = ab if rng.random() < 0.5 else ab[::-1]
-            orders += [first, first[::-1]]
-        drawn += [
-            block_of(contrast, by_label, order, number_)
-            for number_, order in enumerate(orders[: contrast.pairs], 1)
-        ]
-    rng.shuffle(drawn)
-    return number([t for block in drawn for t in block], start=start)
-
-
-def block_of(
-    contrast: Contrast,
-    by_label: Mapping[str, Case],
-    order: Sequence[str],
-    block: int,
-    repeat_of: str = "",
-) -> list[Trial]:
-    """Return one block: a trial an arm, in ``order`` (case labels)."""
-    return [
-        Trial(
-            id="",
-            case=by_label[label],
-            stage=contrast.stage,
-            cache=contrast.cache,
-            contrast=contrast.id,
-            arm=label,
-            block=block,
-            position=position,
-            repeat_of=repeat_of,
-        )
-        for position, label in enumerate(order)
-    ]
 
 
 def number(trials: Iterable[Trial], start: int) -> list[Trial]:
@@ -219,7 +128,8 @@ def _side_trials(spec: Spec, case: Case) -> list[Trial]:
         return out
     if spec.ladder.digest:
         out.append(Trial(id="", case=case, stage="digest", cache="-"))
-    if spec.ladder.probe and loader.probe is not None:
+    climbs = matches(case, spec.ladder.only)
+    if climbs and spec.ladder.probe and loader.probe is not None:
         out.append(Trial(id="", case=case, stage="probe", cache="warm"))
     return out
 
@@ -233,31 +143,3 @@ def _caches(spec: Spec, case: Case, stage: str) -> list[str]:
         return ["-"]
     caches = [check_cache("ladder.caches", c) for c in spec.ladder.caches]
     return caches if stage in CACHED_STAGES else [c for c in caches if c == "warm"]
-
-
-def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
-    """Split the cases into those that differ in ``over`` alone."""
-    ignored = (
-        {*PIPELINE_FIELDS, "loader_options", "format_options"} if over == "pipeline" else {over}
-    )
-    names = [f.name for f in dataclasses.fields(Case) if f.name not in {*ignored, "label"}]
-    groups: dict[str, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(repr([getattr(case, n) for n in names]), []).append(case)
-    return [g for g in groups.values() if len(g) > 1]
-
-
-def _base(where: str, wanted: ContrastSpec, group: Sequence[Case], fastest: Sequence[str]) -> Case:
-    by_label = {c.label: c for c in group}
-    if wanted.base == "fastest":
-        ranked = [by_label[label] for label in fastest if label in by_label]
-        return ranked[0] if ranked else group[0]
-    for case in group:
-        if wanted.over == "pipeline":
-            found = (case.loader, case.format, case.content) == pipeline(str(wanted.base))
-        else:
-            found = getattr(case, wanted.over) == wanted.base
-        if found:
-            return case
-    allowed = ", ".join(["fastest", *by_label])
-    raise SpecError(f"{where}: base {wanted.base!r} is no case of this spec; allowed: {allowed}")

@@ -2,7 +2,11 @@
 
 The flow of a suite::
 
-    prepare (dataset, forms) -> ladder -> choose bases -> paired blocks -> finish
+    prepare (dataset, forms) -> ladder -> choose bases -> paired blocks, look by look -> probes
+
+After each look the groups that are decided end; the others get the blocks of their next look, while
+the budget lasts.  A difference is then probed in both arms.  Every step is in plan.json before its
+first trial runs.
 
 A pair is repeated only by a rule that is stated here, before any trial: when an arm is INVALID,
 when rivals on the machine used more than 3 % of a trial's wall time in CPU (at least 0.1 s), or
@@ -18,10 +22,10 @@ from pathlib import Path
 from statistics import median
 
 import iobench
+from iobench import pairing, registry, sequence, timing
 from iobench import plan as planning
-from iobench import registry, timing
 from iobench.dataset import form_root
-from iobench.figures import trial_window
+from iobench.figures import Evidence, trial_window
 from iobench.iocount import foreign_cpu_s
 from iobench.launch import Settings, run_trial
 from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
@@ -59,8 +63,8 @@ def make_plan(
 def estimate_s(spec: Spec, plan: Plan) -> float:
     """Return a first guess of the whole suite's seconds, contrasts included."""
     ladder = sum(planning.guess_s(t, spec.compute_s) for t in plan.trials)
-    contrasts = planning.contrasts(spec, plan.cases, {})
-    trials = planning.blocks(contrasts, plan.cases, seed=plan.seed, start=1)
+    contrasts = pairing.contrasts(spec, plan.cases, {})
+    trials = pairing.blocks(contrasts, plan.cases, seed=plan.seed, start=1)
     return min(
         max(plan.budget_s, ladder),
         ladder + sum(planning.guess_s(t, spec.compute_s) for t in trials),
@@ -88,6 +92,10 @@ class Suite:
         if self.plan.phase == 1:
             self._plan_contrasts()
         self._run(self.plan.trials)
+        while self._plan_next_look():
+            self._run(self.plan.trials)
+        if self._plan_probes():
+            self._run(self.plan.trials)
         self._watch(len(self._records), len(self.plan.trials), 0.0, None)
 
     def _run(self, trials: Sequence[Trial]) -> None:
@@ -102,7 +110,7 @@ class Suite:
             self._attempt(trial)
             if self._last[trial.id].status == INVALID:
                 self._attempt(trial)
-            if trial.contrast and trial.position == 1:
+            if trial.contrast and trial.stage != "probe":
                 self._repeat_if_disturbed(trial)
 
     def _attempt(self, trial: Trial) -> None:
@@ -119,8 +127,8 @@ class Suite:
         """Return the expected seconds of what is still to do."""
         left = sum(self._cost(t) for t in self.plan.trials if t.id not in self._records)
         if self.plan.phase == 1:
-            found = planning.contrasts(self.spec, self.plan.cases, {})
-            blocks = planning.blocks(found, self.plan.cases, seed=0, start=1)
+            found = pairing.contrasts(self.spec, self.plan.cases, {})
+            blocks = pairing.blocks(found, self.plan.cases, seed=0, start=1)
             room = self.plan.budget_s - (timing.clock() - self._begun) - left
             left += max(0.0, min(room, sum(self._cost(t) for t in blocks)))
         return left
@@ -150,18 +158,61 @@ class Suite:
 
     def _plan_contrasts(self) -> None:
         contrasts = self._within_budget(
-            planning.contrasts(self.spec, self.plan.cases, self._fastest())
+            pairing.contrasts(self.spec, self.plan.cases, self._fastest())
         )
-        trials = planning.blocks(
+        trials = pairing.blocks(
             contrasts, self.plan.cases, seed=self.plan.seed, start=len(self.plan.trials) + 1
         )
-        self.plan = dataclasses.replace(
-            self.plan,
-            trials=(*self.plan.trials, *trials),
-            contrasts=tuple(contrasts),
-            phase=2,
-        )
+        self.plan = dataclasses.replace(self.plan, contrasts=tuple(contrasts), phase=2)
+        self._extend(trials)
+
+    def _extend(self, trials: Sequence[Trial]) -> None:
+        self.plan = dataclasses.replace(self.plan, trials=(*self.plan.trials, *trials))
         self.store.save_plan(self.plan)
+
+    def _evidence(self) -> Evidence:
+        return Evidence(self.plan, self._last)
+
+    def _plan_next_look(self) -> bool:
+        """Plan the next look of every undecided group that the budget allows; tell if there is one.
+
+        Stopping for the budget depends on no outcome, and unspent alpha is lost, not reused.
+        """
+        spans: dict[str, tuple[int, int]] = {}
+        room = self._room_s()
+        for group, span in sequence.spans_due(self._evidence()).items():
+            cost = sum(self._cost(t) for t in self._blocks({group: span}))
+            if cost <= room:
+                room -= cost
+                spans[group] = span
+        if spans:
+            self._extend(self._blocks(spans))
+        return bool(spans)
+
+    def _blocks(self, spans: pairing.Spans) -> list[Trial]:
+        return pairing.blocks(
+            self.plan.contrasts,
+            self.plan.cases,
+            seed=self.plan.seed,
+            start=len(self.plan.trials) + 1,
+            spans=spans,
+        )
+
+    def _plan_probes(self) -> bool:
+        """Plan serial probes of both arms of each difference, while the budget lasts."""
+        room, begun = self._room_s(), len(self.plan.trials)
+        for found in sequence.probes_due(self._evidence()):
+            trials = pairing.probe_blocks(
+                found, self.plan.cases, seed=self.plan.seed, start=len(self.plan.trials) + 1
+            )
+            cost = sum(self._cost(t) for t in trials)
+            if cost <= room:
+                room -= cost
+                self._extend(trials)
+        return len(self.plan.trials) > begun
+
+    def _room_s(self) -> float:
+        return self.plan.budget_s - (timing.clock() - self._begun)
 
     def _fastest(self) -> dict[tuple[str, str], list[str]]:
         """Return (stage, cache) -> case labels, fastest first, by the ladder's medians."""
@@ -176,14 +227,14 @@ class Suite:
     def _within_budget(self, contrasts: Sequence[Contrast]) -> list[Contrast]:
         """Set how many pairs each contrast gets: the spec's, or as many as the budget buys.
 
-        Decided once, before the first pair: nobody looks at results and then adds more.
+        Decided once, before the first pair: nobody looks at results and then adds more.  Where the
+        spec plans several looks it says the numbers itself.
         """
-        single = [dataclasses.replace(c, pairs=1) for c in contrasts]
+        single = [dataclasses.replace(c, pairs=1, looks=()) for c in contrasts]
         round_s = sum(
-            self._cost(t) for t in planning.blocks(single, self.plan.cases, seed=0, start=1)
+            self._cost(t) for t in pairing.blocks(single, self.plan.cases, seed=0, start=1)
         )
-        room = self.plan.budget_s - (timing.clock() - self._begun)
-        fit = int(room // round_s) if round_s else 0
+        fit = int(self._room_s() // round_s) if round_s else 0
         bigger = self.plan.budget_s > seconds(self.spec.budget)
 
         def pairs(wanted: int) -> int:
@@ -191,35 +242,32 @@ class Suite:
                 return max(wanted, fit - fit % 2)
             return max(MIN_PAIRS, min(wanted, fit)) if wanted >= MIN_PAIRS else wanted
 
-        return [dataclasses.replace(c, pairs=pairs(c.pairs)) for c in contrasts]
+        return [c if c.looks else dataclasses.replace(c, pairs=pairs(c.pairs)) for c in contrasts]
 
     def _repeat_if_disturbed(self, trial: Trial) -> None:
         """Append one more block when the stated rule says that this one was disturbed."""
         if trial.repeat_of:
             return
-        block = [
-            t
-            for t in self.plan.trials
-            if (t.contrast, t.block) == (trial.contrast, trial.block) and not t.repeat_of
-        ]
-        records = [self._last.get(t.id) for t in block]
-        repeated = {
-            t.block for t in self.plan.trials if t.contrast == trial.contrast and t.repeat_of
-        }
+        mine = [t for t in self.plan.trials if t.contrast == trial.contrast and t.stage != "probe"]
+        block = [t for t in mine if t.block == trial.block and not t.repeat_of]
+        if any(t.id not in self._last for t in block):
+            return
+        records = [self._last[t.id] for t in block]
+        repeated = {t.repeat_of for t in mine if t.repeat_of}
         if len(repeated) >= self.spec.max_repeated_pairs or not any(map(disturbed, records)):
             return
-        contrast = next(c for c in self.plan.contrasts if c.id == trial.contrast)
-        number = 1 + max(t.block for t in self.plan.trials if t.contrast == trial.contrast)
-        again = planning.block_of(
+        if str(trial.block) in repeated:
+            return
+        contrast = pairing.groups(self.plan.contrasts)[trial.contrast][0]
+        again = pairing.block_of(
             contrast,
             {c.label: c for c in self.plan.cases},
             [t.case.label for t in block],
-            number,
+            1 + max(contrast.pairs, *(t.block for t in mine)),  # past those of later looks
             repeat_of=str(trial.block),
         )
         again = planning.number(again, start=len(self.plan.trials) + 1)
-        self.plan = dataclasses.replace(self.plan, trials=(*self.plan.trials, *again))
-        self.store.save_plan(self.plan)
+        self._extend(again)
         self._run(again)
 
 

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import pydantic
 import tomllib
 
-from iobench import codec, registry
+from iobench import codec, contrast_spec, registry
+from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
 from iobench.model import STAGES, Case
 from iobench.options import check_options
@@ -66,28 +67,6 @@ class ExtraCase(CaseSpec):
 
     stages: tuple[str, ...] | None = None
     repeats: int | None = pydantic.Field(default=None, ge=1)
-
-
-class LadderSpec(_Strict):
-    """The rungs every case of the matrix climbs."""
-
-    stages: tuple[str, ...] = STAGES
-    caches: tuple[str | float, ...] = ("cold", "warm")
-    repeats: int = pydantic.Field(default=3, ge=1)
-    probe: bool = True
-    digest: bool = True
-
-
-class ContrastSpec(_Strict):
-    """Paired blocks over one key: every other value of ``over`` against ``base``."""
-
-    over: str = "pipeline"
-    base: str | int | float = "fastest"
-    stage: Literal["read", "decode", "load", "train"] = "load"
-    caches: tuple[str | float, ...] = ("warm", "cold")
-    pairs: int = pydantic.Field(default=10, ge=1)
-    margin: float = pydantic.Field(default=0.03, gt=0, lt=1)
-    primary: bool = True
 
 
 class Spec(_Strict):
@@ -159,7 +138,10 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
         seconds(spec.budget)
         expand(spec)
         _check_ladder(spec)
-        _check_contrasts(spec)
+        for i, contrast in enumerate(spec.contrasts):
+            contrast_spec.check(f"contrasts[{i}]", contrast, spec.matrix, CaseSpec.model_fields)
+            if contrast.base != "fastest" and contrast.over == "pipeline":
+                pipeline(str(contrast.base))
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
     return spec
@@ -307,30 +289,7 @@ def _check_ladder(spec: Spec) -> None:
             raise SpecError(f"ladder.{key}: the list is empty; leave it out for the default")
     for cache in spec.ladder.caches:
         check_cache("ladder.caches", cache)
-
-
-def _check_contrasts(spec: Spec) -> None:
-    for i, contrast in enumerate(spec.contrasts):
-        if contrast.over != "pipeline" and contrast.over not in CaseSpec.model_fields:
-            allowed = ", ".join(sorted(CaseSpec.model_fields))
-            raise SpecError(
-                f"contrasts[{i}].over: unknown key {contrast.over!r}; allowed: {allowed}"
-            )
-        if contrast.base != "fastest" and contrast.over == "pipeline":
-            pipeline(str(contrast.base))
-        for cache in contrast.caches:
-            check_cache(f"contrasts[{i}].caches", cache)
-
-
-def check_cache(where: str, cache: str | float) -> str:
-    """Return a cache state as text: cold, warm, or a fraction strictly between 0 and 1."""
-    if cache in ("cold", "warm"):
-        return str(cache)
-    if isinstance(cache, float) and 0 < cache < 1:
-        return f"{cache:g}"
-    raise SpecError(
-        f"{where}: {cache!r} is unknown; allowed: cold, warm or a fraction such as 0.35"
-    )
+    contrast_spec.check_filter("ladder.only", spec.ladder.only, CaseSpec.model_fields)
 
 
 def _label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:

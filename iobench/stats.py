@@ -21,6 +21,8 @@ EXACT_PAIRS = 60
 FLOOR_PAIRS = 6
 #: What we ask for.
 WANTED_PAIRS = 10
+#: Of a whole family of contrasts, all looks included.
+ALPHA = 0.05
 POWER = 0.90
 #: Asymptotic relative efficiency of the signed-rank test against the t-test on normal data, 3/pi.
 SIGNED_RANK_ARE = 3 / math.pi
@@ -290,18 +292,27 @@ def _detectable(pairs: int, alpha: float) -> float:
 
 
 def verdict(
-    arm: Sequence[float], base: Sequence[float], *, margin: float = 0.03, family: int = 1
+    arm: Sequence[float],
+    base: Sequence[float],
+    *,
+    margin: float = 0.03,
+    family: int = 1,
+    differ: float | None = None,
+    equal: float | None = None,
 ) -> Verdict:
     """Judge paired seconds per sample: ``arm`` against ``base`` (METHOD section 4).
 
-    ``margin`` was stated beforehand; ``family`` counts the contrasts judged together.
+    ``margin`` was stated beforehand; ``family`` counts the contrasts judged together.  ``differ``
+    and ``equal`` are the nominal levels of the test for a difference (two-sided) and of each of
+    the two for equivalence: 0.05 / family for who looks once (:mod:`iobench.looks` has more).
     Raises ValueError as :func:`paired_ratio` does.
     """
     n = len(arm)
     at = functools.partial(paired_ratio, arm, base)
     i95, i90 = at(level=0.95), at(level=0.90)
-    alpha = 0.05 / family
-    s95, s90 = at(level=1 - alpha), at(level=1 - 2 * alpha)
+    alpha = ALPHA / family if differ is None else differ
+    one_sided = ALPHA / family if equal is None else equal
+    s95, s90 = at(level=1 - alpha), at(level=1 - 2 * one_sided)
     sd = float(np.std(_logs(arm) - _logs(base), ddof=1)) if n > 1 else math.nan
     effect = smallest_effect(sd, n, alpha=alpha)
     outcome = _judge(s95, s90, margin, n)

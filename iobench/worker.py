@@ -251,13 +251,14 @@ def _digest(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
 
 
 def _probe(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
-    """probe: no workers, queue of one; where a sample's time goes."""
+    """probe: no workers, queue of one; where a sample's time goes, and what crossed the mount."""
     probe = registry.load("loaders", job.task.trial.case.loader).probe
     samples = job.task.steps or min(256, len(job.request.ids))
+    before = iocount.snapshot()
     times = probe(job.request, samples)
     return (
-        timing.Measured(_EMPTY, []),
-        IoCounters(),
+        timing.Measured(_EMPTY, [job.request.ids[:samples]]),
+        iocount.difference(before, iocount.snapshot()),
         {"probe": {k: list(v) for k, v in times.items()}},
     )
 

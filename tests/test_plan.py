@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from iobench import plan, spec
+from iobench import pairing, plan, spec
 from iobench.errors import SpecError
 from iobench.model import Trial
 
@@ -61,14 +61,14 @@ def pairs_of(trials: list[Trial]) -> list[tuple[Trial, Trial]]:
 
 def test_blocks_are_pairs_back_to_back_in_abba_orders() -> None:
     parsed, cases = suite()
-    found = plan.contrasts(parsed, cases, {("load", "warm"): ["torch:jpeg", "torch:lmdb"]})
+    found = pairing.contrasts(parsed, cases, {("load", "warm"): ["torch:jpeg", "torch:lmdb"]})
     assert [(c.arm, c.base, c.cache) for c in found] == [
         ("torch:lmdb", "torch:jpeg", "warm"),
         ("dali:jpeg", "torch:jpeg", "warm"),
         ("torch:jpeg", "torch:lmdb", "cold"),
         ("dali:jpeg", "torch:lmdb", "cold"),
     ]
-    trials = plan.blocks(found, cases, seed=3, start=50)
+    trials = pairing.blocks(found, cases, seed=3, start=50)
     assert trials[0].id.startswith("0050-")
     assert len(trials) == 2 * 10 * 4
     for first, second in pairs_of(trials):
@@ -87,9 +87,13 @@ def test_blocks_are_pairs_back_to_back_in_abba_orders() -> None:
 
 def test_the_same_seed_draws_the_same_plan() -> None:
     parsed, cases = suite()
-    found = plan.contrasts(parsed, cases, {})
-    assert plan.blocks(found, cases, seed=3, start=1) == plan.blocks(found, cases, seed=3, start=1)
-    assert plan.blocks(found, cases, seed=3, start=1) != plan.blocks(found, cases, seed=4, start=1)
+    found = pairing.contrasts(parsed, cases, {})
+    assert pairing.blocks(found, cases, seed=3, start=1) == pairing.blocks(
+        found, cases, seed=3, start=1
+    )
+    assert pairing.blocks(found, cases, seed=3, start=1) != pairing.blocks(
+        found, cases, seed=4, start=1
+    )
 
 
 def test_a_contrast_over_workers_stays_inside_its_pipeline() -> None:
@@ -100,7 +104,7 @@ def test_a_contrast_over_workers_stays_inside_its_pipeline() -> None:
             "contrasts": [{"over": "workers", "base": 2, "caches": ["warm"]}],
         }
     )
-    found = plan.contrasts(parsed, spec.expand(parsed), {})
+    found = pairing.contrasts(parsed, spec.expand(parsed), {})
     assert [(c.arm, c.base) for c in found] == [
         ("torch:lmdb workers=1", "torch:lmdb workers=2"),
         ("torch:lmdb workers=4", "torch:lmdb workers=2"),
@@ -124,7 +128,7 @@ def test_a_contrast_that_compares_nothing_is_refused(
 ) -> None:
     parsed = spec.parse({**DOCUMENT, "contrasts": [contrast]})
     with pytest.raises(SpecError, match=words):
-        plan.contrasts(parsed, spec.expand(parsed), {})
+        pairing.contrasts(parsed, spec.expand(parsed), {})
 
 
 def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:

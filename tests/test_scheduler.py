@@ -228,7 +228,7 @@ def test_a_bigger_budget_buys_more_pairs(
     found = store.create(tmp_path / "more", "null")
     found.save_plan(scheduler.make_plan(suite.spec, dataset, 4000.0, "now"))
     more = again(found)
-    monkey = scheduler.planning.contrasts(suite.spec, more.plan.cases, {})
+    monkey = scheduler.pairing.contrasts(suite.spec, more.plan.cases, {})
     more._costs = {(c.label, "load", "-"): [10.0] for c in more.plan.cases}
     planned = more._within_budget(monkey)
     assert planned[0].pairs > 100

@@ -22,10 +22,12 @@ COLUMNS = (
     "samples_per_s", "startup_s", "bytes_needed", "bytes_read", "bytes_storage", "resident_before",
     "resident_after", "samples_digest",
 )  # fmt: skip
-#: case (label), arm and position in the block; steps, warm-up and the trial's own wall time.
+#: case (label), arm and position in the block; steps, warm-up and the trial's own wall time; start
+#: until ready; mean seconds a sample of the serial probe's parts.
 EXTRA = (
     "case", "arm", "position", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
-    "started", "cache_label", "prefetch", "seed",
+    "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
+    "probe_decode_s", "probe_transform_s",
 )  # fmt: skip
 
 
@@ -99,13 +101,26 @@ def _row(
         "trial_s": record.wall_s,
         "started": record.started,
         "cache_label": proof.label or None,
+        "ready_s": record.ready_s or None,
+        "image": case.image if case.runtime != "bare" else None,
+        **_probed(record),
     }
+
+
+def _probed(record: Record) -> dict[str, float]:
+    """Return the mean seconds a sample of each part of a serial probe; {} of other trials."""
+    parts: dict[str, list[float]] = {}
+    for rank in record.ranks:
+        for part, seconds in rank.probe.items():
+            parts.setdefault(f"probe_{part}", []).extend(seconds)
+    return {part: sum(s) / len(s) for part, s in parts.items() if s and part in EXTRA}
 
 
 #: Fractions and seconds stay so where every value happens to be whole.
 _FLOATS = (
     "wall_s", "wait_s", "contention_s", "samples_per_s", "startup_s", "resident_before",
-    "resident_after", "compute_s", "trial_s",
+    "resident_after", "compute_s", "trial_s", "ready_s", "probe_read_s", "probe_decode_s",
+    "probe_transform_s",
 )  # fmt: skip
 _CASE = (
     "pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size", "location",

@@ -40,9 +40,13 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
             )
     _fastest(analysis, console)
     if analysis["contrasts"]:
-        console.print(_contrasts(analysis["contrasts"]))
-        for line in _confounded(analysis["contrasts"]):
-            console.print(line, soft_wrap=True)
+        across = [c for c in analysis["contrasts"] if "runtime" in c["over"]]
+        others = [c for c in analysis["contrasts"] if c not in across]
+        if others:
+            console.print(_contrasts(others))
+            for line in (*_attributed(others), *_confounded(others)):
+                console.print(line, soft_wrap=True)
+        _runtimes(across, console)
     _advice(analysis["advice"], console)
     console.print()
     for note in analysis["notes"]:
@@ -153,6 +157,29 @@ def _contrasts(contrasts: Sequence[Mapping[str, Any]]) -> Table:
             words.resolved(c),
         )
     return table
+
+
+def _runtimes(contrasts: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print one sentence a contrast of runtimes, and what holds for many of them once."""
+    if not contrasts:
+        return
+    console.print(Text("Runtimes: time a sample", style="bold"))
+    for c in contrasts:
+        line = Text("  " + words.sentence(c, brief=True))
+        line.highlight_words([str(c["verdict"])], STYLES.get(c["verdict"], "dim"))
+        console.print(line, soft_wrap=True)
+    for line in _confounded(contrasts):
+        console.print(line, soft_wrap=True)
+    for text in dict.fromkeys(c["not_separated"] for c in contrasts if c["not_separated"]):
+        console.print(Text(f"  {text}", style="yellow"), soft_wrap=True)
+
+
+def _attributed(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    for c in contrasts:
+        found = c["attribution"]
+        if found:
+            text = f"  {c['arm']} against {c['base']}, {c['stage']} {c['cache']}: "
+            yield Text(text + words.attribution(c), style="dim")
 
 
 def _verdict(contrast: Mapping[str, Any]) -> Text:

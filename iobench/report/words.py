@@ -123,6 +123,76 @@ def outcome(contrast: Mapping[str, Any]) -> str:
     return f"{text} (time ratio {number(contrast['ratio'])}{', ' + spread if spread else ''})"
 
 
+def sentence(contrast: Mapping[str, Any], *, brief: bool = False) -> str:
+    """Return the whole result of one contrast in one line; ``brief``: what differs is only counted.
+
+    ``torch:lmdb load cold: docker / bare = 1.004 [0.996, 1.012], 12 pairs, EQUIVALENT within 3 %;
+    start-up +0.41 s [0.38, 0.45]; confounders: none.``
+    """
+    what = f"{contrast['case']} {contrast['stage']} {contrast['cache'].strip('-')}".strip()
+    arms = f"{contrast['arm_name']} / {contrast['base_name']}"
+    if contrast["ratio"] is None:
+        return f"{what}: {arms}: {contrast['note']}."
+    spread = bracketed(contrast["simultaneous"])
+    text = f"{what}: {arms} = {contrast['ratio']:.3f}{' ' + spread if spread else ''}, "
+    text += f"{contrast['pairs']} pairs, {verdict(contrast)}"
+    count = len(contrast["confounders"]["differences"])
+    if brief and count:
+        other = f"confounders: {count}, listed below"
+    else:
+        other = f"confounders: {differing(contrast)}"
+    parts = [text, startup(contrast), attribution(contrast), other]
+    if not brief:
+        parts.append(contrast["not_separated"])
+    return "; ".join(p for p in parts if p) + "."
+
+
+def verdict(contrast: Mapping[str, Any]) -> str:
+    """Return the verdict with what it needs to be read: its margin, what could be seen, why not."""
+    said = str(contrast["verdict"])
+    if said == "EQUIVALENT":
+        return f"{said} within {percent(contrast['margin']).replace('.0', '')}"
+    if said == "INCONCLUSIVE":
+        seen = "" if contrast["smallest_effect"] is None else f", could see {resolved(contrast)}"
+        return f"{said}{seen}, {contrast['pairs_needed']} more pairs needed"
+    return f"{said} ({contrast['note']})" if said == "EXPLORATORY" and contrast["note"] else said
+
+
+def startup(contrast: Mapping[str, Any]) -> str:
+    """Return ``start-up +0.41 s [0.38, 0.45]``, "" where it was not recorded."""
+    entry = contrast.get("startup_s")
+    if not entry:
+        return ""
+    spread = bracketed(entry, 2)
+    return f"start-up {entry['value']:+.2f} s{' ' + spread if spread else ''}"
+
+
+def attribution(contrast: Mapping[str, Any]) -> str:
+    """Return the stage that a FASTER or SLOWER comes from, or why none is named; else ""."""
+    found = contrast.get("attribution")
+    if not found:
+        return ""
+    if not found["stage"]:
+        return f"not attributed: {found['reason']}"
+    part = found["parts"][found["stage"]]
+    ms = f"{1e3 * part['value']:+.3f} ms a sample"
+    return f"attributed to {found['stage']} ({ms} in the serial probe)"
+
+
+def bracketed(entry: Mapping[str, Any] | None, decimals: int = 3) -> str:
+    """Return ``[0.996, 1.012]``, "" where a limit does not exist."""
+    if not entry or entry.get("low") is None or entry.get("high") is None:
+        return ""
+    return f"[{entry['low']:.{decimals}f}, {entry['high']:.{decimals}f}]"
+
+
+def differing(contrast: Mapping[str, Any]) -> str:
+    """Return the confounders: ``none``, ``unknown``, or what differs."""
+    found = contrast["confounders"]
+    names = "; ".join(found["differences"])
+    return names or {"PASS": "none"}.get(found["status"], "unknown")
+
+
 def confounders(contrast: Mapping[str, Any]) -> str:
     """Return PASS, or CONFOUNDED with what differs."""
     found = contrast["confounders"]

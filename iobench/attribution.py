@@ -1,0 +1,120 @@
+"""A difference -> the stage it comes from, by serial probes of both arms; or why none is named.
+
+A probe trial handles one sample at a time without workers or a queue, in the contrast's own cache
+state, so its parts add up.  D_s = probe_s(arm) - probe_s(base) is taken in interleaved pairs of
+fresh processes.  A stage is named only when its D_s excludes 0 in the verdict's direction
+(simultaneous over the stages) and exceeds every other stage's D by an interval that does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iobench import registry, stats
+from iobench.contrast_spec import MIN_PROBES
+from iobench.contrasts import estimate
+from iobench.errors import SpecError
+from iobench.figures import Evidence, usable
+from iobench.model import EXPLORATORY, Contrast, Record
+
+#: A part of the probe -> the stage as people call it.
+STAGE_NAMES = {"read_s": "read", "decode_s": "decode", "transform_s": "transform"}
+FOUND = (stats.FASTER, stats.SLOWER)
+
+
+def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str, Any] | None:
+    """Return the attribution of a FASTER or SLOWER as JSON types; None where none is asked for.
+
+    ``stage`` is "" where none is named, with the ``reason``; ``parts`` holds each D_s in seconds a
+    sample.
+    """
+    if verdict not in FOUND or not contrast.probes:
+        return None
+    pairs = _pairs(evidence, contrast)
+    entry: dict[str, Any] = {"stage": "", "reason": "", "pairs": len(pairs), "parts": {}}
+    if len(pairs) < MIN_PROBES:
+        return {**entry, "reason": _why_few(evidence, contrast, len(pairs))}
+    deltas = {
+        part: [arm[part] - base[part] for arm, base in pairs]
+        for part in pairs[0][0]
+        if all(part in side for pair in pairs for side in pair)
+    }
+    level = 1 - stats.ALPHA / max(len(deltas), 1)
+    found = {part: stats.hodges_lehmann(d, level=level) for part, d in deltas.items()}
+    entry["parts"] = {STAGE_NAMES.get(p, p): estimate(i) for p, i in found.items()}
+    entry["stage"], entry["reason"] = _name(deltas, found, 1 if verdict == stats.SLOWER else -1)
+    return entry
+
+
+def can_probe(loader: str) -> str:
+    """Return "" when the loader has a serial probe, else why a stage cannot be named."""
+    try:
+        known = registry.load("loaders", loader).probe is not None
+    except SpecError as error:  # results of a plug-in that is not here
+        return str(error)
+    return "" if known else f"loader {loader!r} has no serial probe"
+
+
+def _name(
+    deltas: Mapping[str, Sequence[float]], found: Mapping[str, stats.Interval], sign: int
+) -> tuple[str, str]:
+    moved = [part for part, interval in found.items() if _beyond(interval, sign)]
+    if not moved:
+        way = "slower" if sign > 0 else "faster"
+        return "", f"no stage alone is {way} beyond the noise of its serial probe"
+    most = max(moved, key=lambda part: sign * found[part].value)
+    for other in deltas:
+        if other == most:
+            continue
+        apart = [a - b for a, b in zip(deltas[most], deltas[other], strict=True)]
+        if not _beyond(stats.hodges_lehmann(apart), sign):
+            names = STAGE_NAMES.get(most, most), STAGE_NAMES.get(other, other)
+            return "", f"{names[0]} and {names[1]} are not told apart"
+    return STAGE_NAMES.get(most, most), ""
+
+
+def _beyond(interval: stats.Interval, sign: int) -> bool:
+    return interval.low > 0 if sign > 0 else interval.high < 0
+
+
+def _pairs(
+    evidence: Evidence, contrast: Contrast
+) -> list[tuple[Mapping[str, float], Mapping[str, float]]]:
+    """Return (arm, base) of every complete pair of proven probes: mean seconds of each part."""
+    blocks: dict[int, dict[str, Mapping[str, float]]] = {}
+    for record in _probes(evidence, contrast):
+        if record.status != EXPLORATORY and record.ranks and record.ranks[0].probe:
+            blocks.setdefault(record.trial.block, {})[record.trial.arm] = _parts(record)
+    wanted = contrast.arm, contrast.base
+    return [(b[wanted[0]], b[wanted[1]]) for _, b in sorted(blocks.items()) if {*wanted} <= {*b}]
+
+
+def _probes(evidence: Evidence, contrast: Contrast) -> list[Record]:
+    group = contrast.group or contrast.id
+    return [
+        r
+        for r in usable(evidence.last.values())
+        if (r.trial.contrast, r.trial.stage) == (group, "probe")
+    ]
+
+
+def _parts(record: Record) -> Mapping[str, float]:
+    return {
+        part: sum(sum(r.probe[part]) for r in record.ranks)
+        / max(1, sum(len(r.probe[part]) for r in record.ranks))
+        for part in record.ranks[0].probe
+    }
+
+
+def _why_few(evidence: Evidence, contrast: Contrast, pairs: int) -> str:
+    loaders = {c.loader for c in evidence.plan.cases if c.label in (contrast.arm, contrast.base)}
+    for loader in sorted(loaders):
+        reason = can_probe(loader)
+        if reason:
+            return reason
+    probes = _probes(evidence, contrast)
+    unproven = next((r for r in probes if r.status == EXPLORATORY), None)
+    if unproven is not None:
+        return f"probes are EXPLORATORY: {'; '.join(unproven.reasons)}"
+    return f"{pairs} pairs of probes, {MIN_PROBES} are needed: `iobench run --resume`"

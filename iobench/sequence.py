@@ -1,0 +1,69 @@
+"""What a suite runs next, from what has run: another look, or the probes of a difference.  Pure.
+
+The plan grows look by look.  Whatever decides here is computed from the plan and the records, as
+the report does it, so a suite that was killed at any point goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iobench import pairing, stats
+from iobench.attribution import FOUND, can_probe
+from iobench.contrasts import family_of, judge
+from iobench.figures import Evidence
+from iobench.model import Contrast
+
+
+def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
+    """Return group -> (blocks planned, blocks of its next look), of the groups that go on.
+
+    A group ends when all of its primary contrasts are decided, or all of them where none is
+    primary.
+    """
+    plan = evidence.plan
+    due = {}
+    for group, together in pairing.groups(plan.contrasts).items():
+        done = planned_blocks(evidence, group)
+        later = [n for n in together[0].looks if n > done]
+        if later and not all(_final(evidence, c) for c in _deciding(together)):
+            due[group] = (done, later[0])
+    return due
+
+
+def planned_blocks(evidence: Evidence, group: str) -> int:
+    """Return how many blocks of a group are planned, repeats left out."""
+    trials = evidence.plan.trials
+    blocks = [t.block for t in trials if t.contrast == group and t.stage != "probe"
+              and not t.repeat_of]  # fmt: skip
+    return max(blocks, default=0)
+
+
+def probes_due(evidence: Evidence) -> list[list[Contrast]]:
+    """Return, by group, the contrasts that found a difference and have no probes planned yet."""
+    plan = evidence.plan
+    loaders = {c.label: c.loader for c in plan.cases}
+    probed = {t.contrast for t in plan.trials if t.stage == "probe"}
+    due = []
+    for group, together in pairing.groups(plan.contrasts).items():
+        if group in probed or group in spans_due(evidence):
+            continue
+        found = [
+            c
+            for c in together
+            if c.probes
+            and not any(can_probe(loaders[label]) for label in (c.arm, c.base))
+            and judge(evidence, c, family_of(plan.contrasts, c))["verdict"] in FOUND
+        ]
+        if found:
+            due.append(found)
+    return due
+
+
+def _deciding(together: Sequence[Contrast]) -> list[Contrast]:
+    primary = [c for c in together if c.primary]
+    return primary or [c for c in together if c.pairs >= stats.FLOOR_PAIRS]
+
+
+def _final(evidence: Evidence, contrast: Contrast) -> bool:
+    return bool(judge(evidence, contrast, family_of(evidence.plan.contrasts, contrast))["final"])
