@@ -311,6 +311,7 @@ class Plan:
     version: str = ""
     notes: Tuple[str, ...] = ()  # what a reader of every figure should know
     placements: Tuple[Placement, ...] = ()
+    images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> digest
     schema: int = SCHEMA
 
 

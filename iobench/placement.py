@@ -19,7 +19,7 @@ from pathlib import Path
 from iobench import dataset as datasets
 from iobench import pagecache, registry
 from iobench.errors import DatasetError
-from iobench.model import Case, Dataset, Placement
+from iobench.model import Case, Dataset, Placement, Plan
 from iobench.mounts import describe_mount, same_mount
 from iobench.timing import clock
 
@@ -39,44 +39,47 @@ def dataset_of(dataset: Dataset, case: Case) -> Dataset:
     return _at(dataset, Path(case.location))
 
 
-def place(
-    dataset: Dataset, cases: Sequence[Case], stage_to: str, say: Say
-) -> tuple[tuple[Case, ...], tuple[Placement, ...]]:
-    """Copy what the cases of each copied placement read; return the cases there, and the copies.
+def placed(plan: Plan, stage_to: str, say: Say) -> Plan:
+    """Copy what the cases of each copied placement read; return the plan with them there.
 
     Raises DatasetError when a copy does not fit, or nobody said where to stage.
     """
-    placements: dict[str, Placement] = {}
-    placed = []
-    for case in cases:
-        if case.placement not in COPIED:
-            placed.append(case)
-            continue
-        if case.placement not in placements:
-            same = [c for c in cases if c.placement == case.placement]
-            placements[case.placement] = _copy(dataset, case.placement, same, stage_to, say)
-        placed.append(dataclasses.replace(case, location=placements[case.placement].root))
-    return tuple(placed), tuple(placements.values())
+    copies: dict[str, Placement] = {}
+    for kind in COPIED:
+        cases = [c for c in plan.cases if c.placement == kind]
+        if cases:
+            copies[kind] = _copy(plan.dataset, kind, cases, stage_to, say)
+    if not copies:
+        return plan
+
+    def there(case: Case) -> Case:
+        copy = copies.get(case.placement)
+        return dataclasses.replace(case, location=copy.root) if copy else case
+
+    return dataclasses.replace(
+        plan,
+        cases=tuple(there(c) for c in plan.cases),
+        trials=tuple(dataclasses.replace(t, case=there(t.case)) for t in plan.trials),
+        placements=tuple(copies.values()),
+    )
 
 
 @contextmanager
-def present(
-    dataset: Dataset, cases: Sequence[Case], placements: Sequence[Placement], say: Say
-) -> Iterator[None]:
+def present(plan: Plan, say: Say) -> Iterator[None]:
     """Keep the copies for as long as the suite runs: make one again that is gone, remove all after.
 
     A resumed suite makes its copies anew, at the same place.
     """
     try:
-        for placement in placements:
-            root = Path(placement.root)
+        for copy in plan.placements:
+            root = Path(copy.root)
             if not (root / datasets.MARKER).exists():
-                same = [c for c in cases if c.placement == placement.kind]
-                _fill(dataset, root, _forms(same), f"copying to {root} again", say)
+                cases = [c for c in plan.cases if c.placement == copy.kind]
+                _fill(plan.dataset, root, _forms(cases), f"copying to {root} again", say)
         yield
     finally:
-        for placement in placements:
-            shutil.rmtree(placement.root, ignore_errors=True)
+        for copy in plan.placements:
+            shutil.rmtree(copy.root, ignore_errors=True)
 
 
 def _copy(dataset: Dataset, kind: str, cases: Sequence[Case], stage_to: str, say: Say) -> Placement:

@@ -49,7 +49,7 @@ class CaseSpec(_Strict):
     trainer: str | None = None
     runtime: str | None = None
     launcher: str | None = None
-    placement: Literal["bind"] | None = None
+    placement: Literal["bind", "tmpfs", "staged"] | None = None
     order: str | None = None
     transform: str | None = None
     batch: int | None = pydantic.Field(default=None, ge=1)
@@ -80,6 +80,7 @@ class Spec(_Strict):
     compute_s: float = pydantic.Field(default=6.0, gt=0)
     max_repeated_pairs: int = pydantic.Field(default=2, ge=0)
     allow_drop_caches: bool = False
+    stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()
     matrix: dict[str, list[Any]] = {}
