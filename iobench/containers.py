@@ -41,7 +41,7 @@ class Host:
     groups: Tuple[int, ...]  # beside gid
     name: str
     open_files: Tuple[int, int]
-    processes: Tuple[int, int]
+    processes: int  # no more than there are process ids
     shm_bytes: int  # capacity of /dev/shm; 0: there is none
 
 
@@ -59,7 +59,7 @@ def host() -> Host:
         groups=tuple(sorted(set(os.getgroups()) - {gid})),
         name=socket.gethostname(),
         open_files=_limit(resource.RLIMIT_NOFILE),
-        processes=_limit(resource.RLIMIT_NPROC),
+        processes=min(n for n in (*_limit(resource.RLIMIT_NPROC), _pids()) if n > 0),
         shm_bytes=shm_bytes,
     )
 
@@ -67,6 +67,10 @@ def host() -> Host:
 def _limit(which: int) -> Tuple[int, int]:
     soft, hard = resource.getrlimit(which)
     return tuple(-1 if n == resource.RLIM_INFINITY else n for n in (soft, hard))  # type: ignore[return-value]
+
+
+def _pids() -> int:
+    return int(read(Path("/proc/sys/kernel/pid_max")) or 32768)
 
 
 # -- how an OCI runtime's start is written ---------------------------------------------------

@@ -45,8 +45,7 @@ class Podman:
         start = dataclasses.replace(start, shm_bytes=start.shm_bytes or self._shm_bytes)
         user = f"{facts.uid}:{facts.gid}" if facts.uid == 0 else "0:0"
         words = oci_run(start, facts, user=user, gpu=["--device=nvidia.com/gpu=all"])
-        soft, hard = facts.processes  # podman's own wish may be above what root may raise to here
-        extra = [f"--ulimit=nproc={soft}:{hard}"]
+        extra = [f"--ulimit=nproc={facts.processes}:{facts.processes}"]  # podman's wish may be more
         if facts.uid == 0:
             extra += [f"--group-add={group}" for group in facts.groups]
             extra += ["--pids-limit=-1"]
