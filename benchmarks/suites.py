@@ -38,13 +38,22 @@ def run(
     settings: Settings | None = None,
     quiet: bool = False,
 ) -> tuple[dict[str, Any], list[Record]]:
-    """Run the suite that ``document`` (a spec's content) asks for; return (analysis, records)."""
+    """Run the suite that ``document`` (a spec's content) asks for; return (analysis, records).
+
+    ``results``: a folder of this suite alone; one that holds a suite already goes on with it.
+    """
     wanted = spec.parse(document, where="benchmark")
     folder = results or Path(tempfile.mkdtemp(prefix="iobench-benchmark-"))
-    suite_store = store.create(folder, wanted.name)
-    plan = scheduler.make_plan(wanted, found, spec.seconds(wanted.budget), "benchmark")
-    suite_store.save_plan(plan)
-    prepare.forms(plan.cases, found, lambda *_: None)
+    kept = store.find(folder) if (folder / "latest" / "plan.json").exists() else None
+    if kept and _finished(kept):
+        return analyse(kept.plan(), kept.records()), kept.records()
+    if kept and kept.plan().dataset.root == found.root:
+        suite_store = kept
+    else:  # none yet, or half a suite on a mount that has gone
+        suite_store = store.create(folder, wanted.name)
+        plan = scheduler.make_plan(wanted, found, spec.seconds(wanted.budget), "benchmark")
+        suite_store.save_plan(plan)
+    prepare.forms(suite_store.plan().cases, found, lambda *_: None)
 
     def watch(done: int, total: int, left_s: float, trial: Trial | None) -> None:
         if trial is not None and not quiet:
@@ -58,6 +67,12 @@ def run(
         for reason in record.reasons:
             print(f"  {record.trial.id}: {record.status}: {reason}", file=sys.stderr)
     return analyse(suite_store.plan(), records), records
+
+
+def _finished(kept: store.Store) -> bool:
+    """Tell whether a suite has run whole and all of its contrasts are decided."""
+    found = analyse(kept.plan(), kept.records())
+    return bool(found["complete"]) and all(c["final"] for c in found["contrasts"])
 
 
 def arguments(about: str) -> argparse.ArgumentParser:

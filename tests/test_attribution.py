@@ -1,0 +1,112 @@
+"""A stage is named only when its own probe moved, and moved more than every other stage's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from iobench.analysis import analyse
+from iobench.attribution import attribute
+from iobench.figures import evidence
+from iobench.model import EXPLORATORY, VALID
+from iobench.report import words
+from tests import pairs_fixture as fixture
+
+BARE, DOCKER = fixture.cases("bare", "docker")
+BASE = {"read_s": 1e-3, "decode_s": 1e-3, "transform_s": 1e-3}
+
+
+def found(
+    arm: dict[str, float], *, noise: float = 0.002, load: float = 1.1, status: str = VALID,
+    pairs: int = 8, seed: int = 1, **changes: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the contrast's entry where the arm's probe differs by ``arm`` (seconds)."""
+    contrast = fixture.contrast(DOCKER, BARE, **changes)
+    plan = fixture.plan([BARE, DOCKER], [contrast], probes=bool(contrast.probes))
+    rng = random.Random(seed)
+    records = []
+    for trial in plan.trials:
+        mine = trial.arm == DOCKER.label
+        seconds = 1e-3 * (load if mine else 1.0) * rng.gauss(1, 0.002)
+        if trial.stage == "probe":
+            if trial.block > pairs:
+                continue
+            parts = {
+                part: (value + (arm.get(part, 0.0) if mine else 0.0)) * rng.gauss(1, noise)
+                for part, value in BASE.items()
+            }
+            records.append(fixture.record(trial, probe=parts, status=status))
+        else:
+            records.append(fixture.record(trial, seconds))
+    return analyse(plan, records)["contrasts"][0]
+
+
+@pytest.mark.parametrize("part", sorted(BASE))
+def test_the_stage_that_moved_is_named(part: str) -> None:
+    entry = found({part: 1e-4})
+    stage = part.removesuffix("_s")
+    assert entry["verdict"] == "SLOWER"
+    assert entry["attribution"]["stage"] == stage
+    assert entry["attribution"]["parts"][stage]["value"] == pytest.approx(1e-4, rel=0.1)
+    assert entry["attribution"]["parts"][stage]["level"] == pytest.approx(1 - 0.05 / 3)
+    assert f"attributed to {stage} (+0.1" in words.sentence(entry)
+
+
+def test_a_faster_arm_is_attributed_in_its_own_direction() -> None:
+    entry = found({"decode_s": -1e-4}, load=0.9)
+    assert (entry["verdict"], entry["attribution"]["stage"]) == ("FASTER", "decode")
+
+
+def test_a_stage_that_moved_the_other_way_is_not_named() -> None:
+    entry = found({"decode_s": -1e-4})
+    assert entry["attribution"]["stage"] == ""
+    assert "no stage alone is slower" in entry["attribution"]["reason"]
+
+
+def test_two_stages_that_moved_alike_are_not_told_apart() -> None:
+    entry = found({"read_s": 1e-4, "decode_s": 1e-4})
+    assert entry["attribution"]["stage"] == ""
+    assert "not told apart" in words.sentence(entry)
+
+
+def test_noise_larger_than_the_difference_is_not_attributed() -> None:
+    named = [found({"read_s": 1e-5}, noise=0.2, seed=s)["attribution"]["stage"] for s in range(20)]
+    assert named.count("") >= 18
+
+
+@pytest.mark.parametrize("load", [1.0, 0.999])
+def test_an_equivalent_contrast_is_not_attributed(load: float) -> None:
+    entry = found({"read_s": 1e-4}, load=load)
+    assert (entry["verdict"], entry["attribution"]) == ("EQUIVALENT", None)
+    assert "attributed" not in words.sentence(entry)
+
+
+def test_too_few_or_unproven_probes_name_nothing() -> None:
+    few = found({"read_s": 1e-4}, pairs=6)["attribution"]
+    assert (few["stage"], few["pairs"]) == ("", 6)
+    assert "6 pairs of probes, 7 are needed" in few["reason"]
+    unproven = found({"read_s": 1e-4}, status=EXPLORATORY)["attribution"]
+    assert unproven["stage"] == ""
+    assert unproven["reason"] == "probes are EXPLORATORY: by the test"
+
+
+def test_none_is_asked_for() -> None:
+    assert found({"read_s": 1e-4}, probes=0)["attribution"] is None
+
+
+def test_a_loader_without_a_probe_says_so() -> None:
+    bare, docker = fixture.cases("bare", "docker", loader="dali")
+    contrast = fixture.contrast(docker, bare)
+    plan = fixture.plan([bare, docker], [contrast])
+    entry = attribute(evidence(plan, []), contrast, "SLOWER")
+    assert entry is not None
+    assert entry["reason"] == "loader 'dali' has no serial probe"
+
+
+def test_probes_do_not_enter_the_ladders_shares() -> None:
+    contrast = fixture.contrast(DOCKER, BARE)
+    plan = fixture.plan([BARE, DOCKER], [contrast], probes=True)
+    records = [fixture.record(t, probe=BASE) for t in plan.trials if t.stage == "probe"]
+    assert analyse(plan, records)["pipelines"][0]["probe"] is None

@@ -1,0 +1,266 @@
+"""Each confounder planted for real in one arm is caught; where none is, none is reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+
+from benchmarks import suites
+from iobench import cgroups
+from iobench.analysis import analyse
+from iobench.fingerprint import differences
+from iobench.mapped import identity
+from iobench.report import words
+from tests import pairs_fixture as fixture
+from tests.capabilities import need
+
+ROOT = Path(__file__).parent.parent
+
+
+def across(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    return differences(a, b, across_runtimes=True)
+
+
+def mount(**changes: Any) -> dict[str, Any]:
+    plain = {"fstype": "ext4", "device": "8:1", "source": "/dev/sda1", "options": "relatime,rw",
+             "super_options": "rw", "read_ahead_kb": "128"}  # fmt: skip
+    return {"mount": {**plain, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (mount(), mount(options="nodev,nosuid,relatime,ro")),
+        (mount(), mount(read_ahead_kb=None)),
+        ({"thp": "madvise"}, {"thp": ""}),
+        ({"cpu": {"scaling_governor": "performance"}}, {"cpu": {}}),
+        ({"host": "node1", "boot_id": "x"}, {"host": "3f2a", "boot_id": "x"}),
+        ({"limits": {"open_files": 1024}}, {"limits": {"open_files": 1048576}}),
+    ],
+)
+def test_what_a_runtime_is_by_itself_is_no_confounder_of_it(a: dict, b: dict) -> None:
+    assert across(a, b) == []
+    assert differences(a, b), "of any other contrast it is"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words_"),
+    [
+        (mount(), mount(fstype="overlay"), "mount fstype: ext4 against overlay"),
+        (mount(), mount(device="0:50"), "mount device"),
+        (mount(), mount(source="tmpfs"), "mount source"),
+        (mount(), mount(super_options="rw,sync"), "mount super options"),
+        (mount(), mount(options="relatime,rw,sync"), "mount options"),
+        (mount(), mount(read_ahead_kb="4096"), "read ahead"),
+        ({"host": "a", "boot_id": "x"}, {"host": "b", "boot_id": "y"}, "host: a against b"),
+        ({"limits": {"memory_bytes": None}}, {"limits": {"memory_bytes": 1}}, "memory"),
+        ({"limits": {"cpus": None}}, {"limits": {"cpus": 1.0}}, "cpus"),
+        ({"dev_shm_bytes": 1 << 33}, {"dev_shm_bytes": 1 << 26}, "dev shm"),
+        ({"threads": {"torch": 2}}, {"threads": {"torch": 1}}, "threads torch: 2 against 1"),
+        ({"libraries": {"torch": "2.1"}}, {"libraries": {"torch": "2.2"}}, "torch"),
+        ({"mapped": {"libjpeg.so": "1-a"}}, {"mapped": {"libjpeg.so": "1-b"}}, "libjpeg.so"),
+        ({"libc": "glibc 2.36"}, {"libc": "glibc 2.31"}, "libc"),
+        ({"python": "3.11.2"}, {"python": "3.9.2"}, "python"),
+        ({"affinity": [0, 1]}, {"affinity": [0]}, "affinity: 0,1 against 0"),
+        ({"environment": {}}, {"environment": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
+    ],
+)
+def test_what_matters_is_one_for_runtimes_too(a: dict, b: dict, words_: str) -> None:
+    lines = across(a, b)
+    assert len(lines) == 1
+    assert words_ in lines[0]
+
+
+# -- what stands beside a verdict ------------------------------------------------------------
+
+
+def entry(*runtimes: str, image: bool = False, **record: Any) -> dict[str, Any]:
+    """Return the entry of the second runtime against the first."""
+    found = fixture.cases(*runtimes)
+    group = {"group": "g01"} if len(found) > 2 else {}
+    contrasts = [
+        fixture.contrast(c, found[0], id=f"c{i}", **group) for i, c in enumerate(found[1:])
+    ]
+    plan = fixture.plan(found, contrasts)
+    records = []
+    for trial in plan.trials:
+        arm = trial.arm != found[0].label
+        ready = 1.0 + 0.01 * trial.block + (0.4 if arm else 0.0)
+        made = fixture.record(trial, ready_s=ready, **(record if arm else {}))
+        identity_ = {"image": "sha256:1", "version": "20.10"} if image and arm else {}
+        records.append(dataclasses.replace(made, runtime=identity_))
+    return analyse(plan, records)["contrasts"][0]
+
+
+def test_start_up_is_paired_and_apart() -> None:
+    found = entry("bare", "docker")
+    assert found["startup_s"]["value"] == pytest.approx(0.4)
+    assert found["startup_s"]["level"] == 0.95
+    assert "start-up +0.40 s [0.40, 0.40]" in words.sentence(found)
+    assert found["ratio"] == pytest.approx(1.0)
+
+
+def test_the_whole_sentence() -> None:
+    said = words.sentence(entry("bare", "unpacked", "docker"))
+    assert said == (
+        "torch:lmdb load cold: unpacked / bare = 1.000 [1.000, 1.000], 10 pairs, EQUIVALENT within "
+        "3 %; start-up +0.40 s [0.40, 0.40]; confounders: none."
+    )
+
+
+def test_stack_and_container_are_separated_only_by_the_unpacked_arm() -> None:
+    alone = entry("bare", "docker")
+    assert "stack and container not separated: no arm" in alone["not_separated"]
+    assert "unpacked" in words.sentence(alone)
+    assert entry("bare", "unpacked", "docker")["not_separated"] == ""
+
+
+def test_another_image_is_identity_not_a_confounder() -> None:
+    found = entry("bare", "docker", image=True)
+    assert found["runtimes"]["arm"]["image"] == "sha256:1"
+    assert found["confounders"] == {"status": "PASS", "differences": []}
+
+
+def test_a_fingerprint_that_differs_stands_in_the_sentence() -> None:
+    other = {**fixture.FINGERPRINT, "threads": {"torch": 1}}
+    found = entry("bare", "docker", fingerprint=other)
+    assert found["confounders"]["status"] == "CONFOUNDED"
+    assert "confounders: threads torch: 1 against absent" in words.sentence(found)
+    assert "confounders: 1, listed below" in words.sentence(found, brief=True)
+
+
+# -- files that are mapped -------------------------------------------------------------------
+
+
+def test_one_byte_makes_another_library(tmp_path: Path) -> None:
+    small, large = tmp_path / "a.so", tmp_path / "b.so"
+    small.write_bytes(b"x" * 1000)
+    large.write_bytes(b"x" * (3 << 20))
+    before = identity(str(small)), identity(str(large))
+    assert before == (identity(str(small)), identity(str(large)))
+    small.write_bytes(b"x" * 999 + b"y")
+    with large.open("r+b") as file:
+        file.write(b"y")
+    after = identity(str(small)), identity(str(large))
+    assert all(a != b for a, b in zip(before, after))
+    assert identity(str(tmp_path / "none")) == "unreadable"
+
+
+def mapped_in(env: dict[str, str]) -> dict[str, str]:
+    import json
+
+    code = (
+        "import json, simplejpeg; from iobench import mapped; print(json.dumps(mapped.libraries()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, cwd=ROOT, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_another_wheel_of_the_same_version_is_seen(tmp_path: Path) -> None:
+    import simplejpeg
+
+    folder = Path(simplejpeg.__file__).parent
+    shutil.copytree(folder, tmp_path / "simplejpeg")
+    library = next((tmp_path / "simplejpeg").glob("_jpeg*.so"))
+    same = mapped_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert differences({"mapped": mapped_in({})}, {"mapped": same}) == []
+    with library.open("ab") as file:
+        file.write(b"\0")  # behind all sections: it runs as before
+    other = mapped_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    lines = differences({"mapped": same}, {"mapped": other})
+    assert len(lines) == 1
+    assert lines[0].startswith(f"file {library.name}: ")
+
+
+# -- planted in real arms --------------------------------------------------------------------
+
+PLANTED = """
+import sys
+from iobench.protocols import RuntimeBackend
+from iobench.runtimes.bare import Bare
+
+class Planted(Bare):
+    def argv(self, command, start):
+        return [*{before!r}, *super().argv(command, start)]
+
+BACKEND = RuntimeBackend(Planted, "bare metal, and {name}")
+"""
+JOIN = (
+    "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); "
+    "os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    found = cgroups.membership("memory")
+    if found is None or not (found[0] / "memory.limit_in_bytes").exists():
+        pytest.skip("no cgroup v1 memory hierarchy here")
+    group = found[0] / found[1].lstrip("/") / f"iobench-planted-{os.getpid()}"
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(4 << 30))
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.system
+def test_planted_confounders_are_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_group: Path
+) -> None:
+    need("root")
+    need("torch")
+    libjpeg = next(Path("/usr/lib").glob("*/libjpeg.so.62"), None)
+    if libjpeg is None or shutil.which("unshare") is None:
+        pytest.skip("no libjpeg.so.62 or no program unshare here")
+    dataset = suites.dataset(tmp_path / "data", "smoke", 64, [])
+    shm = Path("/dev/shm") / f"iobench-planted-{os.getpid()}"
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    private = ["unshare", "--mount", "--propagation", "private"]
+    arms = {
+        "plain": [],
+        "threads": ["env", "OMP_NUM_THREADS=1"],
+        "libjpeg": ["env", f"LD_PRELOAD={libjpeg}"],
+        "memory": [sys.executable, "-c", JOIN, str(memory_group / "cgroup.procs")],
+        "mounted": [*private, "sh", "-c", script, "sh", str(shm), dataset.root],
+    }
+    folder = tmp_path / "plugins" / "runtimes"
+    folder.mkdir(parents=True)
+    for name, before in arms.items():
+        (folder / f"{name}.py").write_text(PLANTED.format(before=before, name=name))
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
+    shutil.copytree(dataset.root, shm)
+    try:
+        document, _ = suites.run(
+            {
+                "name": "planted",
+                "case": {"trainer": "null", "batch": 8, "workers": 1, "pipeline": "jpeg"},
+                "matrix": {"runtime": ["bare", *arms]},
+                "ladder": {"stages": ["load"], "only": {"runtime": ["none"]}, "digest": False},
+                "contrasts": [
+                    {"over": "runtime", "base": "bare", "caches": ["warm"], "pairs": 1, "probes": 0}
+                ],
+            },
+            dataset,
+            results=tmp_path / "results",
+            quiet=True,
+        )
+    finally:
+        shutil.rmtree(shm)
+    found = {c["arm_name"]: c["confounders"]["differences"] for c in document["contrasts"]}
+    assert all(c["pairs"] == 1 for c in document["contrasts"]), document["validity"]
+    assert found["plain"] == []
+    assert "threads torch: 1 against 2" in found["threads"] or os.cpu_count() != 2
+    assert any("libjpeg" in x and x.startswith("file ") for x in found["libjpeg"])
+    assert any(line.startswith("limits memory bytes") for line in found["memory"])
+    assert any(line.startswith("mount fstype") and "tmpfs" in line for line in found["mounted"])

@@ -1,0 +1,236 @@
+"""Groups that share their blocks: who is compared with whom, and orders that balance."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench import pairing, plan, spec
+from iobench.errors import SpecError
+from iobench.model import Case, Contrast
+
+NAMES = ("bare", "unpacked", "docker", "apptainer")
+
+
+def document(**contrast: Any) -> dict[str, Any]:
+    return {
+        "name": "t",
+        "case": {"trainer": "null", "batch": 4},
+        "matrix": {"pipeline": ["lmdb", "jpeg"], "prefetch": [1, 2, 3, 4]},
+        "contrasts": [
+            {"over": "prefetch", "base": 1, "caches": ["warm"], "shared": True, **contrast}
+        ],
+    }
+
+
+def found(fastest: pairing.Ranking | None = None, **contrast: Any) -> list[Contrast]:
+    parsed = spec.parse(document(**contrast))
+    return pairing.contrasts(parsed, spec.expand(parsed), fastest or {})
+
+
+def short(contrasts: list[Contrast], form: str = "lmdb") -> list[str]:
+    """Return ``2/1 primary`` of each contrast of one pipeline."""
+    return [
+        f"{c.arm[-1]}/{c.base[-1]}{' primary' if c.primary else ''}"
+        for c in contrasts
+        if form in c.arm
+    ]
+
+
+def test_a_group_shares_its_base() -> None:
+    contrasts = found(also=[2])
+    assert short(contrasts) == ["2/1", "3/1 primary", "4/1 primary", "3/2", "4/2"]
+    assert len(pairing.groups(contrasts)) == 2
+    assert {len(pairing.members(g)) for g in pairing.groups(contrasts).values()} == {4}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"first": 2}, ["2/1 primary", "3/1 primary"]),
+        ({"after": 2}, ["4/1 primary"]),
+        ({"after": 3}, []),
+        ({"also": [2], "first": 1}, ["2/1", "3/1 primary", "3/2"]),
+        ({"also": [2], "after": 1}, ["2/1", "4/1 primary", "4/2"]),
+        ({"arms": [4]}, ["4/1 primary"]),
+        ({"arms": [4], "primary": False}, ["4/1"]),
+    ],
+)
+def test_arms_are_chosen(keys: dict[str, Any], expected: list[str]) -> None:
+    assert short(found(**keys)) == expected
+
+
+def test_two_arms_are_no_group() -> None:
+    assert {c.group for c in found(arms=[2])} == {""}
+
+
+def test_only_the_fastest_pipeline() -> None:
+    ranking = {("load", "warm"): ["torch:jpeg prefetch=1", "torch:lmdb prefetch=1"]}
+    assert not short(found(ranking, only="fastest"))
+    assert short(found(ranking, only="fastest"), "jpeg")
+    assert short(found(only="fastest")), "the first one where the ladder has not run"
+
+
+def test_where_limits_the_cases() -> None:
+    contrasts = found(where={"pipeline": ["lmdb"], "prefetch": [1, 4]})
+    assert short(contrasts) == ["4/1 primary"]
+    assert not short(contrasts, "jpeg")
+
+
+def test_a_block_holds_every_arm_once_back_to_back_in_balanced_orders() -> None:
+    parsed = spec.parse(document(also=[2], pairs=12))
+    cases = spec.expand(parsed)
+    contrasts = pairing.contrasts(parsed, cases, {})
+    trials = pairing.blocks(contrasts, cases, seed=5, start=1)
+    assert len(trials) == 2 * 12 * 4
+    blocks = [trials[i : i + 4] for i in range(0, len(trials), 4)]
+    for block in blocks:
+        assert len({(t.contrast, t.block) for t in block}) == 1
+        assert [t.position for t in block] == [0, 1, 2, 3]
+        assert len({t.arm for t in block}) == 4
+    for group in pairing.groups(contrasts):
+        places = {t.block: [] for t in trials if t.contrast == group}
+        for trial in trials:
+            if trial.contrast == group:
+                places[trial.block].append(trial.arm)
+        for odd in range(1, 12, 2):
+            assert places[odd] == places[odd + 1][::-1]
+        means = Counter()
+        for order in places.values():
+            for position, arm in enumerate(order):
+                means[arm] += position
+        assert set(means.values()) == {12 * 1.5}
+        for one, other in permutations(means, 2):
+            before = sum(o.index(one) < o.index(other) for o in places.values())
+            assert before == 6
+
+
+def test_later_looks_go_on_with_the_same_orders() -> None:
+    parsed = spec.parse(document(looks=[6, 12]))
+    cases = spec.expand(parsed)
+    contrasts = pairing.contrasts(parsed, cases, {})
+    assert {(c.pairs, c.looks) for c in contrasts} == {(12, (6, 12))}
+    first = pairing.blocks(contrasts, cases, seed=5, start=1)
+    assert {t.block for t in first} == set(range(1, 7))
+    group = contrasts[0].group
+    later = pairing.blocks(contrasts, cases, seed=5, start=100, spans={group: (6, 12)})
+    assert {t.block for t in later} == set(range(7, 13))
+    assert {t.contrast for t in later} == {group}
+    once = spec.parse(document(pairs=12))
+    whole = pairing.blocks(pairing.contrasts(once, cases, {}), cases, seed=5, start=1)
+    place = {(t.contrast, t.block, t.arm): t.position for t in whole}
+    assert all(place[t.contrast, t.block, t.arm] == t.position for t in (*first, *later))
+
+
+def test_probes_are_interleaved_and_stand_in_the_contrasts_cache_state() -> None:
+    parsed = spec.parse(document(probes=8))
+    cases = spec.expand(parsed)
+    contrasts = pairing.contrasts(parsed, cases, {})[:1]
+    trials = pairing.probe_blocks(contrasts, cases, seed=5, start=7)
+    assert len(trials) == 16
+    assert {(t.stage, t.cache, t.contrast) for t in trials} == {
+        ("probe", "warm", contrasts[0].group)
+    }
+    assert Counter(t.arm for t in trials if t.position == 0) == dict.fromkeys(
+        (contrasts[0].arm, contrasts[0].base), 4
+    )
+
+
+@pytest.fixture
+def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Plug in runtimes that start a command as it is, under the names of the containers."""
+    folder = tmp_path / "runtimes"
+    folder.mkdir()
+    for name in ("arm1", "arm2", "arm3"):
+        (folder / f"{name}.py").write_text(
+            "from iobench.protocols import RuntimeBackend\n"
+            "from iobench.runtimes.bare import Bare\n"
+            f"BACKEND = RuntimeBackend(Bare, 'test {name}')\n"
+        )
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path))
+    return "arm1", "arm2", "arm3"
+
+
+def test_runtimes_share_blocks_and_are_probed_unless_said_otherwise(
+    runtimes: tuple[str, ...],
+) -> None:
+    parsed = spec.parse(
+        {
+            "name": "t",
+            "case": {"trainer": "null", "batch": 4},
+            "matrix": {"pipeline": ["lmdb"], "runtime": ["bare", *runtimes]},
+            "ladder": {"only": {"runtime": ["bare"]}},
+            "contrasts": [{"over": "runtime", "base": "bare", "also": ["arm1"], "looks": [10, 20]}],
+        }
+    )
+    cases = spec.expand(parsed)
+    contrasts = pairing.contrasts(parsed, cases, {})
+    assert len(pairing.groups(contrasts)) == 2
+    assert {c.probes for c in contrasts} == {8}
+    labels = [(c.arm.split("=")[1], c.base.split("=")[1], c.primary) for c in contrasts[:5]]
+    assert labels == [
+        ("arm1", "bare", False),
+        ("arm2", "bare", True),
+        ("arm3", "bare", True),
+        ("arm2", "arm1", False),
+        ("arm3", "arm1", False),
+    ]
+    ladder = plan.ladder(parsed, cases, 100)
+    others = {t.stage for t in ladder if t.case.runtime != "bare"}
+    assert others == {"digest"}, "container cases climb no rung, but their bytes are digested"
+    assert {t.stage for t in ladder if t.case.runtime == "bare"} > {"read", "load", "compute"}
+
+
+def test_runtimes_that_are_not_here_are_left_out(runtimes: tuple[str, ...]) -> None:
+    parsed = spec.parse(
+        {
+            "name": "t",
+            "case": {"trainer": "null", "batch": 4},
+            "matrix": {"pipeline": ["lmdb"], "runtime": ["bare", *runtimes]},
+            "contrasts": [{"over": "runtime", "base": "bare", "also": ["arm1"]}],
+        }
+    )
+    cases: list[Case] = [c for c in spec.expand(parsed) if c.runtime == "bare"]
+    assert pairing.contrasts(parsed, cases, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"looks": [20, 10]}, ["contrasts[0].looks", "[20, 10]", "[10, 20, 30]"]),
+        ({"looks": [3, 10]}, ["looks", "[3, 10]", "6"]),
+        ({"looks": [10, 20], "pairs": 15}, ["pairs", "15", "[10, 20]"]),
+        ({"arms": [9]}, ["contrasts[0].arms", "9", "1, 2, 3, 4"]),
+        ({"arms": []}, ["arms", "empty"]),
+        ({"also": [7]}, ["also", "7", "1, 2, 3, 4"]),
+        ({"also": [1]}, ["also", "1", "base"]),
+        ({"also": [2], "shared": False}, ["also", "2", "shared"]),
+        ({"first": 0}, ["first", "0"]),
+        ({"first": 1, "after": 1}, ["after", "1", "first"]),
+        ({"only": "slowest"}, ["only", "slowest", "fastest"]),
+        ({"probes": 3}, ["probes", "3", "7"]),
+        ({"where": {"runtim": ["bare"]}}, ["where", "runtim", "runtime"]),
+        ({"where": {"runtime": []}}, ["where.runtime", "empty"]),
+    ],
+)
+def test_errors_teach(keys: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec.parse(document(**keys))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_ladders_filter_is_judged() -> None:
+    with pytest.raises(SpecError, match=r"ladder\.only: unknown key 'runtim'.*runtime"):
+        spec.parse({**document(), "ladder": {"only": {"runtim": ["bare"]}}})
+
+
+def test_a_contrast_of_an_old_plan_has_its_own_blocks() -> None:
+    old = Contrast("c01", "a", "b", "load", "warm")
+    assert pairing.group_of(old) == "c01"
+    assert pairing.group_of(dataclasses.replace(old, group="g01")) == "g01"

@@ -1,0 +1,179 @@
+"""A suite that may end early: look by look, group by group, killed at any point and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from iobench import dataset as datasets
+from iobench import scheduler, spec, store
+from iobench.analysis import analyse
+from iobench.launch import Settings
+from iobench.model import Dataset, Record, Trial
+from tests import pairs_fixture as fixture
+
+DOCUMENT: dict[str, Any] = {
+    "name": "looks",
+    "budget": "10h",
+    "case": {"trainer": "null", "batch": 4, "workers": 0},
+    "matrix": {"pipeline": ["torch:jpeg"], "prefetch": [1, 2, 3]},
+    "ladder": {"stages": ["load"], "caches": ["warm"], "repeats": 1, "digest": False},
+    "contrasts": [
+        {"over": "prefetch", "base": 1, "caches": ["warm"], "looks": [10, 20, 30], "shared": True,
+         "probes": 8},
+    ],
+}  # fmt: skip
+#: prefetch -> (time of a sample, its noise): 2 is EQUIVALENT at once, 3 needs more pairs.
+QUIET = {1: (1e-3, 0.001), 2: (1e-3, 0.001), 3: (1e-3, 0.001)}
+NOISY = {**QUIET, 3: (1e-3, 0.3)}
+SLOW = {**QUIET, 3: (1.1e-3, 0.001)}
+
+
+class Killed(Exception):
+    """The suite's process has gone."""
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return what makes a suite of stated times; ``kill``: after so many trials of each run."""
+    monkeypatch.setattr(scheduler, "evict", lambda files: None)
+    monkeypatch.setattr(scheduler, "warm", lambda files: None)
+    root = tmp_path / "data"
+    root.mkdir()
+    rows = [datasets.Row(f"n0/{i}", 0, 0, "", f"n0/{i}.jpg") for i in range(32)]
+    datasets.write_index(root, rows)
+    made = Dataset(str(root), "t", 32, 0, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
+    dataset = datasets.finish(made)
+
+    def suite(times: dict[int, tuple[float, float]], name: str = "r", **changes: Any) -> Any:
+        def run_trial(trial: Trial, _: Dataset, attempt: int, __: Settings) -> Record:
+            if suite.left == 0:
+                raise Killed
+            suite.left -= 1
+            seconds, noise = times[trial.case.prefetch]
+            rng = random.Random(f"{trial.case.prefetch}-{trial.block}-{trial.repeat_of}")
+            parts = {"read_s": seconds, "decode_s": 1e-3 * rng.gauss(1, 1e-3), "transform_s": 1e-3}
+            record = fixture.record(trial, seconds * rng.lognormvariate(0, noise), probe=parts)
+            return dataclasses.replace(record, attempt=attempt)
+
+        monkeypatch.setattr(scheduler, "run_trial", run_trial)
+        parsed = spec.parse({**DOCUMENT, **changes})
+        found = store.create(tmp_path / name, "looks")
+        found.save_plan(scheduler.make_plan(parsed, dataset, spec.seconds(parsed.budget), "now"))
+        return lambda: scheduler.Suite(found, parsed, Settings(), lambda *_: None)
+
+    suite.left = -1
+    return suite
+
+
+def blocks_run(suite: scheduler.Suite) -> dict[str, int]:
+    trials = suite.store.plan().trials
+    counted = Counter((t.contrast, t.arm) for t in trials if t.contrast and t.stage == "load")
+    return {arm[-1]: n for (_, arm), n in counted.items()}
+
+
+def judged(suite: scheduler.Suite) -> dict[str, dict[str, Any]]:
+    document = analyse(suite.store.plan(), suite.store.records())
+    assert document["complete"]
+    return {c["arm"][-1]: c for c in document["contrasts"]}
+
+
+def test_a_group_ends_when_all_of_it_is_decided(begin: Callable[..., Any]) -> None:
+    suite = begin(QUIET)()
+    suite.run()
+    assert blocks_run(suite) == {"1": 10, "2": 10, "3": 10}
+    found = judged(suite)
+    assert {c["verdict"] for c in found.values()} == {"EQUIVALENT"}
+    assert found["2"]["look"]["taken"] == 1
+    assert found["2"]["look"]["planned"] == [10, 20, 30]
+    assert found["2"]["look"]["level"] == pytest.approx(0.02264 / 2, rel=0.01)
+    assert found["2"]["simultaneous"]["level"] == pytest.approx(1 - 0.02264 / 2, abs=1e-4)
+    assert found["2"]["attribution"] is None
+
+
+def test_an_undecided_contrast_gets_its_looks_and_the_decided_one_keeps_its_verdict(
+    begin: Callable[..., Any],
+) -> None:
+    suite = begin(NOISY)()
+    suite.run()
+    assert blocks_run(suite) == {"1": 30, "2": 30, "3": 30}
+    found = judged(suite)
+    assert (found["2"]["verdict"], found["2"]["pairs"]) == ("EQUIVALENT", 10)
+    assert found["2"]["pairs_run"] == 30
+    assert (found["3"]["verdict"], found["3"]["pairs"]) == ("INCONCLUSIVE", 30)
+    assert found["3"]["look"]["spent"] == pytest.approx(found["3"]["look"]["alpha"])
+
+
+def test_a_difference_is_probed_and_attributed(begin: Callable[..., Any]) -> None:
+    suite = begin(SLOW)()
+    suite.run()
+    found = judged(suite)
+    probes = [t for t in suite.store.plan().trials if t.stage == "probe" and t.contrast]
+    assert Counter(t.case.prefetch for t in probes) == {1: 8, 3: 8}, "only the arms that differ"
+    assert {t.cache for t in probes} == {"warm"}
+    assert found["3"]["verdict"] == "SLOWER"
+    assert found["3"]["attribution"]["stage"] == "read"
+    assert found["2"]["attribution"] is None
+
+
+@pytest.mark.parametrize("after", [1, 7, 32, 33, 34, 47, 70, 92, 93])
+def test_a_suite_killed_anywhere_ends_as_if_it_had_not_been(
+    begin: Callable[..., Any], after: int
+) -> None:
+    whole = begin(NOISY, "whole")()
+    whole.run()
+    make = begin(NOISY, "killed")
+    begin.left = after
+    with pytest.raises(Killed):
+        make().run()
+    begin.left = -1
+    again = make()
+    again.run()
+    trials = [dataclasses.replace(t, case=None) for t in again.store.plan().trials]
+    assert trials == [dataclasses.replace(t, case=None) for t in whole.store.plan().trials]
+    assert judged(again) == judged(whole)
+
+
+def test_probes_killed_half_way_are_finished(begin: Callable[..., Any]) -> None:
+    make = begin(SLOW)
+    begin.left = 3 + 30 + 1 + 5
+    with pytest.raises(Killed):
+        make().run()
+    assert any(t.stage == "probe" and t.contrast for t in make().plan.trials)
+    begin.left = -1
+    make().run()
+    assert judged(make())["3"]["attribution"]["stage"] == "read"
+
+
+def test_without_budget_no_further_look_and_resume_goes_on(begin: Callable[..., Any]) -> None:
+    make = begin(NOISY, budget="0.001s")
+    make().run()
+    suite = make()
+    assert blocks_run(suite) == {"1": 10, "2": 10, "3": 10}
+    found = judged(suite)
+    assert found["3"]["verdict"] == "INCONCLUSIVE"
+    assert not found["3"]["final"]
+    plan = suite.store.plan()
+    suite.store.save_plan(dataclasses.replace(plan, budget_s=1e6))
+    make().run()
+    assert blocks_run(make()) == {"1": 30, "2": 30, "3": 30}
+
+
+def test_repeated_blocks_do_not_collide_with_those_of_later_looks(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "disturbed", lambda record: "by the test")
+    suite = begin(NOISY)()
+    suite.run()
+    trials = [t for t in suite.store.plan().trials if t.contrast]
+    assert len({(t.block, t.arm) for t in trials}) == len(trials)
+    repeats = [t for t in trials if t.repeat_of]
+    assert len({t.repeat_of for t in repeats}) == 2
+    assert min(t.block for t in repeats) > 30
+    assert Counter(t.arm for t in repeats) == dict.fromkeys({t.arm for t in trials}, 2)
+    assert judged(suite)["3"]["pairs"] == 30
