@@ -8,7 +8,17 @@ from pathlib import Path
 
 import click
 
-from iobench import pairing, placement, prepare, publish, reachable, scheduler, spec, store
+from iobench import (
+    pairing,
+    placement,
+    prepare,
+    publish,
+    reachable,
+    scheduler,
+    spec,
+    store,
+    units,
+)
 from iobench.cli_console import INTERRUPTED, JSON, complain, err, out, print_json
 from iobench.images import DEFAULT_FOLDER
 from iobench.launch import Settings
@@ -69,7 +79,7 @@ def run(
             return _run(suite_store, wanted, images, reporter, as_json)
         wanted = spec.load(spec_name)
         pairing.contrasts(wanted, spec.expand(wanted), {})  # judged before anything is made
-        seconds = spec.seconds(budget or wanted.budget)
+        seconds = units.seconds(budget or wanted.budget)
         undo.enter_context(reachable.services_of(wanted, images, reporter.say))
         wanted, missing = reachable.without_missing(
             wanted, images, reporter.say, making=not dry_run

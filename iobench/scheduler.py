@@ -31,8 +31,9 @@ from iobench.launch import Settings, run_trial
 from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
 from iobench.placement import dataset_of
-from iobench.spec import Spec, expand, seconds
+from iobench.spec import Spec, expand
 from iobench.store import Store
+from iobench.units import seconds
 
 FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
 #: A verdict needs this many pairs; fewer than six can reach no p < 0.05 (METHOD section 4).
