@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import iobench.images.recipe as recipe
 from iobench.errors import ImageError
-from iobench.images import recipe
 from iobench.images.disk import call, check_space, partial
 
 Say = Callable[[str], None]

@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Protocol
 
 import iobench
+import iobench.images.archive as archive
+import iobench.images.base as base
+import iobench.images.catalogue as catalogue
+import iobench.images.disk as disk
+import iobench.images.docker_engine as docker_engine
+import iobench.images.podman_engine as podman_engine
+import iobench.images.recipe as recipe
 from iobench import services
 from iobench.errors import ImageError
-from iobench.images import archive, base, catalogue, disk, docker_engine, podman_engine, recipe
 from iobench.images.model import DEFAULT_FOLDER, Image
 from iobench.images.wheels import wheelhouse
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import iobench.images.recipe as recipe
 from iobench.errors import ImageError
-from iobench.images import recipe
 from iobench.images.disk import partial
 from iobench.images.model import DEFAULT_FOLDER, NAMES, Image, check_name
 

@@ -7,9 +7,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import iobench.images.archive as archive
+import iobench.images.catalogue as catalogue
+import iobench.images.disk as disk
+import iobench.images.docker_engine as docker_engine
+import iobench.images.podman_engine as podman_engine
+import iobench.images.recipe as recipe
 from iobench import services, tools
 from iobench.errors import ImageError
-from iobench.images import archive, catalogue, disk, docker_engine, podman_engine, recipe
 from iobench.images.model import Image, check_form
 
 Say = Callable[[str], None]

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import iobench
+import iobench.images.archive as archive
+import iobench.images.forms as forms
+import iobench.images.tree as tree
 from iobench import registry
 from iobench.errors import BackendUnavailable, ImageError, SpecError
-from iobench.images import archive, forms, tree
 from iobench.images.disk import said
 from iobench.images.model import FORMS, MODULES, Image
 from iobench.protocols import CODE_INSIDE, PLUGINS_INSIDE, Mount, Start
