@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench import prepare, scheduler, spec, store
+from iobench import prepare, scheduler, spec, store, units
 from iobench.analysis import analyse
 from iobench.launch import Settings
 from iobench.model import Dataset, Record, Trial
@@ -51,7 +51,7 @@ def run(
         suite_store = kept
     else:  # none yet, or half a suite on a mount that has gone
         suite_store = store.create(folder, wanted.name)
-        plan = scheduler.make_plan(wanted, found, spec.seconds(wanted.budget), "benchmark")
+        plan = scheduler.make_plan(wanted, found, units.seconds(wanted.budget), "benchmark")
         suite_store.save_plan(plan)
     prepare.forms(suite_store.plan().cases, found, lambda *_: None)
 

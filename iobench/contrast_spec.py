@@ -46,6 +46,7 @@ class ContrastSpec(_Strict):
     base, ``after = N``: those beyond them.  ``also``: second bases in the same blocks, never
     primary; they count neither for ``first`` nor for ``after``.  ``looks``: pairs after which it
     may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 8).
+    ``instead``: only where no two runtimes are left to compare.
     """
 
     over: str = "pipeline"
@@ -56,6 +57,7 @@ class ContrastSpec(_Strict):
     looks: tuple[int, ...] = ()
     margin: float = pydantic.Field(default=0.03, gt=0, lt=1)
     primary: bool = True
+    instead: bool = False
     where: Filter = {}
     only: Literal["", "fastest"] = ""
     arms: tuple[Any, ...] | None = None

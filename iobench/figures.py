@@ -104,9 +104,12 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
 
 
 def ceiling_key(case: Case) -> tuple[Any, ...]:
-    """Return what decides the ``ceiling`` rung: the same bytes, order and hints."""
+    """Return what decides the ``ceiling`` rung: the same bytes, order and hints.
+
+    Not the runtime: fio reads on the host.
+    """
     readahead = case.format_options.get("readahead", True)
-    place = case.stored_form, case.location, case.runtime
+    place = case.stored_form, case.location, case.placement
     return *place, case.order, case.workers, case.samples, readahead
 
 

@@ -12,9 +12,9 @@ import dataclasses
 import datetime
 import json
 import os
+import secrets
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +23,16 @@ from typing import Any
 
 import pydantic
 
-from iobench import ceiling, pagecache, registry
+from iobench import ceiling, limits, pagecache, registry, starting
 from iobench.cacheproof import judge
 from iobench.dataset import form_root
-from iobench.errors import BackendUnavailable, CacheStateError, TrialFailed
+from iobench.errors import (
+    BackendUnavailable,
+    CacheStateError,
+    ImageError,
+    SpecError,
+    TrialFailed,
+)
 from iobench.model import (
     EXPLORATORY,
     FAILED,
@@ -42,7 +48,7 @@ from iobench.model import (
     to_json,
 )
 from iobench.mounts import describe_mount, filesystem_for
-from iobench.protocols import Start
+from iobench.starting import ImageUse, Started
 from iobench.timing import clock
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
@@ -56,7 +62,9 @@ _NO_REASONS: tuple[str, ...] = ()
 class Settings:
     """What every trial of a suite shares.
 
-    ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it).
+    ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it;
+    a daemon's containers are no children of it).  ``images``: name -> image, for the runtimes that
+    need one (:func:`iobench.starting.images_for`).
     """
 
     limit_s: float = 120.0
@@ -64,6 +72,7 @@ class Settings:
     allow_drop_caches: bool = False
     decode_delay_s: float = 0.0
     enter: Sequence[str] = ()
+    images: Mapping[str, ImageUse] = dataclasses.field(default_factory=dict)
 
 
 def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) -> Record:
@@ -80,19 +89,23 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
     ceiling_result: Mapping[str, Any] = {}
     status, reasons = VALID, _NO_REASONS
     notes: dict[str, Any] = {}
+    runtime: Mapping[str, Any] = {}
+    ready_s = 0.0
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
         work = Path(folder)
         try:
+            if trial.stage != "ceiling":
+                runtime = starting.record_of(trial.case, settings.images)
             with _worker(trial, dataset, work, settings) as worker:
-                worker.wait_ready()
+                ready_s = worker.wait_ready()
                 if trial.stage != "ceiling":
-                    proof = _prepare(trial, files, work, settings)
+                    proof = _prepare(trial, files, worker, settings)
                 mount_before = dict(filesystem.counters(Path(dataset.root)))
                 worker.release()
                 ranks = worker.results()
                 mount_after = filesystem.counters(Path(dataset.root))
             if trial.stage == "ceiling":
-                proof, ceiling_result = _ceiling(trial, work, files, settings)
+                proof, ceiling_result = _ceiling(trial, worker, files, settings)
                 mount_after = filesystem.counters(Path(dataset.root))
             notes["mount_bytes"] = {k: mount_after[k] - v for k, v in mount_before.items()}
             proof = _after(trial, proof, files, ranks, filesystem)
@@ -101,7 +114,7 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
                 status, reasons = EXPLORATORY, (IN_PLACE,)
         except CacheStateError as error:
             status, reasons = INVALID, (str(error),)
-        except (TrialFailed, BackendUnavailable) as error:
+        except (TrialFailed, BackendUnavailable, ImageError, SpecError) as error:
             status, reasons = FAILED, (str(error),)
     return Record(
         trial=trial,
@@ -114,6 +127,8 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
         ranks=ranks,
         ceiling=ceiling_result,
         mount=describe_mount(Path(dataset.root)),
+        runtime=runtime,
+        ready_s=ready_s,
         notes=notes,
     )
 
@@ -125,7 +140,9 @@ def _files(trial: Trial, dataset: Dataset) -> list[Path]:
     return files
 
 
-def _prepare(trial: Trial, files: Sequence[Path], work: Path, settings: Settings) -> CacheProof:
+def _prepare(
+    trial: Trial, files: Sequence[Path], worker: _Worker, settings: Settings
+) -> CacheProof:
     """Bring the files into the trial's cache state and measure what was reached."""
     if trial.cache == "-" or not files:
         return CacheProof()
@@ -141,27 +158,22 @@ def _prepare(trial: Trial, files: Sequence[Path], work: Path, settings: Settings
         pagecache.warm(files)  # also what is resident: kernels reclaim what was not read lately
     else:
         found = pagecache.set_fraction(
-            _extents(work), float(trial.cache), trial.case.seed, files=files
+            worker.extents(), float(trial.cache), trial.case.seed, files=files
         )
         return CacheProof("fraction", found.method, found.fraction)
     found = pagecache.residency(files)
     return CacheProof(label, found.method, found.fraction)
 
 
-def _extents(work: Path) -> list[list[Extent]]:
-    """Return the extents of each sample of rank 0, in the pipeline's order."""
-    return [[Extent(*e) for e in row] for row in json.loads((work / "extents.0.json").read_text())]
-
-
 def _ceiling(
-    trial: Trial, work: Path, files: Sequence[Path], settings: Settings
+    trial: Trial, worker: _Worker, files: Sequence[Path], settings: Settings
 ) -> tuple[CacheProof, Mapping[str, Any]]:
     """Read the same extents in the same order with fio."""
     case = trial.case
-    proof = _prepare(trial, files, work, settings)
+    proof = _prepare(trial, files, worker, settings)
     result = ceiling.run(
-        ceiling.plan(_extents(work), jobs=max(case.workers, 1), batch=case.batch),
-        work=work / "fio",
+        ceiling.plan(worker.extents(), jobs=max(case.workers, 1), batch=case.batch),
+        work=worker.work / "fio",
         mapped=registry.load("formats", case.format).mapped,
         read_ahead=bool(case.format_options.get("readahead", True)),
         limit_s=settings.limit_s,
@@ -225,28 +237,44 @@ class _Worker:
     """A started worker: its process group, its folder and its deadline."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], work: Path, trial: Trial, limit_s: float
+        self,
+        process: subprocess.Popen[bytes],
+        work: Path,
+        started: Started,
+        trial: Trial,
+        limit_s: float,
+        begun: float,
     ) -> None:
-        self._process, self._work, self._trial = process, work, trial
+        self._process, self.work, self._started, self._trial = process, work, started, trial
         self._world_size = trial.case.world_size
-        self._deadline = clock() + limit_s
+        self._begun = begun
+        self._deadline = begun + limit_s
         self._limit_s = limit_s
 
-    def wait_ready(self) -> None:
-        """Wait until every rank has imported its libraries."""
+    def wait_ready(self) -> float:
+        """Wait until every rank has imported its libraries; return the seconds since the start.
+
+        That is what the runtime, the interpreter and the imports took (2 ms resolution).
+        """
         names = [f"ready.{rank}" for rank in range(self._world_size)]
-        self._wait(lambda: all((self._work / name).exists() for name in names))
+        self._wait(lambda: all((self.work / name).exists() for name in names))
+        return clock() - self._begun
+
+    def extents(self) -> list[list[Extent]]:
+        """Return the extents of each sample of rank 0, in the pipeline's order, in host paths."""
+        rows = json.loads((self.work / "extents.0.json").read_text())
+        return [[self._started.outside(Extent(*extent)) for extent in row] for row in rows]
 
     def release(self) -> None:
         """Let the ranks begin."""
-        (self._work / "go").touch()
+        (self.work / "go").touch()
 
     def results(self) -> tuple[RankResult, ...]:
         """Wait for the end and return each rank's result."""
         self._wait(lambda: False)
         results = []
         for rank in range(self._world_size):
-            path = self._work / f"result.{rank}.json"
+            path = self.work / f"result.{rank}.json"
             if not path.exists():
                 raise TrialFailed(self._why())
             results.append(_RANK.validate_python(json.loads(path.read_text())))
@@ -256,7 +284,7 @@ class _Worker:
         """Return when ``done()`` or the process has ended; raise TrialFailed when time is up."""
         while not done():
             if self._process.poll() is not None:
-                if not (self._work / "result.0.json").exists():
+                if not (self.work / "result.0.json").exists():
                     raise TrialFailed(self._why())
                 return
             if clock() > self._deadline:
@@ -268,44 +296,60 @@ class _Worker:
 
     def _why(self) -> str:
         code = self._process.returncode
-        text = (self._work / "stderr").read_text(errors="replace").strip().splitlines()
+        text = (self.work / "stderr").read_text(errors="replace").strip().splitlines()
         last = f": {text[-1]}" if text else ""
-        if code is not None and code < 0:
+        if code is not None and code > 128:  # a container's end, as its runtime tells it
+            code = 128 - code
+        if code is not None and code < 0 and -code in set(signal.Signals):
             return f"worker killed by {signal.Signals(-code).name} (out of memory?){last}"
         return f"worker ended with status {code} and no result{last}"
 
 
 @contextlib.contextmanager
 def _worker(trial: Trial, dataset: Dataset, work: Path, settings: Settings) -> Iterator[_Worker]:
-    """Start the trial's process; whatever happens, its whole group is gone afterwards."""
+    """Start the trial's process; whatever happens, all that it started is gone afterwards.
+
+    Its process group is killed.  What runs elsewhere, in a container, ends when its standard input
+    closes (this process holds the other end, and loses it even by ``kill -9``), and the runtime is
+    asked to stop it by its name.
+    """
     case = trial.case
+    on_host = trial.stage == "ceiling"  # looks where the samples lie, and measures nothing
+    name = f"iobench-{secrets.token_hex(6)}"
+    started = starting.start(case, dataset, work, settings.images, name=name, on_host=on_host)
     task = Task(
         trial=trial,
-        dataset=dataset,
-        handshake=str(work),
-        result=str(work / "result"),
+        dataset=started.dataset,
+        handshake=started.folder,
+        result=f"{started.folder}/result",
         seconds=settings.compute_s if trial.stage == "compute" else 0.0,
         decode_delay_s=settings.decode_delay_s,
     )
-    task_file = work / "task.json"
-    task_file.write_text(json.dumps(to_json(task)))
-    command = [sys.executable, "-m", "iobench.worker", str(task_file)]
-    env = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    runtime = registry.require("runtimes", case.runtime).make()
-    launcher = registry.require("launchers", case.launcher).make()
-    argv = launcher.argv(runtime.argv(command, Start(env=env)), world_size=case.world_size)
-    with open(work / "stderr", "wb") as stderr:
+    (work / "task.json").write_text(json.dumps(to_json(task)))
+    with contextlib.ExitStack() as undo:
+        enter = list(settings.enter)
+        if not on_host and registry.load("runtimes", case.runtime).limits is None:
+            group = undo.enter_context(limits.group(case.cpus, case.memory_bytes, name))
+            enter += group.prefix
+        stderr = undo.enter_context(open(work / "stderr", "wb"))
+        begun = clock()
         process = subprocess.Popen(
-            [*settings.enter, *argv],
-            stdin=subprocess.DEVNULL,
+            [*enter, *started.argv],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            env={**os.environ, **env},
+            env={**os.environ, **started.variables},
             start_new_session=True,
         )
-    try:
-        yield _Worker(process, work, trial, settings.limit_s)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        undo.callback(_end, process, started)
+        yield _Worker(process, work, started, trial, settings.limit_s, begun)
+
+
+def _end(process: subprocess.Popen[bytes], started: Started) -> None:
+    """Kill a worker's process group and what its runtime started by its name."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+    started.runtime.stop(started.name)

@@ -284,6 +284,17 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True)
+class Placement:
+    """A copy of the dataset that cases of one placement read; ``seconds``: what making it took."""
+
+    kind: str  # tmpfs, staged
+    root: str
+    seconds: float
+    bytes: int
+    filesystem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """Every planned trial of a suite, written before the first one runs (``plan.json``)."""
 
@@ -299,6 +310,8 @@ class Plan:
     spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     version: str = ""
     notes: Tuple[str, ...] = ()  # what a reader of every figure should know
+    placements: Tuple[Placement, ...] = ()
+    images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> digest
     schema: int = SCHEMA
 
 

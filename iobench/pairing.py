@@ -14,7 +14,7 @@ from iobench import registry
 from iobench.contrast_spec import ContrastSpec, check_cache, is_value, matches
 from iobench.errors import SpecError
 from iobench.model import Case, Contrast, Trial
-from iobench.plan import number
+from iobench.plan import IN_MEMORY, number
 from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, pipeline
 
 #: Group -> (blocks that are planned already, blocks wanted).
@@ -60,6 +60,8 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
             fileless = all(registry.load("formats", c.format).fileless for c in group)
             caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
             for cache in caches:
+                if cache not in ("warm", "-") and any(c.placement == IN_MEMORY for c in group):
+                    continue  # the data cannot leave the memory
                 ranked = fastest.get((wanted.stage, cache), ())
                 if wanted.only != "fastest" or group is _with_fastest(found, ranked):
                     base = _base(where, wanted, group, ranked)

@@ -23,6 +23,8 @@ OVERHEAD_S = 3.2
 #: First guesses, samples/s a worker (one core, 110 KB JPEGs); the driver learns the real ones.
 GUESS = {"read": 4000.0, "decode": 700.0, "load": 420.0}
 CACHED_STAGES = ("read", "load", "train")
+#: The placement that is never cold.
+IN_MEMORY = "tmpfs"
 
 
 def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
@@ -66,6 +68,8 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
     for stage in ("read", "decode", "load"):
         if stage not in loader.stages:
             reasons.setdefault(stage, f"loader {case.loader!r} cannot run it alone")
+    if case.placement == IN_MEMORY:
+        reasons["ceiling"] = "the data is in memory"
     if registry.load("formats", case.format).fileless:
         reasons["ceiling"] = "no files"
         if case.stored_form not in loader.native:
@@ -117,7 +121,7 @@ def compute_key(case: Case) -> tuple[Any, ...]:
     options = tuple(sorted(case.trainer_options.items()))
     return (
         case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
-        case.world_size,
+        case.world_size, case.image, case.cpus, case.memory_bytes,
     )  # fmt: skip
 
 
@@ -142,4 +146,6 @@ def _caches(spec: Spec, case: Case, stage: str) -> list[str]:
     if stage == "compute":
         return ["-"]
     caches = [check_cache("ladder.caches", c) for c in spec.ladder.caches]
+    if case.placement == IN_MEMORY:
+        return [c for c in caches if c == "warm"]
     return caches if stage in CACHED_STAGES else [c for c in caches if c == "warm"]

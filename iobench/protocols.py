@@ -312,9 +312,12 @@ class RuntimeBackend(Backend[Runtime]):
     """A runtime.
 
     ``isolated``: it shows a worker its own tree and the mounts only (see ``DATA_INSIDE``).
+    ``limits``: for one that enforces ``Start.cpus`` and ``Start.memory_bytes`` itself: "" where it
+    does, else why it would not.  None: the driver puts its processes into a control group.
     """
 
     isolated: bool = False
+    limits: Optional[Callable[[], str]] = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,8 +30,10 @@ from iobench.iocount import foreign_cpu_s
 from iobench.launch import Settings, run_trial
 from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
-from iobench.spec import Spec, expand, seconds
+from iobench.placement import dataset_of
+from iobench.spec import Spec, expand
 from iobench.store import Store
+from iobench.units import seconds
 
 FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
 #: A verdict needs this many pairs; fewer than six can reach no p < 0.05 (METHOD section 4).
@@ -116,7 +118,8 @@ class Suite:
     def _attempt(self, trial: Trial) -> None:
         self._watch(len(self._records), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
-        record = run_trial(trial, self.plan.dataset, attempt, self.settings)
+        dataset = dataset_of(self.plan.dataset, trial.case)
+        record = run_trial(trial, dataset, attempt, self.settings)
         self.store.save(record)
         if record.status in (VALID, EXPLORATORY):
             self._records[trial.id] = record

@@ -23,10 +23,13 @@ from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
 from iobench.model import STAGES, Case
 from iobench.options import check_options
+from iobench.units import nbytes, seconds
 
 SPECS = Path(__file__).parent / "specs"
 #: Case fields that a user names by ``pipeline``.
 PIPELINE_FIELDS = ("loader", "format", "content")
+#: Keys whose options mean nothing to another member.
+_WITH_OPTIONS = ("trainer", "runtime")
 
 
 class _Strict(pydantic.BaseModel):
@@ -48,8 +51,11 @@ class CaseSpec(_Strict):
     content: Literal["jpeg", "raw"] | None = None
     trainer: str | None = None
     runtime: str | None = None
+    image: str | None = None
+    cpus: float | None = pydantic.Field(default=None, gt=0)
+    memory: str | None = None
     launcher: str | None = None
-    placement: Literal["bind"] | None = None
+    placement: Literal["bind", "tmpfs", "staged"] | None = None
     order: str | None = None
     transform: str | None = None
     batch: int | None = pydantic.Field(default=None, ge=1)
@@ -60,6 +66,7 @@ class CaseSpec(_Strict):
     loader_options: dict[str, Any] = {}
     format_options: dict[str, Any] = {}
     trainer_options: dict[str, Any] = {}
+    runtime_options: dict[str, Any] = {}
 
 
 class ExtraCase(CaseSpec):
@@ -80,23 +87,13 @@ class Spec(_Strict):
     compute_s: float = pydantic.Field(default=6.0, gt=0)
     max_repeated_pairs: int = pydantic.Field(default=2, ge=0)
     allow_drop_caches: bool = False
+    stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()
     matrix: dict[str, list[Any]] = {}
     cases: tuple[ExtraCase, ...] = ()
     ladder: LadderSpec = LadderSpec()
     contrasts: tuple[ContrastSpec, ...] = ()
-
-
-def seconds(text: str) -> float:
-    """Return a duration such as ``90s``, ``15m``, ``4h`` or ``900`` in seconds.
-
-    Raises SpecError for anything else.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(text))
-    if not match or float(match[1]) <= 0:
-        raise SpecError(f"budget {text!r} is no duration; write 90s, 15m or 4h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def shipped() -> dict[str, str]:
@@ -204,36 +201,41 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     for layer in (spec.case, overrides):
         for key in layer.model_fields_set & set(CaseSpec.model_fields):
             value = getattr(layer, key)
-            if key == "pipeline":
-                try:
-                    fields.update(zip(PIPELINE_FIELDS, pipeline(value), strict=True))
-                except SpecError as error:
-                    raise SpecError(f"{where}: {error}") from None
-            elif key == "trainer" and value != fields.get("trainer"):
-                fields.update(trainer=value, trainer_options={})
-            elif isinstance(value, dict):
-                fields[key] = {**fields.get(key, {}), **value}
-            elif value is not None:
-                fields[key] = value
-    for layer in (spec.case, overrides):  # after a change of trainer its own options count
-        if "trainer_options" in layer.model_fields_set and layer.trainer in (
-            None,
-            fields.get("trainer"),
-        ):
-            fields["trainer_options"] = {
-                **fields.get("trainer_options", {}),
-                **layer.trainer_options,
-            }
+            try:
+                _set(fields, key, value)
+            except SpecError as error:
+                raise SpecError(f"{where}: {error}") from None
+    for layer in (spec.case, overrides):  # after a change of member its own options count
+        for key in _WITH_OPTIONS:
+            options = f"{key}_options"
+            if options in layer.model_fields_set and getattr(layer, key) in (None, fields.get(key)):
+                fields[options] = {**fields.get(options, {}), **getattr(layer, options)}
     case = Case(**fields)
     _check_case(case, where)
     return case
+
+
+def _set(fields: dict[str, Any], key: str, value: Any) -> None:
+    """Set what one key of a spec says of a case."""
+    if key == "pipeline":
+        fields.update(zip(PIPELINE_FIELDS, pipeline(value), strict=True))
+    elif value is None:
+        return
+    elif key == "memory":
+        fields["memory_bytes"] = nbytes(value)
+    elif key in _WITH_OPTIONS and value != fields.get(key):
+        fields.update({key: value, f"{key}_options": {}})
+    elif isinstance(value, dict):
+        fields[key] = {**fields.get(key, {}), **value}
+    else:
+        fields[key] = value
 
 
 def _check_case(case: Case, where: str) -> None:
     loader = registry.load("loaders", case.loader)
     form = registry.load("formats", case.format)
     trainer = registry.load("trainers", case.trainer)
-    registry.load("runtimes", case.runtime)
+    runtime = registry.load("runtimes", case.runtime)
     launcher = registry.load("launchers", case.launcher)
     if loader.formats is not None and case.stored_form not in loader.formats:
         allowed = ", ".join(sorted(loader.formats))
@@ -260,11 +262,13 @@ def _check_case(case: Case, where: str) -> None:
         ("loader", case.loader, loader.make, case.loader_options),
         ("format", case.format, form.make, case.format_options),
         ("trainer", case.trainer, trainer.make, case.trainer_options),
+        ("runtime", case.runtime, runtime.make, case.runtime_options),
     ):
         check_options(f"{where}: {axis} {name}", make, options)
     try:  # only these two know which of their values are possible
         launcher.make().argv((), world_size=case.world_size)
         trainer.step_s(case.batch, case.trainer_options)
+        runtime.make(**case.runtime_options)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 REQUIREMENTS = ROOT / "requirements"
 TOP_LEVEL = {"Dockerfile", "singularity", "README.md", "iobench", "datasets", "tests", "Makefile"}
 TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "requirements"}
-TOP_LEVEL |= {"LICENSE", ".gitignore"}
+TOP_LEVEL |= {"LICENSE", ".gitignore", ".dockerignore"}
 TARGETS = ["help", "setup", "data", "bench-io", "report", "test", "check", "smoke", "clean"]
 TARGETS += ["bundle"]
 #: Distributions whose module has another name.

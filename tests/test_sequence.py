@@ -11,7 +11,7 @@ from typing import Any, Callable
 import pytest
 
 from iobench import dataset as datasets
-from iobench import scheduler, spec, store
+from iobench import scheduler, spec, store, units
 from iobench.analysis import analyse
 from iobench.launch import Settings
 from iobench.model import Dataset, Record, Trial
@@ -64,7 +64,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         monkeypatch.setattr(scheduler, "run_trial", run_trial)
         parsed = spec.parse({**DOCUMENT, **changes})
         found = store.create(tmp_path / name, "looks")
-        found.save_plan(scheduler.make_plan(parsed, dataset, spec.seconds(parsed.budget), "now"))
+        found.save_plan(scheduler.make_plan(parsed, dataset, units.seconds(parsed.budget), "now"))
         return lambda: scheduler.Suite(found, parsed, Settings(), lambda *_: None)
 
     suite.left = -1

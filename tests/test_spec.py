@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iobench import spec
+from iobench import spec, units
 from iobench.errors import SpecError
 
 BASE: dict[str, Any] = {
@@ -120,7 +120,7 @@ def test_shipped_specs_are_valid_and_say_what_they_are_for(name: str) -> None:
     ("text", "expected"), [("90s", 90), ("15m", 900), ("4h", 14400), ("1.5h", 5400), ("30", 30)]
 )
 def test_durations(text: str, expected: float) -> None:
-    assert spec.seconds(text) == expected
+    assert units.seconds(text) == expected
 
 
 def test_unknown_spec_lists_the_shipped_ones() -> None:

@@ -1,0 +1,33 @@
+"""What every command writes with: two consoles, one complaint, one JSON form."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+
+INTERRUPTED = 130
+JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would exit with 1, which says that a trial failed
+
+
+out = _Console(highlight=False)
+err = _Console(stderr=True, highlight=False)
+
+
+def complain(message: str) -> int:
+    """Write one line to stderr; return the exit status of a user's mistake."""
+    sys.stderr.write(f"iobench: {' '.join(message.split())}\n")
+    return 2
+
+
+def print_json(value: Any) -> None:
+    """Write ``value`` to stdout as JSON."""
+    click.echo(json.dumps(value, indent=2))

@@ -1,0 +1,104 @@
+"""The images of a folder: ``<name>.json`` is written last, so what has one is whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import iobench.images.recipe as recipe
+from iobench.errors import ImageError
+from iobench.images.disk import partial
+from iobench.images.model import DEFAULT_FOLDER, NAMES, Image, check_name
+
+
+def find(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
+    """Return the whole, current image ``name`` of ``folder``.
+
+    Raises ImageError that says how to mend it: missing, half-built, of another recipe or
+    architecture, or not the archive that was recorded.
+    """
+    check_name(name)
+    image = recorded(name, folder)
+    remedy = f"`iobench image build {name}`"
+    here = recipe.architecture()
+    if image.architecture != here:
+        raise ImageError(
+            f"{image.archive} is for {image.architecture} and this machine is {here}: build one "
+            f"here ({remedy}) or bring one that was built on {here}"
+        )
+    current = recipe.digest(name)
+    if image.recipe != current:
+        raise ImageError(
+            f"{image.archive} is stale: it was built from recipe {image.recipe} (iobench "
+            f"{image.version}, {image.revision[:12]}), and this iobench's is {current}; {remedy} "
+            "builds it anew"
+        )
+    return image
+
+
+def recorded(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
+    """Return the image ``name`` of ``folder`` as it was recorded, current or not.
+
+    Raises ImageError when there is none, or its archive is gone or of another size.
+    """
+    check_name(name)
+    path = folder / f"{name}.json"
+    remedy = f"`iobench image build {name}` (or `make images`)"
+    if not path.exists():
+        half = (folder / f"{name}.tar").exists() or (folder / f".{name}.tar.partial").exists()
+        state = "only half-built" if half else "not built"
+        raise ImageError(f"image {name} is {state} in {folder}: {remedy}")
+    image = _read(path, folder, remedy)
+    if not image.archive.exists():
+        raise ImageError(f"{image.archive} is gone: {remedy}")
+    size = image.archive.stat().st_size
+    if size != image.bytes:
+        raise ImageError(
+            f"{image.archive} has {size} bytes and was recorded with {image.bytes}: remove it and "
+            f"{remedy}"
+        )
+    return image
+
+
+def write(image: Image, forms: dict[str, str] | None = None) -> None:
+    """Write the record of ``image`` atomically; ``forms``: form -> the digest it was made from."""
+    facts: dict[str, Any] = dataclasses.asdict(image)
+    del facts["folder"]
+    facts["forms"] = forms or {}
+    with partial(Path(image.folder) / f"{image.name}.json") as path:
+        path.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def made(image: Image) -> dict[str, str]:
+    """Return form -> the digest of the image it was made from, for the forms that are files."""
+    try:
+        forms = json.loads((Path(image.folder) / f"{image.name}.json").read_text())["forms"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {str(form): str(digest) for form, digest in forms.items()}
+
+
+def every(folder: Path = DEFAULT_FOLDER) -> list[tuple[str, Image | None, str]]:
+    """Return (name, its image or None, "" or why it cannot be used) for every image we know."""
+    rows: list[tuple[str, Image | None, str]] = []
+    for name in NAMES:
+        image, reason = None, ""
+        try:
+            image = recorded(name, folder)
+            find(name, folder)
+        except ImageError as error:
+            reason = str(error)
+        rows.append((name, image, reason))
+    return rows
+
+
+def _read(path: Path, folder: Path, remedy: str) -> Image:
+    try:
+        facts = json.loads(path.read_text())
+        known = {field.name for field in dataclasses.fields(Image)}
+        image = Image(**{**{k: v for k, v in facts.items() if k in known}, "folder": str(folder)})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ImageError(f"{path} is damaged ({error}): remove it and {remedy}") from error
+    return image

@@ -1,0 +1,112 @@
+"""Space, atomic files, programs: a build that is killed or fails leaves nothing whole-looking."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from iobench.errors import ImageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def check_space(folder: Path, nbytes: float, what: str) -> None:
+    """Raise ImageError unless ``nbytes`` are free where ``folder`` is (or will be)."""
+    there = folder.resolve()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if free < nbytes:
+        raise ImageError(
+            f"{what} needs about {_gb(nbytes)} in {folder}, and {_gb(free)} are free: free some "
+            "space, or choose another folder by --images"
+        )
+
+
+@contextlib.contextmanager
+def partial(path: Path) -> Iterator[Path]:
+    """Yield a path beside ``path`` to write a file or folder at; it becomes ``path`` at the end.
+
+    Whatever is left of it after an error (or of an earlier, killed try) is removed.  A full disk
+    becomes an ImageError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.partial")
+    _discard(unfinished)
+    try:
+        yield unfinished
+        if unfinished.is_file():
+            with open(unfinished, "rb") as file:
+                os.fsync(file.fileno())
+        if path.is_dir():
+            _discard(path)
+        unfinished.rename(path)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise ImageError(
+                f"the disk is full: {path} was not finished, and what there was of it is removed; "
+                "free some space, or choose another folder by --images"
+            ) from error
+        raise
+    finally:
+        _discard(unfinished)
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Keep other builds out of ``folder``. Raises ImageError when one is at work there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ImageError(
+                f"another iobench builds images in {folder}: wait for it, or choose another folder "
+                "by --images"
+            ) from error
+        yield
+
+
+def call(argv: Sequence[str], what: str, *, env: Mapping[str, str] | None = None) -> str:
+    """Run a program and return its stdout. Raises ImageError with the end of what it said."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise ImageError(
+            f"{what}: the program {argv[0]} is not installed (`requirements/install.sh containers`)"
+        ) from error
+    if done.returncode:
+        raise ImageError(f"{what} failed ({argv[0]}): {said(done.stderr or done.stdout)}")
+    return done.stdout
+
+
+def said(text: str) -> str:
+    """Return the last lines of a program's output as one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = "; ".join(lines[-3:])[-600:] or "it said nothing"
+    return f"{words} (the disk is full)" if "o space left on device" in text else words
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _gb(nbytes: float) -> str:
+    return f"{nbytes / 1e9:.1f} GB"

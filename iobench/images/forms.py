@@ -1,0 +1,135 @@
+"""The forms that runtimes run, each made from the one archive: docker, podman, sif, rootfs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import iobench.images.archive as archive
+import iobench.images.catalogue as catalogue
+import iobench.images.disk as disk
+import iobench.images.docker_engine as docker_engine
+import iobench.images.podman_engine as podman_engine
+import iobench.images.recipe as recipe
+from iobench import services, tools
+from iobench.errors import ImageError
+from iobench.images.model import Image, check_form
+
+Say = Callable[[str], None]
+
+#: Free bytes that a form takes, as multiples of the archive's size, at its peak.
+_SPACE = {"docker": 1.2, "podman": 2.4, "sif": 2.2, "rootfs": 1.2}
+#: zstd is three times as fast to make as gzip, and as small.
+_SQUASHFS = "-comp zstd -Xcompression-level 3"
+_LABEL = "iobench.digest"
+
+
+def in_form(image: Image, form: str) -> str:
+    """Return what a runtime that takes ``form`` is started with: a tag, a .sif file, a folder.
+
+    Raises ImageError when the form was not made yet, or was made from another image.
+    """
+    check_form(form)
+    remedy = f"`iobench image build {image.name} --form {form}`"
+    if form in ("docker", "podman"):
+        engine = docker_engine if form == "docker" else podman_engine
+        if form == "docker" and (reason := services.docker_answers()):
+            raise ImageError(f"no Docker daemon answers ({reason}), so {image.tag} cannot be run")
+        found = engine.image_id(image.tag)
+        if found != image.digest:
+            state = f"is another image ({found})" if found else "is not loaded"
+            raise ImageError(f"{form}: {image.tag} {state}: {remedy}")
+        return image.tag
+    path = image.sif if form == "sif" else image.rootfs
+    if not path.exists():
+        raise ImageError(f"{path} is not made yet: {remedy}")
+    made = catalogue.made(image).get(form, "nothing on record")
+    if made != image.digest:
+        raise ImageError(
+            f"{path} was made from another image ({made}) than {image.archive} ({image.digest}): "
+            f"{remedy}"
+        )
+    return str(path.resolve())
+
+
+def make_form(image: Image, form: str, say: Say = lambda line: None) -> str:
+    """Make ``form`` of ``image`` unless it is there; return what :func:`in_form` returns.
+
+    Raises ImageError; a form that is interrupted or runs out of disk leaves nothing whole-looking.
+    """
+    check_form(form)
+    if form == "docker":
+        with services.docker(say, Path(image.folder)):
+            return _make(image, form, say)
+    return _make(image, form, say)
+
+
+def possible() -> dict[str, str]:
+    """Return form -> "" where this machine can make and run it, else what is missing."""
+    docker = "" if services.possible() else f"no Docker daemon: {services.docker_answers()}"
+    return {
+        "docker": docker,
+        "podman": "" if shutil.which("podman") else "podman is not installed",
+        "sif": "" if tools.apptainer() else "neither apptainer nor singularity is installed",
+        "rootfs": "",
+    }
+
+
+def _make(image: Image, form: str, say: Say) -> str:
+    try:
+        found = in_form(image, form)
+    except ImageError:
+        pass
+    else:
+        say(f"{image.name} as {form}: there already, {found}")
+        return found
+    folder = Path(image.folder)
+    where = docker_engine.store() if form == "docker" else folder
+    where = podman_engine.store() if form == "podman" else where
+    disk.check_space(where, _SPACE[form] * image.bytes, f"{image.name} as {form}")
+    say(f"{image.name} as {form}: making it from {image.archive}")
+    if form == "docker":
+        docker_engine.load(image.archive)
+    elif form == "podman":
+        podman_engine.load(image.archive)
+    else:
+        _make_file(image, form, say)
+        catalogue.write(image, {**catalogue.made(image), form: image.digest})
+    return in_form(image, form)
+
+
+def _make_file(image: Image, form: str, say: Say) -> None:
+    if form == "rootfs":
+        with disk.partial(image.rootfs) as root:
+            archive.unpack(
+                image.archive, root, lambda i, n: say(f"{image.name} as rootfs: layer {i} of {n}")
+            )
+        return
+    with disk.partial(image.sif) as path:
+        build_sif(image, path)
+
+
+def build_sif(image: Image, out: Path) -> None:
+    """Write the SIF of ``image`` to ``out`` by apptainer; neither root nor a daemon is needed."""
+    program = tools.apptainer()
+    if not program:
+        raise ImageError(
+            "neither apptainer nor singularity is on PATH or in .tools/: `requirements/install.sh "
+            "containers`, or `module load apptainer`"
+        )
+    definition = recipe.root() / "singularity" / f"{image.name}.def"
+    argv = [program, "-q", "build", "--force", "--mksquashfs-args", _SQUASHFS]
+    argv += ["--build-arg", f"ARCHIVE={image.archive.resolve()}"]
+    argv += ["--build-arg", f"DIGEST={image.digest}", str(out.resolve()), str(definition)]
+    scratch = Path(image.folder).resolve() / ".cache" / "apptainer"
+    with disk.partial(scratch) as temporary:
+        temporary.mkdir()
+        env = {"APPTAINER_TMPDIR": str(temporary), "APPTAINER_CACHEDIR": str(temporary)}
+        disk.call(argv, f"building {image.sif}", env={**env, **tools.apptainer_env()})
+    shutil.rmtree(scratch)
+    labels = json.loads(disk.call([program, "-q", "inspect", "--json", "-l", str(out)], str(out)))
+    found = labels["data"]["attributes"]["labels"].get(_LABEL)
+    if found != image.digest:
+        raise ImageError(f"{out} carries the digest {found} and was made from {image.digest}")

@@ -1,0 +1,81 @@
+"""What an image is here: one archive, and what was recorded when it was made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from iobench.errors import ImageError
+
+DEFAULT_FOLDER = Path("images")
+NAMES = ("torch", "caffe")
+FORMS = ("docker", "podman", "sif", "rootfs")
+
+#: What each image is for: every one of these has to be importable inside.
+MODULES = {
+    "torch": ("numpy", "torch", "lmdb", "h5py", "simplejpeg", "cv2", "blake3", "nvidia.dali"),
+    "caffe": ("numpy", "caffe", "lmdb", "h5py"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A whole image: ``images/<name>.tar`` (as `docker save` writes it) and ``images/<name>.json``.
+
+    ``digest``: ``sha256:...`` of its configuration, the same in every form (docker calls it Id).
+    ``recipe``: digest of everything that decides the content, iobench's own code left out: that is
+    bound, not baked.  ``version``, ``revision``: the iobench that built it.  ``python``: the
+    interpreter inside.  ``base``: where its base came from.  ``pins``: ``exact``, or ``moved``
+    with the Debian packages whose locked version the mirror no longer had.  ``bytes``: size of the
+    archive.  ``folder``: where it lies; not stored.
+    """
+
+    name: str
+    digest: str
+    recipe: str
+    version: str
+    revision: str
+    architecture: str
+    python: str
+    base: str
+    created: str
+    pins: str
+    bytes: int = 0
+    folder: str = str(DEFAULT_FOLDER)
+
+    @property
+    def short(self) -> str:
+        """The first 12 digits of the digest."""
+        return self.digest.partition(":")[2][:12]
+
+    @property
+    def tag(self) -> str:
+        """The name that docker and podman know it by."""
+        return f"iobench-{self.name}:{self.short}"
+
+    @property
+    def archive(self) -> Path:
+        """The archive."""
+        return Path(self.folder) / f"{self.name}.tar"
+
+    @property
+    def sif(self) -> Path:
+        """Where its SIF belongs."""
+        return Path(self.folder) / f"{self.name}.sif"
+
+    @property
+    def rootfs(self) -> Path:
+        """Where its unpacked tree belongs."""
+        return Path(self.folder) / self.name
+
+
+def check_name(name: str) -> None:
+    """Raise ImageError unless there is a recipe for an image of this name."""
+    if name not in NAMES:
+        raise ImageError(f"no image is called {name!r}; there are: {', '.join(NAMES)}")
+
+
+def check_form(form: str) -> None:
+    """Raise ImageError unless an image can take this form."""
+    if form not in FORMS:
+        raise ImageError(f"no form is called {form!r}; there are: {', '.join(FORMS)}")

@@ -1,0 +1,119 @@
+"""The recipe of an image: the files that decide its content, and their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import iobench
+from iobench.errors import ImageError
+from iobench.images.model import check_name
+
+#: Raised by hand when the same recipe must give another image (the digest covers it).
+_GENERATION = 1
+_REQUIREMENTS = {
+    "torch": (
+        "worker.txt",
+        "constraints.txt",
+        "debian-bookworm.txt",
+        "image-debian.sh",
+        "image-python.sh",
+        "image-packages.sh",
+    ),
+    "caffe": ("debian-bullseye.txt", "image-debian.sh", "image-caffe.sh"),
+}
+SUITES = {"torch": "bookworm", "caffe": "bullseye"}
+BASES = {"torch": "debian:bookworm-slim", "caffe": "debian:bullseye-slim"}
+#: The build argument that names the base.
+BASE_ARGUMENT = {"torch": "BASE_IMAGE", "caffe": "CAFFE_BASE_IMAGE"}
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
+
+
+def root() -> Path:
+    """Return the folder of this clone. Raises ImageError where there is no Dockerfile."""
+    folder = Path(iobench.__file__).parent.parent
+    if not (folder / "Dockerfile").exists():
+        raise ImageError(
+            f"images are built from a clone or an unpacked bundle, and {folder} is neither: it has "
+            "no Dockerfile"
+        )
+    return folder
+
+
+def architecture() -> str:
+    """Return this machine's architecture in the images' words: amd64, arm64 ..."""
+    return _MACHINES.get(platform.machine(), platform.machine())
+
+
+def files(name: str) -> list[Path]:
+    """Return the files of the clone that the recipe of ``name`` consists of, Dockerfile first.
+
+    Raises ImageError for an unknown name and outside a clone.
+    """
+    check_name(name)
+    top = root()
+    return [top / "Dockerfile", *(top / "requirements" / file for file in _REQUIREMENTS[name])]
+
+
+def digest(name: str) -> str:
+    """Return 16 hex digits that change with anything that decides the content of image ``name``.
+
+    Of the Dockerfile only the stages that the image is made of count.
+    """
+    dockerfile, *others = files(name)
+    sha = hashlib.sha256(f"{_GENERATION} {name} {architecture()}\n".encode())
+    sha.update(stages(dockerfile.read_text(), name).encode())
+    for path in others:
+        sha.update(f"\n{path.name}\n".encode())
+        sha.update(path.read_bytes())
+    return sha.hexdigest()[:16]
+
+
+def stages(dockerfile: str, target: str) -> str:
+    """Return the part of a Dockerfile that ``target`` needs, comments left out.
+
+    Docker's legacy builder runs every stage above its target, needed or not.
+    Raises ImageError when there is no such stage.
+    """
+    lines = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
+    text = "\n".join(lines)
+    head, *parts = re.split(r"^(?=FROM )", text, flags=re.M)
+    bodies: dict[str, str] = {}
+    needs: dict[str, set[str]] = {}
+    for part in parts:
+        first = re.match(r"FROM (\S+) AS (\S+)$", part, flags=re.M)
+        if first is None:
+            raise ImageError(f"Dockerfile: a stage without a name: {part.splitlines()[0]}")
+        bodies[first[2]] = part
+        needs[first[2]] = {first[1], *re.findall(r"--from=(\S+)", part)} & set(bodies)
+    if target not in bodies:
+        raise ImageError(f"Dockerfile: no stage {target}; there are: {', '.join(bodies)}")
+    wanted, todo = set(), [target]
+    while todo:
+        stage = todo.pop()
+        if stage not in wanted:
+            wanted.add(stage)
+            todo += needs[stage]
+    return head + "".join(body for stage, body in bodies.items() if stage in wanted)
+
+
+def revision(top: Path) -> str:
+    """Return the commit of the clone at ``top``, ``+changes`` where files differ from it."""
+    commit = _git(top, ["rev-parse", "HEAD"])
+    if not commit:
+        return "unknown (not a git clone)"
+    return commit + ("+changes" if _git(top, ["status", "--porcelain", "-uno"]) else "")
+
+
+def _git(top: Path, words: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(top), *words], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

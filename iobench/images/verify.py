@@ -1,0 +1,147 @@
+"""Proof that every form is the same image: digests, content of the trees, the doctor inside."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import iobench
+import iobench.images.archive as archive
+import iobench.images.forms as forms
+import iobench.images.tree as tree
+from iobench import registry
+from iobench.errors import BackendUnavailable, ImageError, SpecError
+from iobench.images.disk import said
+from iobench.images.model import FORMS, MODULES, Image
+from iobench.protocols import CODE_INSIDE, PLUGINS_INSIDE, Mount, Start
+
+Say = Callable[[str], None]
+
+#: The runtime that shows what a form holds inside.
+_RUNTIMES = {"docker": "docker", "podman": "podman", "sif": "apptainer", "rootfs": "unpacked"}
+_LIMIT_S = 600.0
+_SHOWN = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that was checked of one form (``archive`` among them)."""
+
+    form: str
+    what: str
+    ok: bool
+    detail: str
+
+
+def verify(image: Image, wanted: Sequence[str] = (), say: Say = lambda line: None) -> list[Finding]:
+    """Check the archive and the forms ``wanted`` (none: every one that is made and can run here).
+
+    A form that is asked for and not made is a finding that is not ok.
+    """
+    found = archive.contents(image.archive).digest
+    ok = found == image.digest
+    findings = [Finding("archive", "digest", ok, found if ok else f"{found}, not {image.digest}")]
+    listings: dict[str, dict[str, str]] = {}
+    for form in wanted or FORMS:
+        try:
+            source = forms.in_form(image, form)
+        except ImageError as error:
+            if wanted:
+                findings.append(Finding(form, "there", False, str(error)))
+            continue
+        findings.append(Finding(form, "digest", True, image.digest))
+        say(f"{image.name} as {form}: reading every file")
+        try:
+            listings[form] = _listing(image, form, source)
+            findings.append(_doctor(image, form, source))
+        except (ImageError, BackendUnavailable, SpecError) as error:
+            findings.append(Finding(form, "starts", False, str(error)))
+    return findings + _compare(listings)
+
+
+def _compare(listings: dict[str, dict[str, str]]) -> list[Finding]:
+    findings = []
+    first = "rootfs" if "rootfs" in listings else next(iter(listings), "")
+    for form, found in listings.items():
+        if form == first:
+            detail = f"{len(found)} files and links, sha256:{tree.digest(found)}"
+            findings.append(Finding(form, "tree", True, detail))
+            continue
+        wrong = tree.differences(listings[first], found)
+        unread = tree.unread(listings[first], found)
+        blind = f"; not readable to this user: {', '.join(unread[:_SHOWN])}" if unread else ""
+        detail = f"the same as {first}: {len(found)} files and links, sha256:{tree.digest(found)}"
+        if wrong:
+            more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+            detail = f"{len(wrong)} differ from {first}: {', '.join(wrong[:_SHOWN])}{more}"
+        findings.append(Finding(form, "tree", not wrong, detail + blind))
+    return findings
+
+
+def _listing(image: Image, form: str, source: str) -> dict[str, str]:
+    if form == "rootfs":
+        return tree.listing(source)
+    # The script is shown at a mount point, which a listing leaves out.
+    mounts = [Mount(Path(tree.__file__).parent.resolve(), PLUGINS_INSIDE)]
+    command = [image.python, "-I", f"{PLUGINS_INSIDE}/{Path(tree.__file__).name}", "/"]
+    listing: dict[str, str] = json.loads(inside(form, source, command, mounts))
+    return listing
+
+
+def _doctor(image: Image, form: str, source: str) -> Finding:
+    code = Path(iobench.__file__).parent.resolve()
+    if form == "rootfs":
+        python, path, mounts = f"{source}{image.python}", str(code.parent), []
+        if not image.python.startswith("/opt/iobench/"):
+            return Finding(form, "doctor", True, "not run: its Python needs a container")
+    else:
+        python, path = image.python, CODE_INSIDE
+        mounts = [Mount(code, f"{CODE_INSIDE}/iobench")]
+    command = [python, "-m", "iobench.cli_inside", *MODULES[image.name]]
+    out = inside(form, source, command, mounts, {"PYTHONPATH": path})
+    return Finding(form, "doctor", True, out.strip().splitlines()[-1])
+
+
+def inside(
+    form: str,
+    source: str,
+    command: Sequence[str],
+    mounts: Sequence[Mount] = (),
+    env: dict[str, str] | None = None,
+) -> str:
+    """Run a command in a form of an image and return its stdout.
+
+    Raises ImageError when it fails, BackendUnavailable when its runtime cannot run here.
+    """
+    runtime = registry.load("runtimes", _RUNTIMES[form]).make()
+    reason = runtime.available()
+    if reason:
+        raise BackendUnavailable(f"{_RUNTIMES[form]}: {reason}")
+    name = f"iobench-verify-{os.getpid()}"
+    argv = runtime.argv(command, Start(source, mounts, env or {}, name))
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="surrogateescape",
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=_LIMIT_S)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        runtime.stop(name)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ImageError(f"{form}: {command[0]} did not end in {_LIMIT_S:.0f} s") from error
+        raise
+    if process.returncode:
+        raise ImageError(f"{form}: {' '.join(command[:3])} failed inside: {said(err or out)}")
+    return out

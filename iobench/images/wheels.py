@@ -1,0 +1,60 @@
+"""The wheelhouse: the worker's pinned packages, fetched on the host, so that no build needs TLS."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import iobench.images.recipe as recipe
+from iobench.errors import ImageError
+from iobench.images.disk import call, check_space, partial
+
+Say = Callable[[str], None]
+
+#: The Python of the image (Debian bookworm's).
+PYTHON = "3.11"
+_SPACE = 3e9
+
+
+def wheelhouse(cache: Path, say: Say) -> Path:
+    """Return a folder that holds a wheel of every package of worker.txt, and pip's.
+
+    ``WHEELS`` (default ``wheels``) names one to take them from without a network; ``TORCH_INDEX``
+    and ``PIP_ARGS`` are pip's, as for requirements/install.sh.  The pins decide whether the folder
+    in ``cache`` is good; it appears there only when it is whole.  Raises ImageError.
+    """
+    requirements = recipe.root() / "requirements"
+    pins = [requirements / "worker.txt", requirements / "constraints.txt"]
+    sha = hashlib.sha256(b"".join(path.read_bytes() for path in pins))
+    sources = [os.environ.get(name, "") for name in ("TORCH_INDEX", "PIP_ARGS", "WHEELS")]
+    sha.update(" ".join([*sources, PYTHON, recipe.architecture()]).encode())
+    folder = cache / f"wheels-{sha.hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    check_space(cache, _SPACE, "fetching the packages")
+    offline = recipe.root() / os.environ.get("WHEELS", "wheels")
+    say(
+        f"fetching the wheels of requirements/worker.txt from "
+        f"{f'{offline} (no network)' if offline.is_dir() else 'the network'}"
+    )
+    argv = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
+    argv += ["-q", "--only-binary", ":all:", "--python-version", PYTHON]
+    argv += shlex.split(os.environ.get("PIP_ARGS", ""))
+    if offline.is_dir():
+        argv += ["--no-index", "--find-links", str(offline)]
+    elif os.environ.get("TORCH_INDEX"):
+        argv += ["--extra-index-url", os.environ["TORCH_INDEX"]]
+    argv += ["-c", str(pins[1]), "-r", str(pins[0]), "pip"]
+    try:
+        with partial(folder) as path:
+            call([*argv, "-d", str(path)], "fetching the worker's packages")
+    except ImageError as error:
+        raise ImageError(
+            f"{error}; without a network use the bundle's wheels/ (docs/hpc.md), behind a proxy or "
+            "mirror pass PIP_ARGS=..."
+        ) from error
+    return folder

@@ -1,0 +1,186 @@
+"""A case's cpus and memory, enforced alike on every runtime, or refused before anything runs.
+
+A runtime with a daemon of its own (docker, podman) is told by its flags.  Every other one is
+started inside a control group that the driver makes beneath its own and takes away at the end, so
+limits that are there already still hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from iobench import cgroups, registry
+from iobench.errors import BackendUnavailable
+from iobench.model import Case
+
+#: Joins the groups before ``--``, then becomes the command: no shell, and nothing of it remains.
+_JOIN = (
+    "import os, sys; at = sys.argv.index('--'); "
+    "[open(p, 'w').write(str(os.getpid())) for p in sys.argv[1:at]]; "
+    "os.execvp(sys.argv[at + 1], sys.argv[at + 1:])"
+)
+_PERIOD_US = 100_000
+_CONTROLLERS = ("cpu", "memory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Control groups that limit who joins them.  ``prefix``: words before a command inside."""
+
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Return the words; () where there is no limit."""
+        if not self.folders:
+            return ()
+        files = [str(folder / "cgroup.procs") for folder in self.folders]
+        return (sys.executable, "-I", "-S", "-c", _JOIN, *files, "--")
+
+
+def check(cases: Iterable[Case]) -> None:
+    """Raise BackendUnavailable, before a suite runs, for a limit that nothing here can enforce."""
+    for case in cases:
+        reason = refused(case)
+        if reason:
+            wanted = ", ".join(
+                [f"cpus = {case.cpus:g}"] * bool(case.cpus)
+                + [f"memory = {case.memory_bytes} bytes"] * bool(case.memory_bytes)
+            )
+            raise BackendUnavailable(f"case {case.label or case.pipeline!r}: {wanted}: {reason}")
+
+
+def refused(case: Case) -> str:
+    """Return why the case's limits cannot be enforced here, with the remedy; "" when they can."""
+    if not case.cpus and not case.memory_bytes:
+        return ""
+    own = registry.load("runtimes", case.runtime).limits
+    if own is not None:
+        return str(own())
+    return _no_group(_wanted(case.cpus, case.memory_bytes))
+
+
+def _wanted(cpus: float, memory_bytes: int) -> list[str]:
+    return ["cpu"] * bool(cpus) + ["memory"] * bool(memory_bytes)
+
+
+def _no_group(controllers: Sequence[str]) -> str:
+    for controller in controllers:
+        parent = _parent(controller)
+        if parent is None:
+            return (
+                f"no control group with the controller {controller} is here; leave the limit out, "
+                "or limit the whole job by the batch system"
+            )
+        if not os.access(parent, os.W_OK):
+            return (
+                f"this user may make no control group in {parent}: run as root, have "
+                "the group delegated (systemd-run --user --scope -p Delegate=yes ...), or limit "
+                "the whole job by the batch system"
+            )
+    return ""
+
+
+def _parent(controller: str) -> Path | None:
+    """Return the folder under which a group with the controller can be made; None: there is none.
+
+    Version 1: this process's own group.  Version 2: a group that has processes can give its
+    children no controller, so the nearest one above it, or the top.
+    """
+    found = cgroups.membership(controller)
+    if found is not None:
+        folder = found[0] / found[1].lstrip("/")
+        return folder if folder.is_dir() else found[0]
+    found = cgroups.membership("")
+    if found is None:
+        return None
+    top, path = found
+    folder = top / path.lstrip("/")
+    while folder != top:
+        folder = folder.parent
+        if controller in _words(folder / "cgroup.subtree_control"):
+            return folder
+    return top if controller in _words(top / "cgroup.controllers") else None
+
+
+@contextlib.contextmanager
+def group(cpus: float, memory_bytes: int, name: str) -> Iterator[Group]:
+    """Make control groups with these limits (0: none), and remove them at the end.
+
+    Raises BackendUnavailable where this user may not.
+    """
+    wanted = _wanted(cpus, memory_bytes)
+    reason = _no_group(wanted)
+    if reason:
+        raise BackendUnavailable(reason)
+    with contextlib.ExitStack() as undo:
+        folders: list[Path] = []
+        for controller in wanted:
+            parent = _parent(controller)
+            assert parent is not None
+            folder = parent / name
+            if folder not in folders:
+                _enable(parent)
+                folder.mkdir()
+                undo.callback(_remove, folder)
+                folders.append(folder)
+            (_limit_cpus if controller == "cpu" else _limit_memory)(folder, cpus, memory_bytes)
+        yield Group(tuple(folders))
+
+
+def _enable(parent: Path) -> None:
+    """Version 2: let the children of ``parent`` have the controllers."""
+    control = parent / "cgroup.subtree_control"
+    if not control.exists():
+        return
+    missing = set(_CONTROLLERS) & set(_words(parent / "cgroup.controllers"))
+    for controller in sorted(missing - set(_words(control))):
+        control.write_text(f"+{controller}")
+
+
+def _limit_cpus(folder: Path, cpus: float, memory_bytes: int) -> None:
+    quota = round(cpus * _PERIOD_US)
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+    else:
+        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (folder / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def _limit_memory(folder: Path, cpus: float, memory_bytes: int) -> None:
+    """Limit memory, page cache included, and leave no way out to swap."""
+    if (folder / "memory.max").exists():
+        (folder / "memory.max").write_text(str(memory_bytes))
+        knob, value = folder / "memory.swap.max", "0"
+    else:
+        (folder / "memory.limit_in_bytes").write_text(str(memory_bytes))
+        knob, value = folder / "memory.memsw.limit_in_bytes", str(memory_bytes)
+    if knob.exists():
+        knob.write_text(value)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a group; processes that were just killed may be in it for a moment more."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        if not folder.exists():
+            return
+        time.sleep(0.02)
+    for pid in _words(folder / "cgroup.procs"):  # nobody that we started: let them live
+        with contextlib.suppress(OSError):
+            (folder.parent / "cgroup.procs").write_text(pid)
+    folder.rmdir()
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []

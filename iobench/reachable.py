@@ -1,0 +1,120 @@
+"""Which runtimes of a spec can run here: those of its matrix that cannot are left out, and said.
+
+A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or that is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from iobench import images, registry, services, tools
+from iobench.errors import ImageError
+from iobench.model import Case, Plan
+from iobench.spec import Spec, expand
+from iobench.starting import images_for as images_of
+from iobench.starting import runtime_of
+
+__all__ = ["images_of", "same_images", "services_of", "with_digests", "without_missing"]
+
+Say = Callable[[str], None]
+
+
+def services_of(spec: Spec, folder: Path, say: Say) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the daemons that the spec's runtimes need answer, where they can.
+
+    Where none can be started, the runtime says so itself when it is asked for.
+    """
+    tools.extend_path()
+    if any(case.runtime == "docker" for case in expand(spec)) and services.possible():
+        return services.docker(say, folder)
+    return contextlib.nullcontext()
+
+
+def without_missing(
+    spec: Spec, folder: Path, say: Say, *, making: bool = True
+) -> tuple[Spec, list[str]]:
+    """Return the spec less the runtimes of its matrix that cannot run here, and why, in words.
+
+    ``folder``: where the images are.  With ``making``, an image's form that a runtime takes and
+    that is not there yet is made.  Contrasts that say ``instead`` stay only where no runtimes are
+    left to compare.
+
+    Raises BackendUnavailable or ImageError for a runtime that the spec names alone.
+    """
+    wanted = [str(name) for name in spec.matrix.get("runtime", [])]
+    why = {name: _why_not(spec, name, folder, say, making) for name in wanted}
+    notes = [f"runtime {name} is left out: {reason}" for name, reason in why.items() if reason]
+    for note in notes:
+        say(f"note: {note}")
+    left = [name for name in wanted if not why[name]]
+    if wanted:
+        spec = spec.model_copy(update={"matrix": {**spec.matrix, "runtime": left or ["bare"]}})
+    for case in expand(spec):
+        if case.runtime not in left:
+            registry.require("runtimes", case.runtime)
+            _ready(case, folder, say, making)
+    return _contrasts_left(spec), notes
+
+
+def with_digests(plan: Plan, folder: Path) -> Plan:
+    """Return the plan with the digest of every image that its cases run."""
+    names = sorted({c.image for c in plan.cases if runtime_of(c).form()})
+    digests = {name: images.find(name, folder).digest for name in names}
+    return dataclasses.replace(plan, images=digests)
+
+
+def same_images(plan: Plan, folder: Path, say: Say) -> None:
+    """Make what a resumed suite's runtimes need.
+
+    Raises ImageError when an image is another than the one that the suite began with: its trials
+    must not be mixed.
+    """
+    for name, digest in plan.images.items():
+        now = images.find(name, folder).digest
+        if now != digest:
+            raise ImageError(
+                f"image {name} is now {now[:19]}, and this suite began with {digest[:19]}: bring "
+                f"that one back to {folder}, or run the suite anew"
+            )
+    for case in plan.cases:
+        _ready(case, folder, say, making=True)
+
+
+def _why_not(spec: Spec, runtime: str, folder: Path, say: Say, making: bool) -> str:
+    reason = registry.unavailable("runtimes", runtime)
+    if reason:
+        return reason
+    try:
+        for case in _once(c for c in expand(spec) if c.runtime == runtime):
+            _ready(case, folder, say, making)
+    except ImageError as error:
+        return str(error)
+    return ""
+
+
+def _once(cases: Iterable[Case]) -> Sequence[Case]:
+    return list({(c.image, repr(c.runtime_options)): c for c in cases}.values())
+
+
+def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
+    """Have the case's image in the form that its runtime takes.  Raises ImageError."""
+    form = runtime_of(case).form()
+    if not form:
+        return
+    image = images.find(case.image, folder)
+    if not making:
+        return
+    try:
+        images.in_form(image, form)
+    except ImageError:
+        images.make_form(image, form, say)
+
+
+def _contrasts_left(spec: Spec) -> Spec:
+    """Drop what the runtimes here leave nothing to compare for, or the contrasts ``instead``."""
+    alone = len({case.runtime for case in expand(spec)}) == 1
+    kept = tuple(c for c in spec.contrasts if (c.over != "runtime" if alone else not c.instead))
+    return spec if kept == spec.contrasts else spec.model_copy(update={"contrasts": kept})

@@ -1,0 +1,141 @@
+"""Apptainer (or Singularity): the runtime of HPC sites; a SIF file or an unpacked folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import List, Mapping, Sequence
+
+from iobench import containers
+from iobench.containers import asked_once, inner_env, workdir
+from iobench.errors import SpecError
+from iobench.model import Scalar
+from iobench.protocols import Runtime, RuntimeBackend, Start
+
+PROGRAMS = ("apptainer", "singularity")
+MODES = ("auto", "sif", "sandbox")
+#: Settings of the user's that would show the worker more than its mounts.
+_LEAKS = ("BIND", "BINDPATH", "MOUNT", "OVERLAY", "OVERLAYIMAGE", "WRITABLE_TMPFS")
+
+
+def program() -> str:
+    """Return the name of the program that is here: apptainer, else singularity; "" for none."""
+    return next((name for name in PROGRAMS if shutil.which(name)), "")
+
+
+class Apptainer:
+    """Runs a command in an image, as the calling user, with no more than that user's rights."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+
+    def available(self) -> str:
+        """Return "" when it can start a container here, else the reason with the remedy."""
+        if not program():
+            return (
+                "no program apptainer or singularity: load the site's module, or install it "
+                "(apptainer.org)"
+            )
+        code, said = asked_once(program(), "--version")
+        if code:
+            return f"{program()} does not start ({said})"
+        if os.geteuid() != 0 and not _setuid():
+            reason = containers.user_namespaces()
+            if reason:
+                return reason
+        if self.form() == "sif" and self._mode == "sif" and not _kernel_mounts():
+            return containers.fuse() and f"{containers.fuse()}, or set mode = 'sandbox'"
+        return ""
+
+    def form(self) -> str:
+        """Return ``sif``, or ``rootfs`` for an unpacked folder.
+
+        ``auto`` takes the folder where a SIF cannot be mounted: no root, and /dev/fuse closed.
+        """
+        if self._mode == "auto":
+            return "sif" if _kernel_mounts() or not containers.fuse() else "rootfs"
+        return {"sif": "sif", "sandbox": "rootfs"}[self._mode]
+
+    def argv(self, command: Sequence[str], start: Start) -> List[str]:
+        """Return ``apptainer exec ... IMAGE env NAME=value ... command``.
+
+        Raises SpecError for a path that ``--bind`` cannot say.
+        """
+        name = program() or PROGRAMS[0]
+        words = ["env"]
+        for prefix in ("APPTAINER", "SINGULARITY"):
+            words += [word for leak in _LEAKS for word in ("-u", f"{prefix}_{leak}")]
+        if os.geteuid() == 0:  # root's capabilities are of no use inside, and may not all be there
+            words.append(f"{name.upper()}_NO_PRIVS=1")
+        words += [name, "-q", "exec", "--containall", "--cleanenv", "--no-home"]
+        words += ["--nv"] if start.gpus else []
+        words += ["--bind", "/sys/fs/cgroup:/sys/fs/cgroup:ro"]  # its limits can be seen inside
+        for mount in start.mounts:
+            if any(c in f"{mount.host}{mount.inside}" for c in ":,\\"):
+                raise SpecError(
+                    f"{mount.host}: apptainer's --bind cannot say a path with ':', ',' or '\\': "
+                    "move the data, or use docker or podman"
+                )
+            words += ["--bind", f"{mount.host}:{mount.inside}:{'rw' if mount.writable else 'ro'}"]
+        words += workdir("--pwd={}", start)
+        return [*words, start.image, *inner_env(start), *command]
+
+    def identify(self, image: str) -> Mapping[str, Scalar]:
+        """Return the program, its version, how the image is mounted, rootless or not."""
+        said = asked_once(program(), "--version")[1].split()
+        return {
+            "program": program(),
+            "version": said[-1] if said else "",
+            "mounted": _mounted(image),
+            "rootless": os.geteuid() != 0,
+        }
+
+    def stop(self, name: str) -> None:
+        """Do nothing: a container is a child of the process that was started, and dies with it."""
+
+
+def _kernel_mounts() -> bool:
+    """Tell whether a SIF is mounted by the kernel: root, or an installation with setuid."""
+    return os.geteuid() == 0 or _setuid()
+
+
+def _setuid() -> bool:
+    """Tell whether the program's starter is installed setuid root."""
+    found = shutil.which(program() or PROGRAMS[0])
+    if not found:
+        return False
+    top = Path(found).resolve().parent.parent
+    for name in PROGRAMS:
+        try:
+            starter = os.stat(top / f"libexec/{name}/bin/starter-suid")
+        except OSError:
+            continue
+        if starter.st_uid == 0 and starter.st_mode & stat.S_ISUID:
+            return True
+    return False
+
+
+def _mounted(image: str) -> str:
+    if not image:
+        return ""
+    if os.path.isdir(image):
+        return "sandbox directory"
+    return "kernel squashfs" if _kernel_mounts() else "squashfuse"
+
+
+def make(*, mode: str = "auto") -> Runtime:
+    """Return the runtime.
+
+    ``mode``: ``sif``, ``sandbox`` (the unpacked folder), or ``auto``: a SIF where one can be
+    mounted.  Raises SpecError for another word.
+    """
+    if mode not in MODES:
+        raise SpecError(f"mode {mode!r} is not possible; allowed: {', '.join(MODES)}")
+    return Apptainer(mode)
+
+
+BACKEND = RuntimeBackend(
+    make=make, summary="Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True
+)

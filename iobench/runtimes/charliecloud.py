@@ -1,0 +1,83 @@
+"""Charliecloud: an unpacked folder in a user namespace, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import List, Mapping, Sequence
+
+from iobench import containers, readonly
+from iobench.containers import asked_once, inner_env
+from iobench.errors import SpecError
+from iobench.model import Scalar
+from iobench.protocols import WORK_INSIDE, Runtime, RuntimeBackend, Start
+
+
+class Charliecloud:
+    """Runs a command by ``ch-run``, as the calling user.
+
+    ``ch-run`` binds folders writable: those that shall not be are made read-only before it, in a
+    mount namespace of its own.  /dev and /proc are the host's, so GPUs are seen as they are; their
+    libraries must be in the image (``ch-fromhost``).
+    """
+
+    def available(self) -> str:
+        """Return "" when there is ch-run and user namespaces are on, else reason and remedy."""
+        if shutil.which("ch-run") is None:
+            return "no program ch-run: install Charliecloud (Debian: charliecloud)"
+        return containers.user_namespaces()
+
+    def form(self) -> str:
+        """Return ``rootfs``: an unpacked folder."""
+        return "rootfs"
+
+    def argv(self, command: Sequence[str], start: Start) -> List[str]:
+        """Return the command that runs ``command`` inside.
+
+        Raises SpecError for a path that ``-b`` cannot say.
+        """
+        words = ["env", f"USER={_user()}"]
+        fixed = [str(mount.host) for mount in start.mounts if not mount.writable]
+        if fixed:
+            words += [sys.executable, "-I", "-S", str(Path(readonly.__file__)), *fixed, "--"]
+        words += ["ch-run", "--private-tmp", "--no-passwd"]
+        for mount in start.mounts:
+            if ":" in f"{mount.host}{mount.inside}":
+                raise SpecError(
+                    f"{mount.host}: ch-run -b cannot say a path with ':': move the data, or use "
+                    "docker or podman"
+                )
+            words.append(f"--bind={mount.host}:{mount.inside}")
+        if any(mount.inside == WORK_INSIDE for mount in start.mounts):
+            words.append(f"--cd={WORK_INSIDE}")
+        inside = [*inner_env(start, "-i", f"PATH={containers.PATH_INSIDE}"), *command]
+        return [*words, start.image, "--", *inside]
+
+    def identify(self, image: str) -> Mapping[str, Scalar]:
+        """Return the version and how the image is mounted."""
+        _, said = asked_once("env", "USER=root", "ch-run", "--version")
+        return {
+            "program": "ch-run",
+            "version": said.splitlines()[0].split()[-1] if said else "",
+            "mounted": "plain directory" if os.path.isdir(image) else "squashfuse",
+            "rootless": os.geteuid() != 0,
+        }
+
+    def stop(self, name: str) -> None:
+        """Do nothing: the container is the process that was started."""
+
+
+def _user() -> str:
+    return os.environ.get("USER") or f"uid{os.geteuid()}"
+
+
+def make() -> Runtime:
+    """Return the runtime."""
+    return Charliecloud()
+
+
+BACKEND = RuntimeBackend(
+    make=make, summary="Charliecloud: an unpacked folder in a user namespace", isolated=True
+)

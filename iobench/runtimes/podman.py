@@ -1,0 +1,108 @@
+"""Podman: a container without a daemon, as root or as an ordinary user."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import List, Mapping, Sequence
+
+from iobench import containers
+from iobench.containers import ask, asked_once, host, oci_run
+from iobench.model import Scalar
+from iobench.protocols import Runtime, RuntimeBackend, Start
+
+
+class Podman:
+    """Runs a command in a container of the calling user's own storage."""
+
+    def __init__(self, oci_runtime: str, shm_mb: int, label: str) -> None:
+        self._oci_runtime, self._shm_bytes, self._label = oci_runtime, shm_mb << 20, label
+
+    def available(self) -> str:
+        """Return "" when podman can set up its storage here, else the reason with the remedy."""
+        if shutil.which("podman") is None:
+            return "no program podman: install it (Debian: podman), or use apptainer"
+        if os.geteuid() != 0:
+            reason = containers.user_namespaces()
+            if reason:
+                return reason
+        code, said = asked_once(*self._words(), "info", "--format", "{{.Store.GraphDriverName}}")
+        return "" if code == 0 else f"podman cannot start ({said}): `podman info` says more"
+
+    def form(self) -> str:
+        """Return ``podman``: an image in the user's storage."""
+        return "podman"
+
+    def argv(self, command: Sequence[str], start: Start) -> List[str]:
+        """Return ``podman run ... IMAGE command``.
+
+        Without root the container's user 0 is the caller, who is nobody else outside and has no
+        capability inside; so it needs no range of subordinate ids.
+        """
+        facts = host()
+        start = dataclasses.replace(start, shm_bytes=start.shm_bytes or self._shm_bytes)
+        user = f"{facts.uid}:{facts.gid}" if facts.uid == 0 else "0:0"
+        words = oci_run(start, facts, user=user, gpu=["--device=nvidia.com/gpu=all"])
+        extra = [f"--ulimit=nproc={facts.processes}:{facts.processes}"]  # podman's wish may be more
+        if facts.uid == 0:
+            extra += [f"--group-add={group}" for group in facts.groups]
+            extra += ["--pids-limit=-1"]
+        extra += [f"--security-opt=label={self._label}"] if self._label else []
+        return [*self._words(), words[0], *extra, *words[1:], *command]
+
+    def identify(self, image: str) -> Mapping[str, Scalar]:
+        """Return podman's version, its OCI runtime and storage driver, rootless or not."""
+        form = "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}}"
+        said = asked_once(*self._words(), "info", "--format", form)[1].split()
+        version, runtime, driver = said if len(said) == 3 else ("", "", "")
+        return {
+            "program": "podman",
+            "version": version,
+            "oci_runtime": runtime,
+            "mounted": driver,
+            "rootless": os.geteuid() != 0,
+        }
+
+    def stop(self, name: str) -> None:
+        """Kill and remove the container of that name, if there is one."""
+        ask([*self._words(), "rm", "--force", "--ignore", "--volumes", "--time=0", name])
+
+    def _words(self) -> List[str]:
+        return containers.podman(self._oci_runtime)
+
+
+def make(*, oci_runtime: str = "", shm_mb: int = 0, label: str = "") -> Runtime:
+    """Return the runtime.
+
+    ``oci_runtime``: ``runc``, ``crun`` ... ("": podman's own, or runc where crun refuses this
+    host's control groups).  ``shm_mb``: size of /dev/shm in MiB (0: the host's).  ``label``:
+    SELinux, as in ``--security-opt label=...``.
+    """
+    return Podman(oci_runtime, shm_mb, label)
+
+
+def limits() -> str:
+    """Return why podman would not enforce cpus and memory here; "" when it does.
+
+    Without root it needs control groups v2 with both controllers delegated; on v1 it ignores
+    ``--memory`` with no more than a warning.
+    """
+    if os.geteuid() == 0:
+        return ""
+    uid = os.getuid()
+    slices = Path(f"user.slice/user-{uid}.slice/user@{uid}.service/cgroup.controllers")
+    delegated = containers.read(containers.CGROUPS / slices).split()
+    if {"cpu", "memory"} <= set(delegated):
+        return ""
+    return (
+        "podman without root ignores limits where control groups v2 does not delegate cpu and "
+        "memory to the user: run it as root, or leave cpus and memory out"
+    )
+
+
+BACKEND = RuntimeBackend(
+    make=make, summary="a Podman container, rootless where the user is", isolated=True,
+    limits=limits,
+)  # fmt: skip

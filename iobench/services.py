@@ -1,0 +1,199 @@
+"""Services that a run may need and starts for itself: the Docker daemon.
+
+What runs already is used and left alone; what is started here is private (its own socket, its own
+store below the images folder, no bridge, no firewall rule) and is stopped at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from iobench.errors import ImageError
+from iobench.timing import clock
+
+#: Where a private daemon keeps images and build steps, below the images folder.
+STORE = ".docker"
+_START_S = 60.0
+_STOP_S = 30.0
+_PR_SET_PDEATHSIG = 1
+
+Say = Callable[[str], None]
+
+
+def docker_answers(timeout_s: float = 5.0) -> str:
+    """Return "" when a Docker daemon answers (DOCKER_HOST, or the usual socket), else why not."""
+    import docker
+
+    try:
+        client = docker.from_env(timeout=timeout_s)
+    except docker.errors.DockerException as error:
+        return _short(error)
+    try:
+        client.ping()
+    except (docker.errors.DockerException, OSError) as error:
+        return _short(error)
+    finally:
+        client.close()
+    return ""
+
+
+def possible() -> bool:
+    """Tell whether a Docker daemon answers, or could be started by this user."""
+    startable = os.geteuid() == 0 and shutil.which("dockerd") and not os.environ.get("DOCKER_HOST")
+    return bool(startable) or not docker_answers()
+
+
+@contextlib.contextmanager
+def docker(say: Say, folder: Path = Path("images")) -> Iterator[None]:
+    """Make a Docker daemon answer inside this context.
+
+    One that answers already is left alone.  Else, as root and where dockerd is installed, a private
+    one is started, ``DOCKER_HOST`` names its socket, and it is stopped at the end: after an
+    exception or SIGTERM too, and by the kernel when this process is killed.
+
+    Raises ImageError that says what to do when neither is possible, or the daemon does not start.
+    """
+    reason = docker_answers()
+    if not reason:
+        yield
+        return
+    _check_startable(reason)
+    store = folder.resolve() / STORE
+    store.mkdir(parents=True, exist_ok=True)
+    _clear_stale(store / "dockerd.pid")
+    # A socket's path holds at most 107 bytes, so it cannot lie in the (arbitrarily deep) store.
+    short = Path(tempfile.mkdtemp(prefix="iobench-docker-", dir="/tmp"))
+    before = os.environ.get("DOCKER_HOST")
+    daemon: subprocess.Popen[bytes] | None = None
+    try:
+        with _terminated_as_exception():
+            say(f"no Docker daemon answers: starting a private one (its store: {store})")
+            daemon = _start(store, short)
+            os.environ["DOCKER_HOST"] = f"unix://{short / 'sock'}"
+            _wait(daemon, store)
+            yield
+    finally:
+        if daemon is not None:
+            _stop(daemon)
+            say("stopped the private Docker daemon")
+        if before is None:
+            os.environ.pop("DOCKER_HOST", None)
+        else:
+            os.environ["DOCKER_HOST"] = before
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def _check_startable(reason: str) -> None:
+    if os.environ.get("DOCKER_HOST"):
+        raise ImageError(
+            f"the Docker daemon that DOCKER_HOST={os.environ['DOCKER_HOST']} names does not answer "
+            f"({reason}): start it, or unset DOCKER_HOST"
+        )
+    if shutil.which("dockerd") is None:
+        raise ImageError(
+            f"no Docker daemon answers ({reason}) and no dockerd is installed: as root "
+            "`requirements/install.sh containers`, or build where Docker is and bring images/*.tar "
+            "here (docs/containers.md has routes without Docker)"
+        )
+    if os.geteuid() != 0:
+        raise ImageError(
+            f"no Docker daemon answers this user ({reason}): ask for it to be started "
+            "(`systemctl start docker`) and for the group docker, or take a route without Docker "
+            "(docs/containers.md)"
+        )
+
+
+def _start(store: Path, short: Path) -> subprocess.Popen[bytes]:
+    argv = ["dockerd", "--host", f"unix://{short / 'sock'}", "--data-root", str(store / "data")]
+    argv += ["--exec-root", str(short / "exec"), "--pidfile", str(store / "dockerd.pid")]
+    # Containers get no network or the host's: nothing of the host's own network is changed.
+    argv += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false"]
+    with open(store / "dockerd.log", "wb") as log:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for us: the daemon is stopped last
+            preexec_fn=_die_with_parent,
+        )
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _wait(daemon: subprocess.Popen[bytes], store: Path) -> None:
+    deadline = clock() + _START_S
+    while docker_answers():
+        if daemon.poll() is not None or clock() > deadline:
+            log = store / "dockerd.log"
+            lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise ImageError(f"dockerd did not start: {lines[-1][:300]} (all of it: {log})")
+        time.sleep(0.2)
+
+
+def _stop(daemon: subprocess.Popen[bytes]) -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+
+
+def _clear_stale(pidfile: Path) -> None:
+    """Remove the pid file of a daemon that was killed; one that runs is another iobench's."""
+    try:
+        pid = int(pidfile.read_text())
+    except (OSError, ValueError):
+        return
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        name = ""
+    if name == "dockerd":
+        raise ImageError(
+            f"another iobench's private Docker daemon (pid {pid}) uses {pidfile.parent}: wait for "
+            "it to end, or choose another folder by --images"
+        )
+    pidfile.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _terminated_as_exception() -> Iterator[None]:
+    """Let SIGTERM unwind this process while a daemon has to be stopped."""
+
+    def unwind(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if default:
+            signal.signal(signal.SIGTERM, unwind)
+    except ValueError:  # not in the main thread: whoever owns that one decides
+        default = False
+    try:
+        yield
+    finally:
+        if default:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _short(error: BaseException) -> str:
+    words = str(error)
+    if "No such file" in words:
+        return "no socket"
+    if "Permission denied" in words:
+        return "permission denied on its socket"
+    return words.replace("\n", " ")[:200]

@@ -1,0 +1,229 @@
+"""How a worker's command, paths and environment look from inside its runtime.
+
+An isolated runtime shows the dataset, the work folder and this package at fixed places; the image's
+own Python runs there.  What such a worker writes about files is told back in host paths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import iobench
+from iobench import registry
+from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
+from iobench.errors import ImageError
+from iobench.fingerprint import VARIABLES
+from iobench.model import Case, Dataset, Extent, Scalar
+from iobench.protocols import (
+    CODE_INSIDE,
+    DATA_INSIDE,
+    JPEG_INSIDE,
+    PLUGINS_INSIDE,
+    WORK_INSIDE,
+    Mount,
+    Start,
+)
+
+#: Set for every worker: its standard input is held by the driver, and closes when that dies.
+HELD = "IOBENCH_HELD"
+_COMMON = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", HELD: "1"}
+#: Nothing of the user's home is there, and no cache may need one.
+_INSIDE = {
+    "HOME": "/tmp",
+    "TMPDIR": "/tmp",
+    "USER": "iobench",
+    "LOGNAME": "iobench",
+    "LANG": "C.UTF-8",
+    "PATH": PATH_INSIDE,
+    "PYTHONPATH": CODE_INSIDE,
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageUse:
+    """An image as trials use it.  ``forms``: form -> the string that the runtime takes."""
+
+    name: str
+    digest: str
+    forms: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A worker as its runtime is asked to start it.
+
+    ``dataset`` and ``folder``: the dataset and the work folder as the worker sees them.
+    ``variables``: what the runtime's own process gets in addition to the driver's environment.
+    """
+
+    argv: Sequence[str]
+    variables: Mapping[str, str]
+    dataset: Dataset
+    folder: str
+    name: str
+    runtime: Any
+    #: (path inside, path outside) of every folder shown; () where paths are the host's.
+    shown: Sequence[tuple[str, str]] = ()
+
+    def outside(self, extent: Extent) -> Extent:
+        """Return an extent that the worker wrote with the host's path."""
+        for inside, host in self.shown:
+            if extent.path == inside or extent.path.startswith(f"{inside}/"):
+                return extent._replace(path=host + extent.path[len(inside) :])
+        return extent
+
+
+def images_for(cases: Iterable[Case], folder: Path) -> dict[str, ImageUse]:
+    """Return the images that the cases' runtimes need, each in every form that is asked for.
+
+    Raises ImageError for one that is missing, stale, half-built or not made in a form.
+    """
+    from iobench import images
+
+    used: dict[str, ImageUse] = {}
+    for case in cases:
+        form = runtime_of(case).form()
+        if not form or form in getattr(used.get(case.image), "forms", {}):
+            continue
+        found = images.find(case.image, folder)
+        known = used.get(case.image, ImageUse(found.name, found.digest, {}))
+        forms = {**known.forms, form: images.in_form(found, form)}
+        used[case.image] = dataclasses.replace(known, forms=forms)
+    return used
+
+
+def runtime_of(case: Case) -> Any:
+    """Return the case's runtime, made with its options; it need not be available."""
+    return registry.load("runtimes", case.runtime).make(**case.runtime_options)
+
+
+def wants_gpu(case: Case) -> bool:
+    """Tell whether the trainer or the loader of the case uses a GPU."""
+    return (
+        case.trainer_options.get("device") == "cuda"
+        or case.loader_options.get("device") in ("mixed", "gpu", "cuda")
+        or case.loader_options.get("pin_memory") is True
+    )
+
+
+def start(
+    case: Case,
+    dataset: Dataset,
+    work: Path,
+    images: Mapping[str, ImageUse],
+    *,
+    name: str,
+    on_host: bool = False,
+) -> Started:
+    """Return how the case's worker is started on ``work`` (its folder, ``task.json`` in it).
+
+    ``on_host``: without the case's runtime, for what only looks at files.  Raises
+    BackendUnavailable where the runtime cannot run here, ImageError where its image is not given.
+    """
+    runtime_name = "bare" if on_host else case.runtime
+    backend = registry.require("runtimes", runtime_name)
+    runtime = backend.make(**({} if on_host else case.runtime_options))
+    form = runtime.form()
+    asked = Start(
+        image=image_of(case, form, images) if form else "",
+        name=name,
+        gpus=wants_gpu(case),
+        env=dict(_COMMON),
+    )
+    if backend.limits is not None:
+        asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
+    if backend.isolated:
+        asked = dataclasses.replace(
+            asked,
+            mounts=mounts(dataset, work),
+            env={**_COMMON, **_INSIDE, **_threads(), **_plugins_inside()},
+        )
+        seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
+    else:
+        seen, folder, python = dataset, str(work), sys.executable
+        if form:
+            python = asked.image.rstrip("/") + PYTHON_INSIDE
+            env = {"PYTHONPATH": str(_package_alone(work)), "PYTHONNOUSERSITE": "1"}
+            asked = dataclasses.replace(asked, env={**_COMMON, **env})
+    command = [python, "-m", "iobench.worker", f"{folder}/task.json"]
+    launcher = registry.require("launchers", case.launcher).make()
+    return Started(
+        argv=launcher.argv(runtime.argv(command, asked), world_size=case.world_size),
+        variables={} if backend.isolated else asked.env,
+        dataset=seen,
+        folder=folder,
+        name=name,
+        runtime=runtime,
+        shown=[(m.inside, str(m.host)) for m in asked.mounts],
+    )
+
+
+def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
+    """Return what a record says of the case's runtime: image, form and :meth:`identify`."""
+    runtime = runtime_of(case)
+    form = runtime.form()
+    if not form:
+        return dict(runtime.identify(""))
+    image = image_of(case, form, images)
+    used = images[case.image]
+    return {
+        "image": used.name, "digest": used.digest, "form": form, **runtime.identify(image),
+    }  # fmt: skip
+
+
+def image_of(case: Case, form: str, images: Mapping[str, ImageUse]) -> str:
+    """Return the case's image in a form.  Raises ImageError when it was not given."""
+    used = images.get(case.image)
+    if used is None or form not in used.forms:
+        raise ImageError(
+            f"runtime {case.runtime!r} needs the image {case.image!r} as {form}: run `make images`"
+        )
+    return used.forms[form]
+
+
+def mounts(dataset: Dataset, work: Path) -> tuple[Mount, ...]:
+    """Return what an isolated runtime shows; only the work folder can be written."""
+    shown = [
+        Mount(Path(dataset.root), DATA_INSIDE),
+        Mount(work, WORK_INSIDE, writable=True),
+        Mount(Path(iobench.__file__).parent, f"{CODE_INSIDE}/iobench"),
+    ]
+    if dataset.in_place:
+        shown.append(Mount(Path(dataset.jpeg_root), JPEG_INSIDE))
+    plugins = os.environ.get("IOBENCH_PLUGINS")
+    if plugins:
+        shown.append(Mount(Path(plugins).absolute(), PLUGINS_INSIDE))
+    return tuple(shown)
+
+
+def inside(dataset: Dataset) -> Dataset:
+    """Return the dataset as an isolated runtime shows it."""
+    jpeg = JPEG_INSIDE if dataset.in_place else f"{DATA_INSIDE}/jpeg"
+    return dataclasses.replace(dataset, root=DATA_INSIDE, jpeg_root=jpeg)
+
+
+def _threads() -> dict[str, str]:
+    """Return the caller's thread counts and the like, which a bare worker inherits as they are."""
+    kept = (v for v in VARIABLES if v != "LD_PRELOAD" and v in os.environ)
+    return {name: os.environ[name] for name in kept if name not in _COMMON}
+
+
+def _plugins_inside() -> dict[str, str]:
+    return {"IOBENCH_PLUGINS": PLUGINS_INSIDE} if os.environ.get("IOBENCH_PLUGINS") else {}
+
+
+def _package_alone(work: Path) -> Path:
+    """Return a folder that holds this package and nothing that lies beside it on the host."""
+    folder = work / "code"
+    folder.mkdir(exist_ok=True)
+    link = folder / "iobench"
+    if not link.exists():
+        link.symlink_to(Path(iobench.__file__).parent)
+    return folder

@@ -1,0 +1,33 @@
+"""Programs that iobench installs for itself, below ``.tools/`` of the clone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Dict
+
+FOLDER = Path(__file__).parent.parent / ".tools"
+
+
+def extend_path() -> None:
+    """Put what ``.tools/`` holds at the end of PATH: a site's own programs come first."""
+    own = str(FOLDER / "apptainer" / "bin")
+    words = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if own not in words and os.path.isdir(own):
+        os.environ["PATH"] = os.pathsep.join([*words, own])
+
+
+def apptainer() -> str:
+    """Return the path of apptainer, else singularity; "" when neither is here."""
+    extend_path()
+    return shutil.which("apptainer") or shutil.which("singularity") or ""
+
+
+def apptainer_env() -> Dict[str, str]:
+    """Return what apptainer's environment needs here.
+
+    Root without every capability (in a container or a small virtual machine) cannot pass them all
+    on, and apptainer then refuses to start unless it is told to pass on none.
+    """
+    return {"APPTAINER_NO_PRIVS": "1"} if os.geteuid() == 0 else {}
