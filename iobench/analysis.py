@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from iobench import pipelines, stats
+from iobench import pipelines, registry, stats
 from iobench.advice import advise
 from iobench.attribution import attribute
 from iobench.contrasts import family_of, finite, judge
+from iobench.errors import SpecError
 from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
 from iobench.model import Contrast, Plan, Record
 from iobench.pairing import group_of, groups, members
@@ -124,13 +125,21 @@ def _not_separated(found: Evidence, contrast: Contrast) -> str:
     """
     runtimes = {c.label: c.runtime for c in found.plan.cases}
     pair = {runtimes.get(contrast.arm, ""), runtimes.get(contrast.base, "")}
-    if len(pair) < 2 or UNPACKED in pair or BARE not in pair:
+    if len(pair) < 2 or UNPACKED in pair or BARE not in pair or not any(map(_has_image, pair)):
         return ""
     together = groups(found.plan.contrasts)[group_of(contrast)]
     if UNPACKED in {runtimes.get(label) for label in members(together)}:
         return ""
     reason = "no arm runs the image's files without a container (runtime 'unpacked')"
     return f"stack and container not separated: {reason}"
+
+
+def _has_image(runtime: str) -> bool:
+    """Return whether a runtime shows a worker an image's own files; a plug-in not here might."""
+    try:
+        return bool(registry.load("runtimes", runtime).isolated)
+    except SpecError:
+        return True
 
 
 def _fastest(

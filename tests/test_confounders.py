@@ -120,6 +120,7 @@ def test_stack_and_container_are_separated_only_by_the_unpacked_arm() -> None:
     assert "stack and container not separated: no arm" in alone["not_separated"]
     assert "unpacked" in words.sentence(alone)
     assert entry("bare", "unpacked", "docker")["not_separated"] == ""
+    assert entry("bare", "bare2")["not_separated"], "a plug-in that is not here may be a container"
 
 
 def test_another_image_is_identity_not_a_confounder() -> None:

@@ -1,4 +1,4 @@
-"""What the benchmarks aa and power draw: resampled stretches keep their order, no effect is none."""
+"""What the benchmarks aa and power draw: stretches keep their order, no effect is none."""
 
 from __future__ import annotations
 
