@@ -217,31 +217,43 @@ class TorchLoader:
 def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
     """Return ``read_s``, ``decode_s`` and ``transform_s`` of each of the first ``samples`` ids.
 
-    One process, one sample at a time, nothing overlaps: the shares of a sample's time.
+    One process, one sample at a time, nothing overlaps: the shares of a sample's time.  All are
+    read before the first is decoded: a device with a rate limit, or one that reads ahead, would
+    else recover during each decode, and a slower decode would look like a faster read.
     """
     codec.single_thread()
     transform = codec.transform(request.transform)
     reader = request.format.open(request.dataset, request.root)
     row = np.empty(transform.shape, np.float32)
     times: Dict[str, List[float]] = {"read_s": [], "decode_s": [], "transform_s": []}
-    for sample in np.asarray(request.ids)[:samples].tolist():
+    wanted = np.asarray(request.ids)[:samples].tolist()
+    every = [_read(request, reader, sample, times["read_s"]) for sample in wanted]
+    for sample, stored in zip(wanted, every):
         try:
             start = clock()
-            stored, _ = reader.read(sample)
-            touch(stored)
-            read = clock()
             pixels = codec.decode(stored, delay_s=request.decode_delay_s)
             decoded = clock()
             random = codec.SampleRandom(request.seed, request.epoch, sample)
             transform.apply(pixels, random, row)
-            done = clock()
+            times["transform_s"].append(clock() - decoded)
+            times["decode_s"].append(decoded - start)
         except (DatasetError, OSError, ValueError) as error:
             raise DatasetError(_at(request, sample, error)) from error
-        times["read_s"].append(read - start)
-        times["decode_s"].append(decoded - read)
-        times["transform_s"].append(done - decoded)
+    del every, stored
     reader.close()
     return times
+
+
+def _read(request: LoadRequest, reader: Any, sample: int, times: List[float]) -> Any:
+    """Return a sample's stored data, every page of it touched, and append the seconds it took."""
+    try:
+        start = clock()
+        stored, _ = reader.read(sample)
+        touch(stored)
+        times.append(clock() - start)
+    except (DatasetError, OSError, ValueError) as error:
+        raise DatasetError(_at(request, sample, error)) from error
+    return stored
 
 
 @contextlib.contextmanager
