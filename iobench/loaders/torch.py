@@ -229,19 +229,31 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
     wanted = np.asarray(request.ids)[:samples].tolist()
     every = [_read(request, reader, sample, times["read_s"]) for sample in wanted]
     for sample, stored in zip(wanted, every):
-        try:
-            start = clock()
-            pixels = codec.decode(stored, delay_s=request.decode_delay_s)
-            decoded = clock()
-            random = codec.SampleRandom(request.seed, request.epoch, sample)
-            transform.apply(pixels, random, row)
-            times["transform_s"].append(clock() - decoded)
-            times["decode_s"].append(decoded - start)
-        except (DatasetError, OSError, ValueError) as error:
-            raise DatasetError(_at(request, sample, error)) from error
+        _work(request, transform, sample, stored, row, times)
     del every, stored
     reader.close()
     return times
+
+
+def _work(
+    request: LoadRequest,
+    transform: Any,
+    sample: int,
+    stored: Any,
+    row: np.ndarray,
+    times: Dict[str, List[float]],
+) -> None:
+    """Decode and transform one sample into ``row``, and append the seconds of each."""
+    try:
+        start = clock()
+        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
+        decoded = clock()
+        random = codec.SampleRandom(request.seed, request.epoch, sample)
+        transform.apply(pixels, random, row)
+        times["transform_s"].append(clock() - decoded)
+        times["decode_s"].append(decoded - start)
+    except (DatasetError, OSError, ValueError) as error:
+        raise DatasetError(_at(request, sample, error)) from error
 
 
 def _read(request: LoadRequest, reader: Any, sample: int, times: List[float]) -> Any:
