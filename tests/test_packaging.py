@@ -23,15 +23,17 @@ TOP_LEVEL = {"Dockerfile", "singularity", "README.md", "iobench", "datasets", "t
 TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "requirements"}
 TOP_LEVEL |= {"LICENSE", ".gitignore", ".dockerignore"}
 TARGETS = ["help", "setup", "data", "bench-io", "report", "test", "check", "smoke", "clean"]
-TARGETS += ["bundle"]
+TARGETS += ["bundle", "images"]
 #: Distributions whose module has another name.
 MODULES = {"opencv-python-headless": "cv2", "nvidia-dali-cuda120": "nvidia", "jinja2": "jinja2"}
 
 
 def pins(name: str) -> Dict[str, str]:
     lines = (REQUIREMENTS / name).read_text().splitlines()
-    wanted = [line for line in lines if line and not line.startswith("#")]
-    return dict(line.split("==") for line in wanted)
+    wanted = [line for line in lines if line and not line.startswith(("#", "-r "))]
+    included = [line[3:] for line in lines if line.startswith("-r ")]
+    found = dict(line.split("==") for line in wanted)
+    return {k: v for part in [*map(pins, included), found] for k, v in part.items()}
 
 
 def run(argv: List[str], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from iobench import services
 from iobench.errors import ImageError
 
 Say = Callable[[str], None]
@@ -134,6 +135,9 @@ def _client(timeout_s: float = 600) -> Iterator[Any]:
     import docker
     import requests
 
+    reason = services.docker_answers()
+    if reason:
+        raise ImageError(f"no Docker daemon answers: {reason}")
     try:
         client = docker.from_env(timeout=timeout_s)
     except docker.errors.DockerException as error:
