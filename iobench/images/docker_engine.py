@@ -133,7 +133,6 @@ def store() -> Path:
 def _client(timeout_s: float = 600) -> Iterator[Any]:
     """A client; what goes wrong on the way is an ImageError with the remedy."""
     import docker
-    import requests
 
     reason = services.docker_answers()
     if reason:
@@ -149,7 +148,9 @@ def _client(timeout_s: float = 600) -> Iterator[Any]:
         if "no space left" in words:
             words += "; free some space where the daemon keeps its images"
         raise ImageError(f"docker: {words}") from error
-    except (requests.exceptions.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+    except OSError as error:
+        if error.errno is not None:  # a file of ours; what went wrong with the daemon has none
+            raise
         raise ImageError(
             f"the Docker daemon went away ({error}): start it again and repeat; nothing half-done "
             "is left"
