@@ -148,21 +148,6 @@ def _cuda() -> str:
     return "" if Path("/dev/nvidiactl").exists() else "no /dev/nvidiactl"
 
 
-def _apptainer() -> str:
-    from iobench import tools
-
-    return "" if tools.apptainer() else "no apptainer on PATH or in .tools/"
-
-
-def _docker() -> str:
-    """A daemon answers, or this user can start a private one."""
-    if _module("docker")():
-        return _module("docker")()
-    from iobench import services
-
-    return "" if services.possible() else f"no Docker daemon: {services.docker_answers()}"
-
-
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -183,7 +168,4 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "cachestat": _cachestat,
     "pypi": _pypi,
     "cuda": _cuda,
-    "docker": _docker,
-    "podman": _program("podman"),
-    "apptainer": _apptainer,
 }
