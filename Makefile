@@ -18,7 +18,7 @@ RUN_ARGS = --results '$(RESULTS)' $(if $(DATA),--data '$(DATA)') $(if $(OUT),--o
 	$(if $(BUDGET),--budget '$(BUDGET)') $(if $(IN_PLACE),--in-place)
 BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash aa power
 
-.PHONY: help setup data bench-io report test check lint smoke clean bundle setup-dev \
+.PHONY: help setup data images bench-io report test check lint smoke clean bundle setup-dev \
 	$(BENCHMARKS:%=bench-%)
 
 help: ## This text
@@ -44,6 +44,10 @@ data: setup ## Make (or copy from DATA) the dataset of SPEC in each format; prin
 bench-io: setup ## The main job: set up, make data, run SPEC, print a summary, leave a report
 	@$(INSTALL) fio
 	$(IOBENCH) run '$(SPEC)' $(RUN_ARGS)
+
+images: setup ## Build the container images, and what every runtime found here runs
+	@$(INSTALL) containers
+	$(IOBENCH) image build --form all $(ARGS)
 
 report: setup ## Render the latest results again
 	$(IOBENCH) report '$(RESULTS)'

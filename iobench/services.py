@@ -11,6 +11,7 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -34,6 +35,13 @@ def docker_answers(timeout_s: float = 5.0) -> str:
     """Return "" when a Docker daemon answers (DOCKER_HOST, or the usual socket), else why not."""
     import docker
 
+    address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if address.startswith("unix://"):  # docker-py would leave a socket open when nobody listens
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(address.removeprefix("unix://"))
+        except OSError as error:
+            return _short(error)
     try:
         client = docker.from_env(timeout=timeout_s)
     except docker.errors.DockerException as error:
@@ -90,6 +98,7 @@ def docker(say: Say, folder: Path = Path("images")) -> Iterator[None]:
             os.environ.pop("DOCKER_HOST", None)
         else:
             os.environ["DOCKER_HOST"] = before
+        _unmount_below(short)
         shutil.rmtree(short, ignore_errors=True)
 
 
@@ -152,6 +161,14 @@ def _stop(daemon: subprocess.Popen[bytes]) -> None:
         daemon.wait()
 
 
+def _unmount_below(folder: Path) -> None:
+    """Unmount what dockerd leaves mounted in its state folder: the host's network namespace."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in mounts:
+        if mount.startswith(f"{folder}/"):
+            subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
+
+
 def _clear_stale(pidfile: Path) -> None:
     """Remove the pid file of a daemon that was killed; one that runs is another iobench's."""
     try:
@@ -192,8 +209,8 @@ def _terminated_as_exception() -> Iterator[None]:
 
 def _short(error: BaseException) -> str:
     words = str(error)
-    if "No such file" in words:
-        return "no socket"
+    if "No such file" in words or "Connection refused" in words:
+        return "nobody listens at its socket"
     if "Permission denied" in words:
         return "permission denied on its socket"
     return words.replace("\n", " ")[:200]

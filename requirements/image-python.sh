@@ -31,9 +31,18 @@ libstdcxx=$(ldconfig -p | sed -n 's/.*libstdc++.so.6 .*=> //p' | head -n 1)
     cp -L "$library" "$prefix/lib/"
 done
 # DT_RPATH, not DT_RUNPATH: it also holds for what the extension modules need. The C++ library is
-# named here because packages with a DT_RUNPATH of their own would else take the host's.
-patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" \
-    --add-needed libstdc++.so.6 --add-needed libgcc_s.so.1 $prefix/bin/python3.11
+# named here because packages with a DT_RUNPATH of their own would else take the host's. One change
+# a call: patchelf 0.14 mixes up the strings of several.
+python=$prefix/bin/python3.11
+patchelf --add-needed libstdc++.so.6 $python
+patchelf --add-needed libgcc_s.so.1 $python
+patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" $python
+for library in libexpat.so.1 libz.so.1 libstdc++.so.6 libgcc_s.so.1; do
+    ldd $python | grep -qF "$library => $prefix/" || {
+        ldd $python
+        echo "iobench: $python does not take its own $library" && exit 1
+    }
+done
 $prefix/bin/python3 -m compileall -q --invalidation-mode unchecked-hash "$stdlib"
 for module in ssl ctypes sqlite3 lzma bz2 zlib readline hashlib decimal uuid; do
     $prefix/bin/python3 -I -c "import $module"

@@ -5,6 +5,8 @@
 #   requirements/install.sh dev         the same, and dev.txt
 #   requirements/install.sh fio         the program fio, where it can be installed; never fails
 #   requirements/install.sh test-tools  the programs that the system tests drive; never fails
+#   requirements/install.sh containers  docker where neither it nor podman is here, mmdebstrap, and
+#                                       apptainer in .tools/apptainer; never fails
 #
 # PYTHON       interpreter to build .venv from (3.11 or newer)       TORCH_INDEX  where torch is from
 # PIP_ARGS     more arguments for pip                                WHEELS       folder of wheels: no
@@ -34,6 +36,14 @@ apt_install() {
 }
 
 find_python() {
+    # Debian's own interpreter is what the images hold: taken before another python3 of the same
+    # minor version on PATH (pyenv's, conda's), so that bare metal and image run the same Python.
+    own=/usr/bin/python3.11
+    minor='import sys; print("%d.%d" % sys.version_info[:2])'
+    if [ -z "${PYTHON:-}" ] && [ -x $own ] && [ "$(python3 -c "$minor" 2>/dev/null)" = 3.11 ]; then
+        echo $own
+        return
+    fi
     for python in "${PYTHON:-python3}" python3.11 python3.12 python3.13; do
         if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             command -v "$python"
@@ -127,9 +137,28 @@ install_test_tools() {
     apt_install $missing || say "could not install$missing: the tests that need them are skipped"
 }
 
+install_containers() {
+    missing=
+    command -v docker >/dev/null || command -v podman >/dev/null || missing=docker.io
+    command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
+    if [ -n "$missing" ]; then
+        say "installing from Debian's packages, for container images: $missing"
+        # shellcheck disable=SC2086  # a list of words
+        apt_install $missing || say "could not install $missing. Ask for docker or podman" \
+            "(\`apt-get install docker.io\`, \`dnf install podman\`); images that were built elsewhere" \
+            "run without (docs/containers.md)"
+    fi
+    if ! command -v apptainer >/dev/null && ! command -v singularity >/dev/null &&
+        ! .tools/apptainer/bin/apptainer --version >/dev/null 2>&1; then
+        say "installing apptainer into .tools/apptainer (105 MB, no root, the system is not touched)"
+        requirements/apptainer.sh || say "no apptainer: that runtime will be left out"
+    fi
+}
+
 case ${1:-} in
 run | dev) install_set "$1" ;;
 fio) install_fio ;;
 test-tools) install_test_tools ;;
-*) die "usage: requirements/install.sh run|dev|fio|test-tools" ;;
+containers) install_containers ;;
+*) die "usage: requirements/install.sh run|dev|fio|test-tools|containers" ;;
 esac

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from iobench import tools
 from tests import capabilities
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    tools.extend_path()
     unknown = capabilities.unknown_requirements()
     if unknown:
         raise pytest.UsageError(f"IOBENCH_REQUIRE names no capability: {', '.join(unknown)}")

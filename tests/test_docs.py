@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Tuple
+from typing import Iterator, List, NamedTuple, Set, Tuple
 
 import click
 import pytest
@@ -84,7 +84,13 @@ def copy(tmp_path: Path) -> Path:
     """Return a copy of this tree, with its .venv."""
     tree = tmp_path / "iobench"
     unwanted = (".git", ".venv", "data", "results", "dist", "wheels", "__pycache__", ".*_cache")
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*unwanted), symlinks=True)
+    matching = shutil.ignore_patterns(*unwanted)
+
+    def ignore(folder: str, names: List[str]) -> Set[str]:  # iobench/images is wanted
+        built = {"images", ".tools"} if folder == str(ROOT) else set()
+        return {*matching(folder, names), *built}
+
+    shutil.copytree(ROOT, tree, ignore=ignore, symlinks=True)
     (tree / ".venv").symlink_to(ROOT / ".venv")
     return tree
 

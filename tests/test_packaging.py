@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Set
 
 import pytest
 
@@ -23,15 +23,17 @@ TOP_LEVEL = {"Dockerfile", "singularity", "README.md", "iobench", "datasets", "t
 TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "requirements"}
 TOP_LEVEL |= {"LICENSE", ".gitignore", ".dockerignore"}
 TARGETS = ["help", "setup", "data", "bench-io", "report", "test", "check", "smoke", "clean"]
-TARGETS += ["bundle"]
+TARGETS += ["bundle", "images"]
 #: Distributions whose module has another name.
 MODULES = {"opencv-python-headless": "cv2", "nvidia-dali-cuda120": "nvidia", "jinja2": "jinja2"}
 
 
 def pins(name: str) -> Dict[str, str]:
     lines = (REQUIREMENTS / name).read_text().splitlines()
-    wanted = [line for line in lines if line and not line.startswith("#")]
-    return dict(line.split("==") for line in wanted)
+    wanted = [line for line in lines if line and not line.startswith(("#", "-r "))]
+    included = [line[3:] for line in lines if line.startswith("-r ")]
+    found = dict(line.split("==") for line in wanted)
+    return {k: v for part in [*map(pins, included), found] for k, v in part.items()}
 
 
 def run(argv: List[str], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -160,6 +162,28 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_debians_python_is_taken_before_another_of_the_same_minor_version(tree: Path) -> None:
+    own = Path("/usr/bin/python3.11")
+    if not own.exists():
+        pytest.skip("no /usr/bin/python3.11")
+    bare = tree / "bin"
+    bare.mkdir()
+    (bare / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (bare / "python3").chmod(0o755)
+    path = f"{bare}:{os.environ['PATH']}"
+    code = (tree / "requirements/install.sh").read_text().partition("case ${1:-} in")[0]
+    asked = [("", own if sys.version_info[:2] == (3, 11) else bare / "python3")]
+    asked.append((sys.executable, Path(sys.executable)))
+    for wanted, expected in asked:
+        found = run(
+            ["sh", "-c", f"{code}\nfind_python", str(tree / "requirements/x")],
+            tree,
+            PATH=path,
+            PYTHON=wanted,
+        )
+        assert found.stdout.strip() == str(expected), found.stderr
+
+
 def install(tree: Path, what: str, **env: str) -> subprocess.CompletedProcess[str]:
     return run([str(tree / "requirements/install.sh"), what], tree, PYTHON=sys.executable, **env)
 
@@ -223,13 +247,13 @@ def test_bundle_sets_up_without_a_network(tmp_path: Path) -> None:
     for name in ("root", "git", "make", "pypi"):
         need(name)
     clone = tmp_path / "clone"
-    shutil.copytree(
-        ROOT,
-        clone,
-        ignore=shutil.ignore_patterns(
-            ".git", ".venv", "data", "results", "dist", "__pycache__", ".*_cache"
-        ),
-    )
+    unwanted = (".git", ".venv", "data", "results", "dist", "__pycache__", ".*_cache", ".tools")
+    matching = shutil.ignore_patterns(*unwanted)
+
+    def ignore(folder: str, names: List[str]) -> Set[str]:  # iobench/images is wanted
+        return {*matching(folder, names), *({"images"} if folder == str(ROOT) else ())}
+
+    shutil.copytree(ROOT, clone, ignore=ignore)
     kept = [p for p in pins("run.txt").items() if p[0] in ("setuptools", "click")]
     (clone / "requirements/run.txt").write_text("".join(f"{k}=={v}\n" for k, v in kept))
     identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]

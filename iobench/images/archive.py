@@ -150,6 +150,10 @@ def _make(
     root: Path,
     modes: dict[Path, int],
 ) -> None:
+    for folder in path.parents:
+        if folder == root or folder.is_dir():
+            break
+        folder.unlink(missing_ok=True)  # a file below, a folder here
     if not (item.isdir() and path.is_dir() and not path.is_symlink()):
         _remove(path)
     path.parent.mkdir(parents=True, exist_ok=True)

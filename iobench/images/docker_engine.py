@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from iobench import services
 from iobench.errors import ImageError
 
 Say = Callable[[str], None]
@@ -132,8 +133,10 @@ def store() -> Path:
 def _client(timeout_s: float = 600) -> Iterator[Any]:
     """A client; what goes wrong on the way is an ImageError with the remedy."""
     import docker
-    import requests
 
+    reason = services.docker_answers()
+    if reason:
+        raise ImageError(f"no Docker daemon answers: {reason}")
     try:
         client = docker.from_env(timeout=timeout_s)
     except docker.errors.DockerException as error:
@@ -145,7 +148,9 @@ def _client(timeout_s: float = 600) -> Iterator[Any]:
         if "no space left" in words:
             words += "; free some space where the daemon keeps its images"
         raise ImageError(f"docker: {words}") from error
-    except (requests.exceptions.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+    except OSError as error:
+        if error.errno is not None:  # a file of ours; what went wrong with the daemon has none
+            raise
         raise ImageError(
             f"the Docker daemon went away ({error}): start it again and repeat; nothing half-done "
             "is left"
