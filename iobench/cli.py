@@ -17,7 +17,17 @@ from rich.console import Console
 from rich.table import Table
 
 import iobench
-from iobench import catalogue, prepare, publish, scheduler, spec, store
+from iobench import (
+    catalogue,
+    limits,
+    preflight,
+    prepare,
+    publish,
+    scheduler,
+    spec,
+    starting,
+    store,
+)
 from iobench import convert as conversion
 from iobench import dataset as datasets
 from iobench import doctor as medical
@@ -28,6 +38,8 @@ from iobench.report import terminal
 from iobench.report.progress import Reporter, duration
 
 INTERRUPTED = 130
+#: Where images are, as everything that makes or runs them says by default.
+IMAGES = Path("images")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
 
 
@@ -269,6 +281,7 @@ def run(
         else:
             wanted = spec.load(spec_name)
             planning.contrasts(wanted, spec.expand(wanted), {})  # judged before anything is made
+            limits.check(spec.expand(wanted))
             seconds = spec.seconds(budget or wanted.budget)
             found = prepare.dataset_for(
                 wanted,
@@ -281,6 +294,8 @@ def run(
             wanted, notes = prepare.ready(wanted, found, results, reporter.say, reporter.step)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             plan = scheduler.make_plan(wanted, found, seconds, now, notes)
+            for line in preflight.before(plan.cases, found):
+                reporter.say(f"warning: {line}")
             reporter.say(
                 f"suite {wanted.name}: {len(plan.cases)} cases, estimated time "
                 f"{duration(scheduler.estimate_s(wanted, plan))} (budget {duration(seconds)})"
@@ -299,6 +314,7 @@ def _run(suite_store: store.Store, wanted: spec.Spec, reporter: Reporter, as_jso
         limit_s=wanted.limit_s,
         compute_s=wanted.compute_s,
         allow_drop_caches=wanted.allow_drop_caches,
+        images=starting.images_for(suite_store.plan().cases, IMAGES),
     )
     interrupted = False
     with suite_store.lock():
