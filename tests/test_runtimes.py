@@ -237,6 +237,7 @@ def test_charliecloud(monkeypatch: pytest.MonkeyPatch) -> None:
         "-I",
         "-S",
         readonly.__file__,
+        "IMG",
         "/d",
         "--",
         "ch-run",
