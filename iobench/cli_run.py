@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 
 from iobench import (
+    limits,
     pairing,
     placement,
+    preflight,
     prepare,
     publish,
     reachable,
@@ -84,6 +86,7 @@ def run(
         wanted, missing = reachable.without_missing(
             wanted, images, reporter.say, making=not dry_run
         )
+        limits.check(spec.expand(wanted))
         found = prepare.dataset_for(
             wanted,
             data=data,
@@ -95,6 +98,8 @@ def run(
         wanted, notes = prepare.ready(wanted, found, results, reporter.say, reporter.step)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         plan = scheduler.make_plan(wanted, found, seconds, now, [*missing, *notes])
+        for line in preflight.before(plan.cases, found):
+            reporter.say(f"warning: {line}")
         reporter.say(
             f"suite {wanted.name}: {len(plan.cases)} cases, estimated time "
             f"{duration(scheduler.estimate_s(wanted, plan))} (budget {duration(seconds)})"

@@ -15,20 +15,23 @@ from typing import Any, Dict, List, Mapping, Sequence
 from iobench import cgroups, mapped
 from iobench.mountinfo import mount_of
 
-#: Distributions whose version can move a result.
+#: Distributions whose version can move a result: what workers use, loaded here or in a child.
 LIBRARIES = (
     "h5py",
     "lmdb",
-    "mxnet",
     "numpy",
     "nvidia-dali-cuda120",
     "opencv-python-headless",
-    "pillow",
-    "protobuf",
     "simplejpeg",
-    "tensorflow",
     "torch",
 )
+#: Others that count only where the process has loaded them -> the module that tells.
+IF_LOADED = {
+    "mxnet": "mxnet",
+    "pillow": "PIL",
+    "protobuf": "google.protobuf",
+    "tensorflow": "tensorflow",
+}
 #: Environment variables that set thread counts or change allocators.
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -122,7 +125,8 @@ def _threads() -> Dict[str, int]:
 
 
 def _libraries() -> Dict[str, str]:
-    versions = ((name, _version(name)) for name in LIBRARIES)
+    loaded = [name for name, module in IF_LOADED.items() if module in sys.modules]
+    versions = ((name, _version(name)) for name in (*LIBRARIES, *loaded))
     return {name: version for name, version in versions if version}
 
 

@@ -23,7 +23,8 @@ from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
 from iobench.model import STAGES, Case
 from iobench.options import check_options
-from iobench.units import nbytes, seconds
+from iobench.units import nbytes
+from iobench.units import seconds as seconds
 
 SPECS = Path(__file__).parent / "specs"
 #: Case fields that a user names by ``pipeline``.

@@ -40,7 +40,7 @@ from iobench.model import (
     to_json,
 )
 from iobench.order import sample_order
-from iobench.protocols import WORK_INSIDE, Loader, LoadRequest
+from iobench.protocols import Loader, LoadRequest
 
 _EMPTY = Steps((), (), (), (), ())
 #: Seconds between looks for the driver's ``go``.
@@ -53,10 +53,9 @@ MAX_REPLAYS = 2000
 def main(argv: List[str]) -> int:
     """Run the task in ``argv[0]``; the exit status tells whether a result was written."""
     born = timing.clock()
-    _end_with_driver()
-    task = task_from_json(json.loads(Path(argv[0]).read_text()))
-    if task.handshake != WORK_INSIDE:  # a container's parent is no business of ours
+    if not _end_with_driver():
         _die_with_parent()
+    task = task_from_json(json.loads(Path(argv[0]).read_text()))
     launcher = registry.load("launchers", task.trial.case.launcher).make()
     rank, world_size = launcher.rank(os.environ)
     try:
@@ -302,25 +301,31 @@ def _wait_for_go(folder: Path, rank: int) -> None:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel end this process when the one that started it dies, even by ``kill -9``."""
+    """Let the kernel end this process when the one that started it dies, even by ``kill -9``.
+
+    Not beside :func:`_end_with_driver`: it would kill this process alone, before it takes its
+    loader processes with it.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _end_with_driver() -> None:
-    """End when the driver does, even by ``kill -9`` and even in a container.
+def _end_with_driver() -> bool:
+    """End, with all loader processes, when the driver does: even by ``kill -9``, in a container.
 
     The driver holds the other end of standard input, a pipe.  When that closes the kernel sends
-    SIGIO: no thread waits for it, and nothing is added to the measured loop.
+    SIGIO: no thread waits for it, and nothing is added to the measured loop.  Return False where
+    standard input is not such a pipe.
     """
     if not os.environ.pop("IOBENCH_HELD", ""):
-        return
+        return False
     mode = os.fstat(0).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return  # a launcher's rank, whose input is not the driver's
+        return False  # a launcher's rank, whose input is not the driver's
     signal.signal(signal.SIGIO, _driver_has_gone)
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
     _driver_has_gone()  # it may have gone before
+    return True
 
 
 def _driver_has_gone(*_: Any) -> None:

@@ -148,6 +148,36 @@ def _cuda() -> str:
     return "" if Path("/dev/nvidiactl").exists() else "no /dev/nvidiactl"
 
 
+def _runtime(name: str) -> Callable[[], str]:
+    """Ask the runtime itself, which probes: a daemon's answer, a user namespace made ..."""
+
+    def check() -> str:
+        from iobench import registry
+
+        reason = registry.unavailable("runtimes", name)
+        if reason and name == "docker" and not _root() and shutil.which("dockerd"):
+            return ""  # the tests start a private daemon
+        return reason
+
+    return check
+
+
+def _user_namespaces() -> str:
+    from iobench import containers
+
+    return containers.user_namespaces()
+
+
+def image_folder() -> Path:
+    """Where the tests' images are: IOBENCH_TEST_IMAGES, else the tree's own."""
+    return Path(os.environ.get("IOBENCH_TEST_IMAGES") or Path(__file__).parent.parent / "images")
+
+
+def _image() -> str:
+    record = image_folder() / "torch.json"
+    return "" if record.exists() else f"no {record}: `make images`, or set IOBENCH_TEST_IMAGES"
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -168,4 +198,12 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "cachestat": _cachestat,
     "pypi": _pypi,
     "cuda": _cuda,
+    "bare": _runtime("bare"),
+    "unpacked": _runtime("unpacked"),
+    "docker": _runtime("docker"),
+    "podman": _runtime("podman"),
+    "apptainer": _runtime("apptainer"),
+    "charliecloud": _runtime("charliecloud"),
+    "userns": _user_namespaces,
+    "image": _image,
 }

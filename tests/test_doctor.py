@@ -9,7 +9,7 @@ from typing import Dict
 
 import pytest
 
-from iobench import doctor, fio, pagecache
+from iobench import doctor, fio, pagecache, registry
 from iobench.doctor import Check, examine
 
 HERE = Path(__file__).parent
@@ -17,7 +17,6 @@ NAMES = {
     "byte counter",
     "clock",
     "cold",
-    "containers",
     "cores",
     "cpu frequency",
     "dali",
@@ -34,6 +33,9 @@ NAMES = {
     "residency proof",
     "stolen time",
     "torch",
+    "user namespaces",
+    "/dev/fuse",
+    *(f"runtime {name}" for name in registry.names("runtimes") if name != "bare"),
 }
 
 

@@ -1,25 +1,279 @@
-"""The bare runtime: an argv and nothing else."""
+"""Runtimes as lists of words: what is asked of docker, podman, apptainer, ch-run and the host."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import List
 
-from iobench import registry
-from iobench.protocols import Mount, Start
+import pytest
+
+from iobench import containers, readonly, registry
+from iobench.errors import SpecError
+from iobench.protocols import Mount, Runtime, Start
+
+HOST = containers.Host(1000, 100, (27, 44), "node7", (1024, 4096), 30000, 8 << 30)
+ROOT = containers.Host(0, 0, (), "node7", (1024, 4096), 30000, 8 << 30)
+COMMAND = ["/opt/iobench/bin/python3", "-m", "iobench.worker", "/iobench/work/task.json"]
+START = Start(
+    image="iobench-torch:0123456789ab",
+    mounts=(
+        Mount(Path("/scratch/set, 1"), "/iobench/data"),
+        Mount(Path("/tmp/work"), "/iobench/work", writable=True),
+    ),
+    env={"HOME": "/tmp", "OMP_NUM_THREADS": "2"},
+    name="iobench-1",
+)
+PLAIN = Start(image="IMG", mounts=(Mount(Path("/d"), "/iobench/data"), START.mounts[1]))
+OCI = [
+    "run",
+    "--rm",
+    "--interactive",
+    "--pull=never",
+    "--log-driver=none",
+    "--name=iobench-1",
+    "--hostname=node7",
+    "--user=1000:100",
+    "--cap-drop=ALL",
+    "--security-opt=no-new-privileges",
+    "--read-only",
+    "--network=none",
+    "--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777",
+    "--ulimit=nofile=1024:4096",
+    "--ulimit=core=0:0",
+    "--shm-size=8589934592",
+    '--mount=type=bind,"source=/scratch/set, 1",target=/iobench/data,readonly',
+    "--mount=type=bind,source=/tmp/work,target=/iobench/work",
+    "--env=HOME=/tmp",
+    "--env=OMP_NUM_THREADS=2",
+    "--workdir=/iobench/work",
+    "--entrypoint=",
+    "iobench-torch:0123456789ab",
+    *COMMAND,
+]
+APPTAINER_LEAKS = [
+    word
+    for prefix in ("APPTAINER", "SINGULARITY")
+    for leak in ("BIND", "BINDPATH", "MOUNT", "OVERLAY", "OVERLAYIMAGE", "WRITABLE_TMPFS")
+    for word in ("-u", f"{prefix}_{leak}")
+]
 
 
-def bare() -> object:
-    return registry.load("runtimes", "bare").make()
+def runtime(name: str, **options: object) -> Runtime:
+    return registry.load("runtimes", name).make(**options)
 
 
-def test_argv_is_the_command_alone() -> None:
+def as_user(patch: pytest.MonkeyPatch, host: containers.Host) -> None:
+    for name in ("docker", "podman"):
+        module = sys.modules[type(runtime(name)).__module__]
+        patch.setattr(module, "host", lambda: host)
+    patch.setattr(os, "geteuid", lambda: host.uid)
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_user(monkeypatch, HOST)
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_user(monkeypatch, ROOT)
+
+
+def words_with(argv: List[str], start: str) -> List[str]:
+    return [word for word in argv if word.startswith(start)]
+
+
+def test_docker(user: None) -> None:
+    extra = ["--group-add=27", "--group-add=44"]
+    assert runtime("docker").argv(COMMAND, START) == ["docker", "run", *extra, *OCI[1:]]
+
+
+def test_docker_limits_and_gpus(root: None) -> None:
+    start = Start(image="I", cpus=1.5, memory_bytes=4 << 30, shm_bytes=64 << 20, gpus=True)
+    argv = runtime("docker").argv(["true"], start)
+    assert "--user=0:0" in argv
+    assert words_with(argv, "--cpus") == ["--cpus=1.5"]
+    assert words_with(argv, "--memory") == ["--memory=4294967296", "--memory-swap=4294967296"]
+    assert words_with(argv, "--shm-size") == ["--shm-size=67108864"]
+    assert words_with(argv, "--gpus") == ["--gpus=all"]
+    assert not words_with(argv, "--workdir")  # no work folder is shown
+    assert not words_with(argv, "--name")
+
+
+def test_docker_options(user: None) -> None:
+    argv = runtime("docker", shm_mb=64, label="disable").argv(["true"], Start(image="I"))
+    assert "--shm-size=67108864" in argv
+    assert "--security-opt=label=disable" in argv
+    assert not words_with(argv, "--gpus")
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_nothing_is_privileged(name: str, root: None) -> None:
+    argv = runtime(name).argv(COMMAND, START)
+    assert {"--cap-drop=ALL", "--read-only", "--network=none"} <= set(argv)
+    forbidden = ("--privileged", "--cap-add", "--device", "--pid=", "--ipc", "--userns", "-v")
+    assert not [w for w in argv if w.startswith(forbidden)]
+
+
+def test_podman_without_root(user: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "podman", lambda runtime: ["podman"])
+    words = [w.replace("--user=1000:100", "--user=0:0") for w in OCI]
+    expected = ["podman", "run", "--ulimit=nproc=30000:30000", *words[1:]]
+    assert runtime("podman").argv(COMMAND, START) == expected
+
+
+def test_podman_as_root(root: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "podman", lambda runtime: ["podman"])
+    words = [w.replace("--user=1000:100", "--user=0:0") for w in OCI]
+    extra = ["--ulimit=nproc=30000:30000", "--pids-limit=-1"]
+    assert runtime("podman").argv(COMMAND, START) == ["podman", "run", *extra, *words[1:]]
+
+
+def test_podman_gpus(root: None) -> None:
+    argv = runtime("podman").argv(["true"], Start(image="I", gpus=True))
+    assert words_with(argv, "--device") == ["--device=nvidia.com/gpu=all"]
+
+
+def test_podman_says_what_this_host_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unified").mkdir()
+    (tmp_path / "unified/cgroup.controllers").write_text("hugetlb\n")
+    (tmp_path / "runc").touch(mode=0o755)
+    for name, value in (("CGROUPS", tmp_path), ("SYSTEMD", tmp_path / "absent")):
+        monkeypatch.setattr(containers, name, value)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    plain = ["--cgroup-manager=cgroupfs", "--events-backend=none"]
+    assert containers.podman() == ["podman", "--runtime=runc", *plain]
+    assert containers.podman("crun") == ["podman", "--runtime=crun", *plain]
+    (tmp_path / "unified/cgroup.controllers").write_text("")
+    assert containers.podman() == ["podman", *plain]
+    monkeypatch.setattr(containers, "SYSTEMD", tmp_path)
+    assert containers.podman() == ["podman"]
+    for name in ("STORAGE_DRIVER", "CONTAINERS_STORAGE_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert containers.podman() == ["podman", "--storage-driver=overlay"]
+    monkeypatch.setenv("STORAGE_DRIVER", "vfs")
+    assert containers.podman() == ["podman"]
+
+
+def programs(folder: Path, patch: pytest.MonkeyPatch, *names: str) -> None:
+    for name in names:
+        (folder / name).touch(mode=0o755)
+    patch.setenv("PATH", str(folder))
+
+
+def test_apptainer(user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(tmp_path, monkeypatch, "apptainer")
+    assert runtime("apptainer").argv(COMMAND, PLAIN) == [
+        "env",
+        *APPTAINER_LEAKS,
+        "apptainer",
+        "-q",
+        "exec",
+        "--containall",
+        "--cleanenv",
+        "--no-home",
+        "--bind",
+        "/sys/fs/cgroup:/sys/fs/cgroup:ro",
+        "--bind",
+        "/d:/iobench/data:ro",
+        "--bind",
+        "/tmp/work:/iobench/work:rw",
+        "--pwd=/iobench/work",
+        "IMG",
+        "/usr/bin/env",
+        *COMMAND,
+    ]
+
+
+def test_apptainer_as_root_gives_its_rights_up(
+    root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, "singularity")
+    argv = runtime("apptainer").argv(["true"], Start(image="I", gpus=True))
+    assert argv[argv.index("singularity") - 1] == "SINGULARITY_NO_PRIVS=1"
+    assert "--nv" in argv
+    assert "--nv" not in runtime("apptainer").argv(["true"], Start(image="I"))
+
+
+def test_apptainer_takes_the_folder_where_a_sif_cannot_be_mounted(
+    user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, "apptainer")
+    monkeypatch.setattr(containers, "fuse", lambda: "")
+    assert runtime("apptainer").form() == "sif"
+    monkeypatch.setattr(containers, "fuse", lambda: "/dev/fuse is closed to this user: open it")
+    assert runtime("apptainer").form() == "rootfs"
+    assert runtime("apptainer", mode="sif").form() == "sif"
+    assert runtime("apptainer", mode="sandbox").form() == "rootfs"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert runtime("apptainer").form() == "sif"
+
+
+@pytest.mark.parametrize("path", ["/a:b", "/a,b"])
+def test_apptainer_refuses_a_path_that_bind_cannot_say(path: str) -> None:
+    start = Start(image="I", mounts=(Mount(Path(path), "/iobench/data"),))
+    with pytest.raises(SpecError, match="cannot say a path"):
+        runtime("apptainer").argv(["true"], start)
+
+
+def test_apptainer_modes_are_three() -> None:
+    with pytest.raises(SpecError, match="auto, sif, sandbox"):
+        runtime("apptainer", mode="squash")
+
+
+def test_charliecloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "eve")
+    start = Start(image="IMG", mounts=PLAIN.mounts, env={"HOME": "/tmp"})
+    assert runtime("charliecloud").argv(COMMAND, start) == [
+        "env",
+        "USER=eve",
+        sys.executable,
+        "-I",
+        "-S",
+        readonly.__file__,
+        "IMG",
+        "/d",
+        "--",
+        "ch-run",
+        "--private-tmp",
+        "--no-passwd",
+        "--bind=/d:/iobench/data",
+        "--bind=/tmp/work:/iobench/work",
+        "--cd=/iobench/work",
+        "IMG",
+        "--",
+        "/usr/bin/env",
+        "-i",
+        f"PATH={containers.PATH_INSIDE}",
+        "HOME=/tmp",
+        *COMMAND,
+    ]
+
+
+def test_unpacked_keeps_the_hosts_python_out() -> None:
+    argv = runtime("unpacked").argv(["printenv"], Start(env={"PYTHONPATH": "/w/code"}))
+    leaks = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+    unset = [word for name in leaks for word in ("-u", name)]
+    assert argv == ["env", *unset, "PYTHONPATH=/w/code", "printenv"]
+    dirty = {**os.environ, "PYTHONPATH": "/host", "PYTHONHOME": "/host"}
+    done = subprocess.run(argv, env=dirty, capture_output=True, text=True, check=True)
+    assert "PYTHONPATH=/w/code" in done.stdout.splitlines()
+    assert "PYTHONHOME" not in done.stdout
+
+
+def test_bare_is_the_command_alone() -> None:
     command = ["python3", "-m", "iobench.worker", "a task.json"]
-    assert bare().argv(command, Start()) == command
+    assert runtime("bare").argv(command, Start()) == command
 
 
-def test_variables_go_before_it_and_reach_it() -> None:
-    argv = bare().argv(
+def test_bare_variables_go_before_it_and_reach_it() -> None:
+    argv = runtime("bare").argv(
         ["printenv", "IOBENCH_X"],
         Start(mounts=(Mount(Path("/a"), "/b"),), env={"IOBENCH_X": "a b=c"}),
     )
@@ -28,5 +282,46 @@ def test_variables_go_before_it_and_reach_it() -> None:
     assert done.stdout == "a b=c\n"
 
 
-def test_there_is_no_image() -> None:
-    assert bare().identify("anything") == {}
+def test_bare_has_no_image() -> None:
+    assert runtime("bare").identify("anything") == {}
+
+
+# -- available: a reason with its remedy -----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["docker", "podman", "apptainer", "charliecloud"])
+def test_a_missing_program_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no program" in runtime(name).available()
+    assert "install" in runtime(name).available()
+
+
+def test_a_stopped_daemon_is_told_from_a_closed_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "docker"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    for complaint, told in (
+        ("Cannot connect to the Docker daemon at unix:///x", "start it"),
+        ("permission denied while trying to connect", "join the group docker"),
+    ):
+        fake.write_text(f"#!/bin/sh\necho '{complaint}' >&2\nexit 1\n")
+        fake.chmod(0o755)
+        assert told in runtime("docker").available()
+    monkeypatch.setenv("DOCKER_HOST", "ssh://elsewhere")
+    assert "another machine's daemon" in runtime("docker").available()
+
+
+@pytest.mark.parametrize("name", ["podman", "apptainer", "charliecloud"])
+def test_no_user_namespaces_is_the_reason(
+    name: str, user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("podman", "apptainer", "ch-run"):
+        (tmp_path / program).write_text("#!/bin/sh\necho 1.0\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(containers, "user_namespaces", lambda: "switched off: switch them on")
+    assert runtime(name).available() == "switched off: switch them on"

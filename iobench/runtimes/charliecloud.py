@@ -39,7 +39,8 @@ class Charliecloud:
         Raises SpecError for a path that ``-b`` cannot say.
         """
         words = ["env", f"USER={_user()}"]
-        fixed = [str(mount.host) for mount in start.mounts if not mount.writable]
+        fixed = [start.image] if start.image else []
+        fixed += [str(mount.host) for mount in start.mounts if not mount.writable]
         if fixed:
             words += [sys.executable, "-I", "-S", str(Path(readonly.__file__)), *fixed, "--"]
         words += ["ch-run", "--private-tmp", "--no-passwd"]

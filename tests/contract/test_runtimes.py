@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import Dict, Iterator, List
 
 import pytest
 
-from iobench import registry
+from iobench import containers, limits, registry, spec, starting
+from iobench.launch import Settings, run_trial
+from iobench.model import VALID, Case, Dataset, Record, Trial
 from iobench.protocols import Mount, RuntimeBackend, Start
+from tests import container
+from tests.capabilities import need
 
 members = pytest.mark.parametrize("name", registry.names("runtimes"))
+isolated = pytest.mark.parametrize(
+    "name", [n for n in registry.names("runtimes") if registry.load("runtimes", n).isolated]
+)
+variants = pytest.mark.parametrize(
+    ("name", "options"),
+    [(n, o) for n in container.RUNTIMES for o in container.OPTIONS.get(n, [{}])],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
+)
 COMMAND = ("python3", "-m", "iobench.worker", "/tmp/a task.json")
+PIPELINES = ("torch:lmdb", "torch:hdf5", "torch:jpeg", "dali:jpeg")
+FORMS = ("", "docker", "podman", "sif", "rootfs")
 
 
 def argv_of(name: str) -> list:
@@ -36,6 +59,7 @@ def test_it_is_a_runtime_backend(name: str) -> None:
     assert isinstance(backend, RuntimeBackend)
     assert backend.summary
     assert isinstance(backend.make().available(), str)
+    assert backend.limits is None or isinstance(backend.limits(), str)
 
 
 @members
@@ -53,8 +77,330 @@ def test_argv_carries_the_environment(name: str) -> None:
 
 
 @members
+def test_its_form_is_one_that_images_have(name: str) -> None:
+    backend = registry.load("runtimes", name)
+    assert backend.make().form() in FORMS
+    assert backend.make().form() or not backend.isolated
+
+
+@members
 def test_identity_is_json(name: str) -> None:
     runtime = registry.load("runtimes", name).make()
     if runtime.available():
         pytest.skip(runtime.available())
     json.dumps(dict(runtime.identify("")))
+
+
+@members
+def test_stopping_what_is_not_there_is_harmless(name: str) -> None:
+    registry.load("runtimes", name).make().stop("iobench-nobody")
+
+
+# -- for real --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return container.small_dataset(tmp_path_factory.mktemp("set") / "data")
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[None]:
+    need("docker")
+    with container.daemon():
+        yield
+
+
+@pytest.fixture
+def services(request: pytest.FixtureRequest, name: str) -> None:
+    """What the runtime ``name`` needs to be up."""
+    if name == "docker":
+        request.getfixturevalue("daemon")
+
+
+def case_of(dataset: Dataset, runtime: str, pipeline: str = "torch:lmdb", **fields: object) -> Case:
+    loader, form, content = spec.pipeline(pipeline)
+    case = Case(
+        label=pipeline,
+        loader=loader,
+        format=form,
+        content=content,
+        runtime=runtime,
+        location=dataset.root,
+        batch=4,
+        workers=2,
+        prefetch=1,
+    )
+    return dataclasses.replace(case, **fields)  # type: ignore[arg-type]
+
+
+def trial(dataset: Dataset, case: Case, stage: str, cache: str = "-", **settings: object) -> Record:
+    images = container.image_for(case) if case.runtime != "bare" else {}
+    wanted = Settings(images=images, **settings)  # type: ignore[arg-type]
+    return run_trial(Trial(id="t", case=case, stage=stage, cache=cache), dataset, 1, wanted)
+
+
+@pytest.mark.system
+@variants
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_four_pipelines_run_and_deliver_the_same_samples(
+    name: str, options: Dict[str, str], pipeline: str, data: Dataset, services: None
+) -> None:
+    case = case_of(data, name, pipeline, runtime_options=options)
+    container.needs(case)
+    digest = trial(data, case, "digest")
+    assert (digest.status, digest.reasons) == (VALID, ())
+    bare = trial(data, case_of(data, "bare", pipeline), "digest")
+    assert digest.ranks[0].samples_digest == bare.ranks[0].samples_digest != ""
+    cold = trial(data, case, "load", "cold")
+    assert (cold.status, cold.reasons) == (VALID, ())
+    assert cold.cache.resident_before == 0.0
+    assert cold.ready_s > 0
+    assert cold.runtime["image"] == "torch"
+    assert cold.runtime["form"] == starting.runtime_of(case).form()
+    assert cold.runtime["digest"].startswith("sha256:")
+    assert cold.ranks[0].host == containers.host().name
+    seen = cold.ranks[0].fingerprint["limits"]["open_files"]
+    assert seen == containers.host().open_files[0]
+
+
+@pytest.mark.system
+@variants
+def test_a_cached_fraction_is_set_from_what_the_worker_says_of_its_files(
+    name: str, options: Dict[str, str], data: Dataset, services: None
+) -> None:
+    case = case_of(data, name, runtime_options=options)
+    container.needs(case)
+    record = trial(data, case, "load", "0.5")
+    assert (record.status, record.reasons) == (VALID, ())
+    assert record.cache.resident_before == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.system
+@isolated
+def test_a_ceiling_needs_no_runtime(name: str, data: Dataset) -> None:
+    need("fio")
+    case = case_of(data, name)
+    record = run_trial(Trial(id="t", case=case, stage="ceiling", cache="cold"), data, 1, Settings())
+    assert (record.status, record.reasons) == (VALID, ())
+
+
+INTRUDE = """
+import ctypes, json, os, sys
+libc = ctypes.CDLL(None)
+for folder in sys.argv[1:]:
+    libc.mount(None, folder.encode(), None, 32 | 4096, None)  # remount it writable
+wrote = []
+for folder in sys.argv[1:]:
+    try:
+        os.close(os.open(folder + "/intruder", os.O_CREAT | os.O_WRONLY))
+        wrote.append(folder)
+    except OSError:
+        pass
+for act in (lambda: os.remove("/iobench/data/dataset.json"),
+            lambda: os.truncate("/iobench/data/samples.tsv", 0),
+            lambda: os.chmod("/iobench/data/samples.tsv", 0o777),
+            lambda: os.rename("/iobench/data/samples.tsv", "/iobench/data/other"),
+            lambda: os.utime("/iobench/data/samples.tsv")):
+    try:
+        act()
+        wrote.append("dataset")
+    except OSError:
+        pass
+open("/iobench/work/wrote", "w").write(json.dumps(wrote))
+"""
+
+
+def tree(folder: Path) -> Dict[str, tuple]:
+    return {
+        str(p): (p.lstat().st_size, p.lstat().st_mtime_ns, p.lstat().st_mode)
+        for p in [folder, *folder.rglob("*")]
+        if "__pycache__" not in p.parts and not p.name.endswith(".pyc")
+    }
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [p for p in variants.args[1] if registry.load("runtimes", p[0]).isolated],
+)
+def test_it_cannot_write_outside_its_result_folder(
+    name: str, options: Dict[str, str], data: Dataset, tmp_path: Path, services: None
+) -> None:
+    case = case_of(data, name, runtime_options=options)
+    container.needs(case)
+    runtime = starting.runtime_of(case)
+    image = starting.image_of(case, runtime.form(), container.image_for(case))
+    places = ["/iobench/data", "/iobench/code/iobench", "/", "/opt/iobench", "/usr", "/etc"]
+    host = [Path(data.root), Path(starting.__file__).parent]
+    if os.path.isdir(image):
+        host.append(Path(image, "iobench"))
+    before = [tree(folder) for folder in host]
+    start = Start(image=image, mounts=starting.mounts(data, tmp_path), name="iobench-intruder")
+    command = [containers.PYTHON_INSIDE, "-c", INTRUDE, *places, "/iobench/work"]
+    done = subprocess.run(
+        runtime.argv(command, start), stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "wrote").read_text()) == ["/iobench/work"]
+    assert [tree(folder) for folder in host] == before
+    assert not Path("/intruder").exists()
+
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from iobench.dataset import locate
+from iobench.launch import Settings, run_trial
+from iobench.model import Case, Trial
+from iobench.starting import ImageUse
+case, images, root = json.loads(sys.stdin.read())
+images = {name: ImageUse(**use) for name, use in images.items()}
+settings = Settings(images=images, decode_delay_s=1.0)
+trial = Trial(id="t", case=Case(**case), stage="load", cache="warm")
+print(run_trial(trial, locate(Path(root)), 1, settings), flush=True)
+"""
+
+
+def wait_for(condition: object, seconds: float = 30.0) -> bool:
+    for _ in range(int(seconds / 0.1)):
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", registry.names("runtimes"))
+def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
+    name: str, data: Dataset, tmp_path: Path, services: None
+) -> None:
+    need("root")  # to see every process's environment
+    case = case_of(data, name)
+    container.needs(case)
+    images = container.image_for(case) if name != "bare" else {}
+    marker = f"MALLOC_ARENA_MAX={10_000_000 + os.getpid()}"
+    key, _, value = marker.partition("=")
+    document = [case.__dict__, {k: u.__dict__ for k, u in images.items()}, data.root]
+    with open(tmp_path / "said", "wb") as said:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, key: value},
+        )
+    assert driver.stdin
+    driver.stdin.write(json.dumps(document).encode())
+    driver.stdin.close()
+
+    def workers() -> List[int]:
+        return [p for p, w in container.marked(marker).items() if "iobench.worker" in w]
+
+    # the worker and both of its loader processes are at it
+    seen = wait_for(lambda: sum(1 for p in workers() if not _is_client(p)) >= 3)
+    lines = [" ".join(words) for words in container.marked(marker).values()]
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    assert seen, (lines, (tmp_path / "said").read_text())
+    assert wait_for(lambda: not container.marked(marker)), container.marked(marker)
+    names = set(re.findall(r"--name=(iobench-\w+)", "\n".join(lines)))
+    assert len(names) == (1 if name in ("docker", "podman") else 0)
+    for found in names:
+        program = ["docker"] if name == "docker" else containers.podman()
+        listed = [*program, "ps", "--all", "--quiet", "--filter", f"name={found}"]
+        assert wait_for(lambda: not containers.ask(listed)[1]), containers.ask(listed)  # noqa: B023
+
+
+def _is_client(pid: int) -> bool:
+    """Tell whether a process is the runtime's own program, which has the command as arguments."""
+    try:
+        return Path(os.readlink(f"/proc/{pid}/exe")).name.partition(".")[0] not in (
+            "python3",
+            "python",
+        )
+    except OSError:
+        return True
+
+
+@pytest.mark.system
+@variants
+def test_limits_are_what_every_arm_sees(
+    name: str, options: Dict[str, str], data: Dataset, services: None
+) -> None:
+    case = case_of(
+        data, name, runtime_options=options, cpus=1.5, memory_bytes=3 << 30
+    )  # room for torch and its workers
+    container.needs(case)
+    if limits.refused(case):
+        pytest.skip(limits.refused(case))
+    record = trial(data, case, "read", "cold")
+    assert (record.status, record.reasons) == (VALID, ())
+    seen = record.ranks[0].fingerprint["limits"]
+    assert (seen["cpus"], seen["memory_bytes"]) == (1.5, 3 << 30)
+
+
+@pytest.mark.system
+@members
+def test_a_memory_limit_is_enforced(name: str, data: Dataset, services: None) -> None:
+    case = case_of(data, name, memory_bytes=160 << 20)
+    container.needs(case)
+    if limits.refused(case):
+        pytest.skip(limits.refused(case))
+    record = trial(data, case, "load", "warm")
+    assert record.status == "FAILED"
+    assert re.search("SIGKILL|[Mm]emory", record.reasons[0]), record.reasons
+
+
+NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+UNPRIVILEGED = """
+import json, sys
+sys.path[:0] = json.loads(sys.argv[1])
+exec(sys.argv[2])
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["apptainer", "charliecloud", "unpacked"])
+@pytest.mark.parametrize("pipeline", ["torch:lmdb", "dali:jpeg"])
+def test_a_user_without_root_gets_the_same_samples(name: str, pipeline: str, data: Dataset) -> None:
+    need("root")  # to become somebody else
+    case = case_of(data, name, pipeline)
+    container.needs(case)
+    expected = trial(data, case_of(data, "bare", pipeline), "digest").ranks[0].samples_digest
+    images = container.image_for(case)
+    script = DRIVER.replace("decode_delay_s=1.0", "").replace(
+        '"load", cache="warm"', '"digest", cache="-"'
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        subprocess.run(["cp", "-r", data.root, str(home / "data")], check=True)
+        subprocess.run(["chown", "-R", "nobody:nogroup", folder], check=True)
+        case = dataclasses.replace(case, location=str(home / "data"))
+        done = subprocess.run(
+            [*NOBODY, _python_of_all(), "-c", UNPRIVILEGED, json.dumps(_package_paths()), script],
+            input=json.dumps(
+                [case.__dict__, {k: u.__dict__ for k, u in images.items()}, str(home / "data")]
+            ),
+            env={**os.environ, "HOME": folder, "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+    assert f"samples_digest='{expected}'" in done.stdout, (done.stdout, done.stderr)
+    assert "'rootless': True" in done.stdout or name == "unpacked"
+
+
+def _python_of_all() -> str:
+    """Return a Python of this version that everybody may run (root's own may be in its home)."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        code = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+        if subprocess.run([*NOBODY, python, "-c", code], capture_output=True).returncode == 0:
+            return python
+    return pytest.skip("no Python of this version that an ordinary user may run")
+
+
+def _package_paths() -> List[str]:
+    site = Path(pytest.__file__).parent.parent
+    return [str(Path(starting.__file__).parent.parent), str(site)]

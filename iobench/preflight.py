@@ -1,0 +1,256 @@
+"""What will go wrong in a container, told before a suite runs: findings, each with its remedy.
+
+:func:`look` collects facts of this machine, :func:`findings` judges them and touches nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from iobench import codec, containers, registry
+from iobench.dataset import form_root
+from iobench.model import Case, Dataset
+from iobench.mountinfo import mount_of
+
+SELINUX = Path("/sys/fs/selinux/enforce")
+#: Files and folders of a dataset that are looked at.
+LOOKS = 256
+#: Filesystems whose server may turn root into nobody.
+SQUASHING = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "fuse.sshfs")
+_CAP_SYS_ADMIN = 21
+
+
+class Finding(NamedTuple):
+    """One thing that will go wrong."""
+
+    name: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}; {self.remedy}"
+
+
+class Seen(NamedTuple):
+    """A file or folder of the dataset; ``target``: where it leads, links followed."""
+
+    path: str
+    target: str
+    uid: int
+    gid: int
+    mode: int
+    folder: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is known of the machine and the data.  Reasons are "" where all is well."""
+
+    uid: int = 0
+    groups: Sequence[int] = ()
+    shm_bytes: int = 0
+    data_bytes: int = 0
+    files: Sequence[Seen] = ()
+    fstype: str = ""
+    reachable: bool = True  # everybody may pass the folders above the data
+    selinux: bool = False
+    user_namespaces: str = ""
+    fuse: str = ""
+    capabilities: int = -1
+
+
+def before(cases: Iterable[Case], dataset: Dataset) -> list[str]:
+    """Return what a suite's user should know before it runs, one line a finding, none twice."""
+    lines: dict[str, None] = {}
+    for case in cases:
+        for finding in findings(case, dataset, look(case, dataset)):
+            lines[f"{case.runtime}: {finding}"] = None
+    return list(lines)
+
+
+def look(case: Case, dataset: Dataset) -> Facts:
+    """Return the facts that :func:`findings` needs for one case."""
+    host = containers.host()
+    available = registry.load("runtimes", case.runtime).make(**case.runtime_options).available
+    root = form_root(dataset, case.stored_form)
+    form = registry.load("formats", case.format).make(**case.format_options)
+    paths: list[Path] = form.files(dataset, root) if root.is_dir() else []
+    chosen = paths[:: max(1, len(paths) // LOOKS)]
+    folders = {p for f in chosen for p in f.parents if p == root or root in p.parents}
+    seen = [s for p in [*sorted({*folders, Path(dataset.root)}), *chosen] if (s := _seen(p))]
+    return Facts(
+        uid=host.uid,
+        groups=(host.gid, *host.groups),
+        shm_bytes=(int(case.runtime_options.get("shm_mb") or 0) << 20) or host.shm_bytes,
+        data_bytes=sum(p.stat().st_size for p in paths) if len(paths) < 20_000 else dataset.bytes,
+        files=seen,
+        fstype=mount_of(Path(dataset.root)).fstype,
+        reachable=all(p.stat().st_mode & 0o001 for p in [Path(dataset.root), *_above(dataset)]),
+        selinux=containers.read(SELINUX) == "1",
+        user_namespaces=(available() and containers.user_namespaces()) or "",
+        fuse=containers.fuse(),
+        capabilities=capabilities(),
+    )
+
+
+def _above(dataset: Dataset) -> Sequence[Path]:
+    return list(Path(dataset.root).absolute().parents)
+
+
+def _seen(path: Path) -> Seen | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return Seen(
+        str(path), os.path.realpath(path), status.st_uid, status.st_gid, status.st_mode & 0o777,
+        path.is_dir(),
+    )  # fmt: skip
+
+
+def capabilities() -> int:
+    """Return this process's effective capabilities as bits; -1 (all) where they are not shown."""
+    for line in containers.read(Path("/proc/self/status")).splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return -1
+
+
+def findings(case: Case, dataset: Dataset, facts: Facts) -> list[Finding]:
+    """Return what will go wrong with this case; pure."""
+    found = [_shared_memory(case, facts), _memory(case, facts)]
+    if registry.load("runtimes", case.runtime).isolated:
+        found += [
+            _hidden(dataset, facts),
+            _unreadable(facts),
+            _squashed(case, facts),
+            _namespaces(case, facts),
+            _selinux(case, facts),
+            _capability(case, facts),
+            _fuse(case, facts),
+        ]
+    return [finding for finding in found if finding]
+
+
+def _shared_memory(case: Case, facts: Facts) -> Finding | None:
+    if case.loader != "torch" or not case.workers:
+        return None
+    shape = codec.transform(case.transform).shape
+    need = (case.workers * case.prefetch + 1) * case.batch * math.prod(shape) * 4
+    if facts.shm_bytes >= need:
+        return None
+    return Finding(
+        "/dev/shm",
+        f"{facts.shm_bytes >> 20} MiB, and the loader's queue of {case.workers} workers x "
+        f"{case.prefetch} batches needs {-(-need >> 20)} MiB: workers would die with 'bus error'",
+        "set runtime_options.shm_mb higher or leave it out (docker, podman), enlarge the host's "
+        "/dev/shm, or use a smaller batch, prefetch or fewer workers",
+    )
+
+
+def _memory(case: Case, facts: Facts) -> Finding | None:
+    if not case.memory_bytes or case.memory_bytes >= facts.data_bytes:
+        return None
+    return Finding(
+        "memory limit",
+        f"memory = {case.memory_bytes >> 20} MiB also limits the page cache, and the data take "
+        f"{facts.data_bytes >> 20} MiB: what this arm reads is evicted again and warm reads turn "
+        "cold",
+        "raise memory above the dataset's size, give every arm the same limit, or take fewer "
+        "samples",
+    )
+
+
+def _hidden(dataset: Dataset, facts: Facts) -> Finding | None:
+    tops = [os.path.realpath(dataset.root)]
+    tops += [os.path.realpath(dataset.jpeg_root)] if dataset.in_place else []
+    outside = [
+        s
+        for s in facts.files
+        if not any(s.target == t or s.target.startswith(t + "/") for t in tops)
+    ]
+    if not outside:
+        return None
+    return Finding(
+        "hidden data",
+        f"{outside[0].path} leads to {outside[0].target}, which a container is not shown"
+        + (
+            f" ({len(outside)} such files among {len(facts.files)} looked at)"
+            if outside[1:]
+            else ""
+        ),
+        "copy the files instead of linking them, or give the dataset's real folder by --data",
+    )
+
+
+def _unreadable(facts: Facts) -> Finding | None:
+    for seen in facts.files:
+        need = 5 if seen.folder else 4
+        shift = 6 if seen.uid == facts.uid else 3 if seen.gid in facts.groups else 0
+        if (seen.mode >> shift) & need != need:
+            return Finding(
+                "unreadable data",
+                f"{seen.path} (owner {seen.uid}:{seen.gid}, mode {seen.mode:04o}) cannot be read "
+                f"by uid {facts.uid} inside: a container has no capability to pass that by",
+                f"chmod -R a+rX, or chown -R {facts.uid}, on the dataset",
+            )
+    return None
+
+
+def _squashed(case: Case, facts: Facts) -> Finding | None:
+    if case.runtime != "docker" or facts.fstype not in SQUASHING or facts.reachable:
+        return None
+    return Finding(
+        "root squash",
+        f"the docker daemon is root, whom a {facts.fstype} server may turn into nobody, and the "
+        "folders above the data are not open to everybody: its bind mount may fail",
+        "chmod o+x those folders, or use apptainer, podman or charliecloud, which run as the user",
+    )
+
+
+def _namespaces(case: Case, facts: Facts) -> Finding | None:
+    needed = case.runtime == "charliecloud" or (
+        case.runtime in ("podman", "apptainer") and facts.uid != 0
+    )
+    if not needed or not facts.user_namespaces:
+        return None
+    reason, _, remedy = facts.user_namespaces.partition(": ")
+    return Finding("user namespaces", reason, remedy)
+
+
+def _selinux(case: Case, facts: Facts) -> Finding | None:
+    if not facts.selinux or case.runtime not in ("docker", "podman"):
+        return None
+    if case.runtime_options.get("label"):
+        return None
+    return Finding(
+        "SELinux",
+        "it is enforcing, and a container may not read files that are not labelled for it",
+        "set runtime_options.label = 'disable' (or label the dataset: chcon -Rt container_file_t)",
+    )
+
+
+def _capability(case: Case, facts: Facts) -> Finding | None:
+    if facts.uid != 0 or case.runtime == "docker" or facts.capabilities >> _CAP_SYS_ADMIN & 1:
+        return None
+    return Finding(
+        "capability",
+        "this root lacks CAP_SYS_ADMIN (is this itself a container?) and can mount nothing",
+        "start the outer container with --cap-add SYS_ADMIN, or measure on its host",
+    )
+
+
+def _fuse(case: Case, facts: Facts) -> Finding | None:
+    if case.runtime != "apptainer" or facts.uid == 0 or not facts.fuse:
+        return None
+    if case.runtime_options.get("mode") == "sandbox":
+        return None
+    reason, _, remedy = facts.fuse.partition(": ")
+    return Finding(
+        "/dev/fuse", f"{reason}: a SIF file cannot be mounted", f"{remedy}, or set mode = 'sandbox'"
+    )

@@ -1,0 +1,82 @@
+"""Real containers for tests: the image in a runtime's form, and a small dataset in every form."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Dict, Iterator, List, Mapping
+
+import pytest
+
+from iobench import convert, dataset, registry, starting
+from iobench.errors import ImageError
+from iobench.model import Case, Dataset
+from tests.capabilities import image_folder, need
+
+RUNTIMES = [name for name in registry.names("runtimes") if name != "bare"]
+#: Cases that a runtime runs in more than one form of the image.
+OPTIONS: Mapping[str, List[Dict[str, str]]] = {
+    "apptainer": [{"mode": "sif"}, {"mode": "sandbox"}],
+}
+
+
+def say(text: str) -> None:
+    """Progress of what is set up: nobody reads it."""
+
+
+@contextlib.contextmanager
+def daemon() -> Iterator[None]:
+    """A docker daemon: the machine's, or a private one that is stopped at the end."""
+    if not registry.unavailable("runtimes", "docker"):
+        yield
+        return
+    from iobench import services
+
+    with services.docker(say, image_folder()):
+        yield
+
+
+def image_for(case: Case) -> Dict[str, starting.ImageUse]:
+    """Return the case's image in the form that its runtime takes; made where it is not yet."""
+    form = starting.runtime_of(case).form()
+    if not form:
+        return {}
+    need("image")
+    try:
+        return starting.images_for([case], image_folder())
+    except ImageError:
+        from iobench import images
+
+        images.make_form(images.find(case.image, image_folder()), form, say)
+        return starting.images_for([case], image_folder())
+
+
+def small_dataset(root: Path, samples: int = 32) -> Dataset:
+    """Make a dataset with the forms that the four pipelines read."""
+    made = dataset.make("imagenet-like", root, samples=samples, seed=1)
+    for form in ("lmdb", "hdf5"):
+        convert.convert(made, form)
+    return made
+
+
+def marked(marker: str) -> Dict[int, List[str]]:
+    """Return pid -> command line of every process that has ``marker`` in its environment."""
+    found: Dict[int, List[str]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in (path / "environ").read_bytes():
+                words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if words != [""] and int(path.name) != os.getpid():
+                    found[int(path.name)] = words
+    return found
+
+
+def needs(case: Case) -> None:
+    """Skip the calling test where the case cannot run on this machine."""
+    need(case.runtime)
+    for module in ("torch", "dali"):
+        need(module)
+    reason = starting.runtime_of(case).available()
+    if reason and case.runtime != "docker":
+        pytest.skip(reason)

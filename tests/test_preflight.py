@@ -1,0 +1,213 @@
+"""Preflight: what will go wrong in a container, provoked for real where this machine can."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import List
+
+import pytest
+
+from iobench import containers, limits, spec
+from iobench.errors import BackendUnavailable
+from iobench.model import Case, Dataset
+from iobench.preflight import Facts, Seen, findings, look
+from tests.capabilities import need
+
+DATA = Dataset("/d", "n", 4, 4 << 20, 1, 1, "x", "y", jpeg_root="/d/jpeg")
+CASE = Case(runtime="docker", workers=2, prefetch=2, batch=64)
+WELL = Facts(uid=1000, shm_bytes=8 << 30, data_bytes=4 << 20)
+
+
+def names(case: Case, facts: Facts) -> List[str]:
+    found = findings(case, DATA, facts)
+    assert all(f.reason and f.remedy for f in found)
+    return [f.name for f in found]
+
+
+@pytest.mark.parametrize("runtime", ["bare", "docker", "podman", "apptainer", "charliecloud"])
+def test_a_healthy_machine_has_no_finding(runtime: str) -> None:
+    assert names(dataclasses.replace(CASE, runtime=runtime), WELL) == []
+
+
+def seen(**fields: object) -> Seen:
+    whole = Seen("/d/a", "/d/a", 1000, 1000, 0o600, False)
+    return whole._replace(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "changes", "name"),
+    [
+        ("docker", {"shm_bytes": 64 << 20}, "/dev/shm"),
+        ("docker", {"files": [seen(target="/elsewhere/a")]}, "hidden data"),
+        ("docker", {"files": [seen(uid=7)]}, "unreadable data"),
+        ("docker", {"fstype": "nfs4", "reachable": False}, "root squash"),
+        ("docker", {"selinux": True}, "SELinux"),
+        ("podman", {"uid": 0, "capabilities": 0}, "capability"),
+        ("apptainer", {"user_namespaces": "they are off: switch them on"}, "user namespaces"),
+        ("charliecloud", {"uid": 0, "user_namespaces": "off: on"}, "user namespaces"),
+        ("apptainer", {"fuse": "/dev/fuse is closed: open it"}, "/dev/fuse"),
+    ],
+)
+def test_each_fact_has_its_finding(runtime: str, changes: dict, name: str) -> None:
+    case = dataclasses.replace(CASE, runtime=runtime)
+    assert names(case, dataclasses.replace(WELL, **changes)) == [name]
+
+
+def test_a_memory_limit_below_the_data_is_one_for_every_runtime() -> None:
+    for runtime in ("bare", "docker"):
+        small = dataclasses.replace(CASE, runtime=runtime, memory_bytes=1 << 20)
+        assert names(small, WELL) == ["memory limit"]
+        enough = dataclasses.replace(small, memory_bytes=1 << 30)
+        assert names(enough, WELL) == []
+
+
+def test_options_answer_findings() -> None:
+    told = dataclasses.replace(CASE, runtime_options={"label": "disable"})
+    assert names(told, dataclasses.replace(WELL, selinux=True)) == []
+    folder = dataclasses.replace(CASE, runtime="apptainer", runtime_options={"mode": "sandbox"})
+    assert names(folder, dataclasses.replace(WELL, fuse="closed: open it")) == []
+
+
+def test_modes_are_judged_as_the_kernel_does() -> None:
+    group = dataclasses.replace(WELL, groups=(50,), files=[seen(uid=7, gid=50, mode=0o640)])
+    assert names(CASE, group) == []
+    owner = dataclasses.replace(WELL, files=[seen(mode=0o044)])  # the owner's class comes first
+    assert names(CASE, owner) == ["unreadable data"]
+    folder = dataclasses.replace(WELL, files=[seen(uid=7, mode=0o744, folder=True)])
+    assert names(CASE, folder) == ["unreadable data"]
+
+
+# -- looked at for real ----------------------------------------------------------------------
+
+
+def tree(root: Path) -> Dataset:
+    (root / "jpeg/c").mkdir(parents=True)
+    (root / "jpeg/c/0.jpg").write_bytes(b"x" * 100)
+    (root / "samples.tsv").write_text("c/0\t0\t100\tabc\n")
+    return dataclasses.replace(
+        DATA, root=str(root), jpeg_root=str(root / "jpeg"), samples=1, bytes=100
+    )
+
+
+def real(case: Case, dataset: Dataset) -> List[str]:
+    return [f.name for f in findings(case, dataset, look(case, dataset))]
+
+
+def test_a_real_tree_is_well_and_a_link_out_of_it_is_not(tmp_path: Path) -> None:
+    dataset = tree(tmp_path / "d")
+    case = dataclasses.replace(CASE, workers=0)
+    assert real(case, dataset) == []
+    image = tmp_path / "d/jpeg/c/0.jpg"
+    image.rename(tmp_path / "away.jpg")
+    image.symlink_to(tmp_path / "away.jpg")
+    assert real(case, dataset) == ["hidden data"]
+
+
+def test_shared_memory_of_64_mb_is_seen(tmp_path: Path) -> None:
+    case = dataclasses.replace(CASE, runtime_options={"shm_mb": 64})
+    assert real(case, tree(tmp_path / "d")) == ["/dev/shm"]
+
+
+@pytest.mark.system
+def test_files_of_somebody_else_are_unreadable_without_capabilities(tmp_path: Path) -> None:
+    need("root")
+    dataset = tree(tmp_path / "d")
+    image = tmp_path / "d/jpeg/c/0.jpg"
+    os.chown(image, 12345, 12345)
+    image.chmod(0o600)
+    assert image.read_bytes()  # this root may
+    assert "unreadable data" in real(dataclasses.replace(CASE, workers=0), dataset)
+
+
+@pytest.mark.system
+def test_user_namespaces_switched_off_are_told_with_the_remedy() -> None:
+    need("root")
+    need("userns")
+    # in a user namespace of its own, whose count is nobody else's
+    code = (
+        "from iobench import containers; containers.USERNS_MAX.write_text('0'); "
+        "print(containers.user_namespaces())"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "user namespaces are switched off" in done.stdout
+    assert "sysctl -w user.max_user_namespaces" in done.stdout
+
+
+@pytest.mark.system
+def test_a_closed_fuse_is_told(tmp_path: Path) -> None:
+    need("root")
+    code = "import sys; from iobench import containers; print(containers.fuse())"
+    script = (
+        "mount -t tmpfs none /mnt && cp -a /dev/fuse /mnt/fuse && chmod 600 /mnt/fuse && "
+        'mount --bind /mnt/fuse /dev/fuse && exec "$@"'
+    )
+    done = subprocess.run(
+        [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            "setpriv",
+            "--reuid=nobody",
+            "--clear-groups",
+            "--regid=nogroup",
+            "/usr/bin/python3",
+            "-c",
+            code,
+        ],
+        env={**os.environ, "PYTHONPATH": str(Path(spec.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert "chmod 666 /dev/fuse" in done.stdout
+
+
+# -- limits ----------------------------------------------------------------------------------
+
+
+def test_limits_that_nothing_can_enforce_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(containers, "CGROUPS", Path("/absent"))
+    case = dataclasses.replace(CASE, runtime="podman", memory_bytes=1 << 30)
+    with pytest.raises(BackendUnavailable, match="podman without root ignores limits"):
+        limits.check([case])
+    limits.check([dataclasses.replace(case, memory_bytes=0)])
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(BackendUnavailable, match="may make no control group"):
+        limits.check([dataclasses.replace(case, runtime="apptainer")])
+
+
+@pytest.mark.parametrize("words", [{"cpus": 1.5, "memory": "4G"}])
+def test_a_spec_says_them(words: dict) -> None:
+    parsed = spec.parse({"name": "x", "case": {"pipeline": "lmdb", **words}})
+    (case,) = spec.expand(parsed)
+    assert (case.cpus, case.memory_bytes) == (1.5, 4 << 30)
+
+
+def test_version_2_groups_are_made_beneath_the_nearest_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tmp_path / "cgroup"
+    (top / "job/step").mkdir(parents=True)
+    for folder, has in ((top, "cpu memory io"), (top / "job", "cpu memory")):
+        (folder / "cgroup.controllers").write_text(has)
+        (folder / "cgroup.subtree_control").write_text("cpu memory")
+    monkeypatch.setattr(
+        limits.cgroups, "membership", lambda name: None if name else (top, "/job/step")
+    )
+    assert limits._parent("memory") == top / "job"
+    assert limits._parent("hugetlb") is None
