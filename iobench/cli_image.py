@@ -180,7 +180,8 @@ def _say_first(names: tuple[str, ...], folder: Path, wanted: tuple[str, ...]) ->
             f"building {', '.join(stale)} for {recipe.architecture()} in {folder}/: about "
             f"{building.total_bytes(stale) / 1e9:.0f} GB there at the peak, some minutes each"
         )
-    if services.docker_answers() and services.possible():
+    docker = "docker" in made or (stale and building.engine_name() == "docker")
+    if docker and services.docker_answers() and services.possible():
         _say("a private Docker daemon will be started for this and stopped at the end")
     if made:
         _say(f"then the forms {', '.join(made)}")

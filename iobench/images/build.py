@@ -94,16 +94,22 @@ def total_bytes(names: Iterable[str]) -> float:
     return sum(_STORE_BYTES[name] + _ARCHIVE_BYTES[name] for name in names)
 
 
-@contextlib.contextmanager
-def _engine(folder: Path, say: Say) -> Iterator[Engine]:
-    """Docker, where a daemon answers or can be started; else podman without one."""
+def engine_name() -> str:
+    """Return what builds here: docker, where a daemon answers or can be started; else podman.
+
+    ``IOBENCH_BUILDER`` chooses; ImageError when that is neither.
+    """
     wanted = os.environ.get("IOBENCH_BUILDER", "")
     if wanted not in ("", *ENGINES):
         raise ImageError(f"IOBENCH_BUILDER={wanted}: it can be {' or '.join(ENGINES)}")
-    if not wanted and services.docker_answers() and shutil.which("podman"):
-        root = os.geteuid() == 0 and shutil.which("dockerd")
-        wanted = "docker" if root else "podman"
-    if wanted == "podman":
+    if not wanted and not services.possible() and shutil.which("podman"):
+        return "podman"
+    return wanted or "docker"
+
+
+@contextlib.contextmanager
+def _engine(folder: Path, say: Say) -> Iterator[Engine]:
+    if engine_name() == "podman":
         say("building with podman")
         yield podman_engine
         return

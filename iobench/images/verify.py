@@ -66,6 +66,13 @@ def verify(image: Image, wanted: Sequence[str] = (), say: Say = lambda line: Non
 
 def _compare(listings: dict[str, dict[str, str]]) -> list[Finding]:
     findings = []
+    unread = set(tree.unread(*listings.values()))  # compared is what every listing could read
+    folders = tuple(path for path in unread if path.endswith("/"))
+    listings = {
+        form: {p: v for p, v in found.items() if p not in unread and not p.startswith(folders)}
+        for form, found in listings.items()
+    }
+    blind = f"; not readable to this user: {', '.join(sorted(unread)[:_SHOWN])}" if unread else ""
     first = "rootfs" if "rootfs" in listings else next(iter(listings), "")
     for form, found in listings.items():
         if form == first:
@@ -73,8 +80,6 @@ def _compare(listings: dict[str, dict[str, str]]) -> list[Finding]:
             findings.append(Finding(form, "tree", True, detail))
             continue
         wrong = tree.differences(listings[first], found)
-        unread = tree.unread(listings[first], found)
-        blind = f"; not readable to this user: {', '.join(unread[:_SHOWN])}" if unread else ""
         detail = f"the same as {first}: {len(found)} files and links, sha256:{tree.digest(found)}"
         if wrong:
             more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
