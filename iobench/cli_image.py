@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from iobench import services
+from iobench import reachable, services, spec
 from iobench.errors import ImageError
 from iobench.images import build as building
 from iobench.images import catalogue, disk, forms, recipe
@@ -76,6 +76,15 @@ def image_build(
             made = building.build(name, folder, _say, base_image=base, force=force)
             for form in _forms(wanted):
                 forms.make_form(made, form, _say)
+    return 0
+
+
+@image.command("needed")
+@click.argument("spec_name", metavar="SPEC")
+def image_needed(spec_name: str) -> int:
+    """Print the images that SPEC's runtimes run, one a line; nothing when it needs none."""
+    for name in reachable.image_names(spec.load(spec_name)):
+        click.echo(name)
     return 0
 
 

@@ -17,9 +17,21 @@ from iobench.spec import Spec, expand
 from iobench.starting import images_for as images_of
 from iobench.starting import runtime_of
 
-__all__ = ["images_of", "same_images", "services_of", "with_digests", "without_missing"]
+__all__ = [
+    "image_names",
+    "images_of",
+    "same_images",
+    "services_of",
+    "with_digests",
+    "without_missing",
+]
 
 Say = Callable[[str], None]
+
+
+def image_names(spec: Spec) -> list[str]:
+    """Return the images that the spec's runtimes run, on this machine or another."""
+    return sorted({case.image for case in expand(spec) if runtime_of(case).form()})
 
 
 def services_of(spec: Spec, folder: Path, say: Say) -> contextlib.AbstractContextManager[None]:

@@ -131,15 +131,24 @@ install_test_tools() {
     command -v chromedriver >/dev/null || missing="$missing chromium-driver"
     command -v strace >/dev/null || missing="$missing strace"
     command -v mkfs.ext4 >/dev/null || missing="$missing e2fsprogs"
+    command -v dockerd >/dev/null || missing="$missing docker.io"
+    command -v podman >/dev/null || missing="$missing podman runc uidmap fuse-overlayfs"
+    command -v ch-run >/dev/null || missing="$missing charliecloud"
+    command -v mksquashfs >/dev/null || missing="$missing squashfs-tools"
     [ -z "$missing" ] && return
     say "installing programs for the system tests:$missing"
     # shellcheck disable=SC2086  # a list of words
     apt_install $missing || say "could not install$missing: the tests that need them are skipped"
 }
 
+has_engine() { # a daemon that answers, one that could be started, or podman
+    docker version >/dev/null 2>&1 || command -v podman >/dev/null ||
+        { [ "$(id -u)" = 0 ] && command -v dockerd >/dev/null; }
+}
+
 install_containers() {
     missing=
-    command -v docker >/dev/null || command -v podman >/dev/null || missing=docker.io
+    has_engine || missing=docker.io
     command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
     if [ -n "$missing" ]; then
         say "installing from Debian's packages, for container images: $missing"
