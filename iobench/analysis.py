@@ -147,6 +147,7 @@ def _fastest(
 ) -> dict[str, Any]:
     """Return ``stage cache`` -> the fastest case, and which others were not told from it."""
     out: dict[str, Any] = {}
+    cases = [p for p in cases if p["runtime"] == BARE] or cases  # runtimes have their contrasts
     for stage in ("read", "load", "train"):
         for cache in ("cold", "warm"):
             rates = {

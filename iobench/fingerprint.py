@@ -52,6 +52,8 @@ VOLATILE = frozenset({"pid", "rank", "boot_id"})
 BIND_FLAGS = frozenset({"ro", "rw", "nosuid", "nodev", "noexec", "relatime"})
 #: Facts of the one kernel below all arms, which a container may hide: hidden is not different.
 HOST_FACTS = ("cpu.", "thp", "mount.read_ahead_kb")
+#: /dev/shm of this size and more is never what makes two arms differ: it can fill up, not slow.
+ROOMY_SHM_BYTES = 1 << 30
 #: Set by runtimes; it can make a run fail, never slow.
 RUNTIME_FACTS = frozenset({"limits.open_files", "environment.LD_LIBRARY_PATH"})
 
@@ -109,6 +111,8 @@ def _of_runtime(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     if name == "mount.options":
         flags = {*str(left or "").split(",")} ^ {*str(right or "").split(",")}
         return flags <= BIND_FLAGS
+    if name == "dev_shm_bytes":
+        return min(int(left or 0), int(right or 0)) >= ROOMY_SHM_BYTES
     if name.startswith(HOST_FACTS):
         return left in (None, "") or right in (None, "")
     return name in RUNTIME_FACTS

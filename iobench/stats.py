@@ -319,7 +319,7 @@ def verdict(
     needed, note = 0, ""
     if n < FLOOR_PAIRS:
         needed = WANTED_PAIRS - n
-        note = f"{n} pairs: below the floor of {FLOOR_PAIRS}, no verdict"
+        note = f"fewer than {FLOOR_PAIRS} pairs: no verdict"
     elif outcome == INCONCLUSIVE:
         target = max(math.expm1(abs(math.log(i95.value))), margin)
         needed = max(1, pairs_for(target, sd, alpha=alpha) - n)

@@ -27,6 +27,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
     """Print ``analysis`` (of :func:`iobench.analysis.analyse`) to ``console``."""
     console.print(Text(f"{analysis['name']} · {words.data(analysis)}", style="bold"))
     measured = [p for p in analysis["pipelines"] if _has_train(p)]
+    measured = [p for p in measured if _rungs(p) > 1] or measured  # others: contrasts alone
     if measured:
         console.print(_limits(measured))
         why = [p for p in measured if p["limits"]["cold"]["words"] or p["limits"]["warm"]["words"]]
@@ -69,6 +70,14 @@ def _has_train(case: Mapping[str, Any]) -> bool:
         words.rate(case, stage, cache)
         for stage in ("train", "load", "read")
         for cache in ("cold", "warm")
+    )
+
+
+def _rungs(case: Mapping[str, Any]) -> int:
+    """Return how many rungs of a case have a figure."""
+    return sum(
+        any(words.rate(case, stage, cache) for cache in ("cold", "warm"))
+        for stage in ("read", "decode", "load", "train")
     )
 
 
@@ -160,18 +169,38 @@ def _contrasts(contrasts: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _runtimes(contrasts: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print one sentence a contrast of runtimes, and what holds for many of them once."""
+    """Print a row a contrast of runtimes, and what holds for many of them once."""
     if not contrasts:
         return
-    console.print(Text("Runtimes: time a sample", style="bold"))
+    table = _table()
+    for head in ("time a sample", "ratio", "verdict", "pairs", "could see", "start-up"):
+        table.add_column(head, overflow="fold")
+    last = ""
     for c in contrasts:
-        line = Text("  " + words.sentence(c, brief=True))
-        line.highlight_words([str(c["verdict"])], STYLES.get(c["verdict"], "dim"))
+        group = f"{c['case']} {c['stage']} {c['cache'].strip('-')}".strip()
+        if group != last:
+            table.add_row(Text(group, style="italic"))
+            last = group
+        table.add_row(
+            f"  {c['arm_name']} / {c['base_name']}",
+            words.ratio(c, digits=4),
+            _verdict(c),
+            f"{c['pairs']}",
+            words.resolved(c),
+            words.startup(c).removeprefix("start-up "),
+        )
+    console.print()
+    console.print(table)
+    for line in _attributed(contrasts):
         console.print(line, soft_wrap=True)
     for line in _confounded(contrasts):
         console.print(line, soft_wrap=True)
-    for text in dict.fromkeys(c["not_separated"] for c in contrasts if c["not_separated"]):
-        console.print(Text(f"  {text}", style="yellow"), soft_wrap=True)
+    mixed: dict[str, dict[str, None]] = {}
+    for c in contrasts:
+        if c["not_separated"]:
+            mixed.setdefault(c["not_separated"], {})[f"{c['case']} {c['cache']}"] = None
+    for text, which in mixed.items():
+        console.print(Text(f"  {', '.join(which)}: {text}", style="yellow"), soft_wrap=True)
 
 
 def _attributed(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:

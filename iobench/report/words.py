@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -135,7 +136,8 @@ def sentence(contrast: Mapping[str, Any], *, brief: bool = False) -> str:
         return f"{what}: {arms}: {contrast['note']}."
     spread = bracketed(contrast["simultaneous"])
     text = f"{what}: {arms} = {contrast['ratio']:.3f}{' ' + spread if spread else ''}, "
-    text += f"{contrast['pairs']} pairs, {verdict(contrast)}"
+    pairs = f"{contrast['pairs']} pair{'s' * (contrast['pairs'] != 1)}"
+    text += f"{pairs}, {verdict(contrast)}"
     count = len(contrast["confounders"]["differences"])
     if brief and count:
         other = f"confounders: {count}, listed below"
@@ -200,10 +202,10 @@ def confounders(contrast: Mapping[str, Any]) -> str:
     return f"{found['status']}: {names}" if names else str(found["status"])
 
 
-def ratio(outcome: Mapping[str, Any]) -> str:
+def ratio(outcome: Mapping[str, Any], digits: int = 3) -> str:
     """Return ``0.82 (0.79 to 0.85)``, the simultaneous interval where the pairs allow one."""
-    spread = limits(outcome["simultaneous"])
-    return number(outcome["ratio"]) + (f" ({spread})" if spread else "")
+    spread = limits(outcome["simultaneous"], functools.partial(number, digits=digits))
+    return number(outcome["ratio"], digits) + (f" ({spread})" if spread else "")
 
 
 def resolved(contrast: Mapping[str, Any]) -> str:
