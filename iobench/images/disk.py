@@ -7,12 +7,15 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from iobench.errors import ImageError
 
+#: Seconds that an interrupted program gets to clean up behind itself.
+_END_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -74,24 +77,44 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def call(argv: Sequence[str], what: str, *, env: Mapping[str, str] | None = None) -> str:
-    """Run a program and return its stdout. Raises ImageError with the end of what it said."""
+    """Run a program and return its stdout. Raises ImageError with the end of what it said.
+
+    When this process is interrupted, the program and all that it started end first: nothing goes on
+    writing to what is then removed.
+    """
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             list(argv),
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            check=False,
+            start_new_session=True,
         )
     except FileNotFoundError as error:
         raise ImageError(
             f"{what}: the program {argv[0]} is not installed (`requirements/install.sh containers`)"
         ) from error
-    if done.returncode:
-        raise ImageError(f"{what} failed ({argv[0]}): {said(done.stderr or done.stdout)}")
-    return done.stdout
+    with process:
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode:
+        raise ImageError(f"{what} failed ({argv[0]}): {said(err or out)}")
+    return out
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask a program's whole group to end, then make it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_END_S)
 
 
 def said(text: str) -> str:
