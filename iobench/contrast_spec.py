@@ -11,6 +11,7 @@ from iobench import registry
 from iobench.errors import SpecError
 from iobench.model import STAGES, Case
 from iobench.stats import FLOOR_PAIRS
+from iobench.units import nbytes
 
 #: Pairs of serial probes that a contrast over runtimes gets when it has found a difference.
 PROBES = 8
@@ -117,6 +118,8 @@ def matches(case: Case, wanted: Filter) -> bool:
 
 def is_value(case: Case, key: str, value: Any) -> bool:
     """Return whether the case has this value of ``key`` (``pipeline`` goes by alias too)."""
+    if key == "memory":
+        return case.memory_bytes == nbytes(str(value))
     if key == "pipeline":
         return case.pipeline == registry.ALIASES.get(str(value), str(value))
     return bool(getattr(case, key) == value)

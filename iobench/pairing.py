@@ -214,7 +214,9 @@ def _with_fastest(found: Sequence[Sequence[Case]], ranked: Sequence[str]) -> Seq
 def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
     """Split the cases into those that differ in ``over`` alone."""
     ignored = (
-        {*PIPELINE_FIELDS, "loader_options", "format_options"} if over == "pipeline" else {over}
+        {*PIPELINE_FIELDS, "loader_options", "format_options"}
+        if over == "pipeline"
+        else {"memory_bytes" if over == "memory" else over}
     )
     names = [f.name for f in dataclasses.fields(Case) if f.name not in {*ignored, "label"}]
     found: dict[str, list[Case]] = {}
@@ -232,7 +234,7 @@ def _base(where: str, wanted: ContrastSpec, group: Sequence[Case], fastest: Sequ
         if wanted.over == "pipeline":
             found = (case.loader, case.format, case.content) == pipeline(str(wanted.base))
         else:
-            found = getattr(case, wanted.over) == wanted.base
+            found = is_value(case, wanted.over, wanted.base)
         if found:
             return case
     allowed = ", ".join(["fastest", *by_label])

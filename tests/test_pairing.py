@@ -234,3 +234,18 @@ def test_a_contrast_of_an_old_plan_has_its_own_blocks() -> None:
     old = Contrast("c01", "a", "b", "load", "warm")
     assert pairing.group_of(old) == "c01"
     assert pairing.group_of(dataclasses.replace(old, group="g01")) == "g01"
+
+
+def test_limits_are_compared_like_any_other_key() -> None:
+    wanted = spec.parse(
+        {
+            "name": "t",
+            "case": {"pipeline": "jpeg", "trainer": "null", "batch": 4},
+            "matrix": {"memory": ["4G", "512M"]},
+            "contrasts": [{"over": "memory", "base": "4G", "caches": ["warm"]}],
+        }
+    )
+    (found,) = pairing.contrasts(wanted, spec.expand(wanted), {})
+    assert (found.base, found.arm) == (
+        "torch:jpeg memory_bytes=4294967296", "torch:jpeg memory_bytes=536870912",
+    )  # fmt: skip
