@@ -81,7 +81,7 @@ def test_html_says_the_same(suite: tuple[Plan, List[Record]], document: dict[str
     assert "docker / bare = 1.10" in page
     assert "attributed to read" in page
     assert "look 1 of 10, 20, 30 pairs" in page
-    assert "digest sha256:abc" in page
+    assert "digest <code>sha256:abc</code>" in page
 
 
 def test_the_table_has_start_up_and_probes(suite: tuple[Plan, List[Record]]) -> None:

@@ -36,12 +36,17 @@ def render(plan: Plan, records: Sequence[Record], analysis: Mapping[str, Any]) -
         undefined=jinja2.StrictUndefined,
     )
     environment.globals["words"] = words
-    measured = [p for p in analysis["pipelines"] if _measured(p)]
+    measured = [p for p in analysis["pipelines"] if words.rungs(p)]
+    measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
+    across = [c for c in analysis["contrasts"] if "runtime" in c["over"]]
     return environment.get_template(TEMPLATE).render(
         a=analysis,
         plan=plan,
         cases=measured,
         alone=[p for p in analysis["pipelines"] if p not in measured],
+        across=across,
+        others=[c for c in analysis["contrasts"] if c not in across],
+        identities=_identities(across),
         findings=_findings(measured),
         advice=words.grouped_advice(analysis["advice"]),
         charts=_charts(found, measured, analysis),
@@ -50,12 +55,14 @@ def render(plan: Plan, records: Sequence[Record], analysis: Mapping[str, Any]) -
     )
 
 
-def _measured(case: Mapping[str, Any]) -> bool:
-    return any(
-        words.rate(case, stage, cache)
-        for stage in ("read", "decode", "load", "train")
-        for cache in ("cold", "warm")
-    )
+def _identities(across: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return runtime -> which image it ran, how it was mounted, which version of the runtime."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for contrast in across:
+        for side in ("arm", "base"):
+            if contrast["runtimes"][side]:
+                found.setdefault(contrast[f"{side}_name"], contrast["runtimes"][side])
+    return found
 
 
 def _charts(
@@ -76,7 +83,10 @@ def _charts(
         "stalls": plots.stall_breakdown(shown, analysis),
         "roofline_cold": plots.roofline(shown, "cold"),
         "roofline_warm": plots.roofline(shown, "warm"),
-        "forest": plots.forest(analysis["contrasts"]),
+        "forest": plots.forest([c for c in analysis["contrasts"] if "runtime" not in c["over"]]),
+        "forest_runtimes": plots.forest(
+            [c for c in analysis["contrasts"] if "runtime" in c["over"]]
+        ),
         "waits": plots.waits(waits),
         "left_out": len(cases) - len(shown),
     }

@@ -182,14 +182,19 @@ def forest(contrasts: Sequence[Mapping[str, Any]]) -> str:
             axes.plot([low, high], [y, y], color=colour, lw=2.5, solid_capstyle="butt")
             axes.plot(c["ratio"], y, "o", color=colour, ms=6)
             ends += [low, high, c["ratio"]]
-        axes.set_yticks(
-            range(len(rows)), [f"{c['arm']} / {c['base']}\n{c['stage']} {c['cache']}" for c in rows]
-        )
+        axes.set_yticks(range(len(rows)), [_arms(c) for c in rows])
         axes.invert_yaxis()
         _ratio_ticks(axes, min(ends) / 1.08, max(ends) * 1.08)
         axes.set_xlabel("time a sample, arm / base (below 1: faster)")
 
     return _svg(draw, 0.9 + 0.46 * len(rows), "Contrasts: " + "; ".join(map(words.outcome, rows)))
+
+
+def _arms(c: Mapping[str, Any]) -> str:
+    """Return a contrast's two arms, in short where they differ in their runtime alone."""
+    if "runtime" in c["over"]:
+        return f"{c['arm_name']} / {c['base_name']}\n{c['case']} {c['stage']} {c['cache']}"
+    return f"{c['arm']} / {c['base']}\n{c['stage']} {c['cache']}"
 
 
 def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:

@@ -27,7 +27,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
     """Print ``analysis`` (of :func:`iobench.analysis.analyse`) to ``console``."""
     console.print(Text(f"{analysis['name']} · {words.data(analysis)}", style="bold"))
     measured = [p for p in analysis["pipelines"] if _has_train(p)]
-    measured = [p for p in measured if _rungs(p) > 1] or measured  # others: contrasts alone
+    measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     if measured:
         console.print(_limits(measured))
         why = [p for p in measured if p["limits"]["cold"]["words"] or p["limits"]["warm"]["words"]]
@@ -70,14 +70,6 @@ def _has_train(case: Mapping[str, Any]) -> bool:
         words.rate(case, stage, cache)
         for stage in ("train", "load", "read")
         for cache in ("cold", "warm")
-    )
-
-
-def _rungs(case: Mapping[str, Any]) -> int:
-    """Return how many rungs of a case have a figure."""
-    return sum(
-        any(words.rate(case, stage, cache) for cache in ("cold", "warm"))
-        for stage in ("read", "decode", "load", "train")
     )
 
 

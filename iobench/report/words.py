@@ -66,6 +66,14 @@ def rate(case: Mapping[str, Any], stage: str, cache: str) -> Mapping[str, Any] |
     return None
 
 
+def rungs(case: Mapping[str, Any]) -> int:
+    """Return how many of the rungs that read data have a figure."""
+    return sum(
+        any(rate(case, stage, cache) for cache in ("cold", "warm"))
+        for stage in ("read", "decode", "load", "train")
+    )
+
+
 def au(case: Mapping[str, Any], cache: str) -> str:
     """Return AU of a cache state, two decimals."""
     entry = case["au"].get(cache) or (case["au"].get("-") if cache == "warm" else None)
