@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import iobench.images.archive as archive
@@ -111,6 +112,34 @@ def _make_file(image: Image, form: str, say: Say) -> None:
         build_sif(image, path)
 
 
+def sif_labels(path: Path) -> dict[str, str]:
+    """Return the labels of a SIF.  Raises ImageError for a file that apptainer cannot read."""
+    from spython.main import Client
+
+    with environment(tools.apptainer_env()):
+        facts = Client.inspect(str(path), quiet=True)
+    try:
+        labels: dict[str, str] = facts["attributes"]["labels"]
+    except (KeyError, TypeError) as error:
+        raise ImageError(f"{path} is no SIF that apptainer can read: make it again") from error
+    return labels
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for a library that starts programs by itself."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def build_sif(image: Image, out: Path) -> None:
     """Write the SIF of ``image`` to ``out`` by apptainer; neither root nor a daemon is needed."""
     program = tools.apptainer()
@@ -129,7 +158,6 @@ def build_sif(image: Image, out: Path) -> None:
         env = {"APPTAINER_TMPDIR": str(temporary), "APPTAINER_CACHEDIR": str(temporary)}
         disk.call(argv, f"building {image.sif}", env={**env, **tools.apptainer_env()})
     shutil.rmtree(scratch)
-    labels = json.loads(disk.call([program, "-q", "inspect", "--json", "-l", str(out)], str(out)))
-    found = labels["data"]["attributes"]["labels"].get(_LABEL)
+    found = sif_labels(out).get(_LABEL)
     if found != image.digest:
         raise ImageError(f"{out} carries the digest {found} and was made from {image.digest}")
