@@ -356,6 +356,8 @@ def _worker(trial: Trial, dataset: Dataset, work: Path, settings: Settings) -> I
             stderr=stderr,
             env={**os.environ, **started.variables},
             start_new_session=True,
+            # conmon leaves a file "oom" where podman was started
+            cwd=work if registry.load("runtimes", case.runtime).isolated else None,
         )
         undo.callback(_end, process, started)
         yield _Worker(process, work, started, trial, settings.limit_s, begun)

@@ -34,9 +34,9 @@ def _package(axis: str) -> ModuleType:
             raise SpecError(
                 f"IOBENCH_PLUGINS={plugins} is no folder; name one that holds {', '.join(AXES)}"
             )
-        folder = str(Path(plugins, axis))
-        if folder not in package.__path__:
-            package.__path__.append(folder)
+        package.__path__[:] = [str(Path(package.__file__ or "").parent), str(Path(plugins, axis))]
+    elif len(package.__path__) > 1:
+        del package.__path__[1:]  # plug-ins of an earlier moment in this process
     return package
 
 

@@ -36,7 +36,7 @@ def wheelhouse(cache: Path, say: Say) -> Path:
     if folder.is_dir():
         return folder
     check_space(cache, _SPACE, "fetching the packages")
-    offline = recipe.root() / os.environ.get("WHEELS", "wheels")
+    offline = recipe.root() / (os.environ.get("WHEELS") or "wheels")
     say(
         f"fetching the wheels of requirements/worker.txt from "
         f"{f'{offline} (no network)' if offline.is_dir() else 'the network'}"
