@@ -39,8 +39,7 @@ class Trace:
     def note(self, ranks: Iterable[RankResult]) -> dict[str, Any]:
         """Return what the record keeps of it: samples, counts, reason."""
         samples = sum(int(rank.notes["samples"]) for rank in ranks)
-        reason = self.reason or ("" if samples else "fewer samples than one batch")
-        return {"samples": samples, "counts": {} if reason else self.counts, "reason": reason}
+        return {"samples": samples, "counts": self.counts, "reason": self.reason}
 
 
 def standing(note: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:

@@ -46,6 +46,7 @@ _EMPTY = Steps((), (), (), (), ())
 #: Seconds between looks for the driver's ``go``.
 _POLL_S = 0.002
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER, _ANYBODY = 0x59616D61, -1
 #: A trainer that costs nothing would be replayed millions of times.
 MAX_REPLAYS = 2000
 #: Samples of a traced loop, in whole batches: one that every call of stops twice is slow.
@@ -81,8 +82,8 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     folder = Path(task.handshake)
     if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):
         _write_extents(request_of(task, rank, world_size)[0], folder / f"extents.{rank}.json")
-    if task.trial.stage == "calls":  # who is to be traced, as numbered in here
-        (folder / f"pid.{rank}").write_text(str(os.getpid()))
+    if task.trial.stage == "calls":
+        _let_trace(folder / f"pid.{rank}")
     _wait_for_go(folder, rank)
     request, digests = request_of(task, rank, world_size)
     job = _Job(task, rank, world_size, request, digests, born, imported)
@@ -318,6 +319,15 @@ def _wait_for_go(folder: Path, rank: int) -> None:
         if os.getppid() != parent:
             raise IobenchError("the driver has gone; nothing was measured")
         time.sleep(_POLL_S)
+
+
+def _let_trace(path: Path) -> None:
+    """Say who is to be traced, as numbered in here, and let the driver: Yama forbids it to others.
+
+    The driver's strace is no parent of this process.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_ANYBODY))
+    path.write_text(str(os.getpid()))
 
 
 def _die_with_parent() -> None:
