@@ -46,7 +46,7 @@ def due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Case]:
     return [c for c in evidence.plan.cases if c.label in arms and c.label not in traced]
 
 
-def compare(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str, Any] | None:
+def counted(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str, Any] | None:
     """Return the calls a sample of both arms of a FASTER or SLOWER; None where none are asked for.
 
     ``differing`` names those that differ, the largest difference first; ``reason`` says why there
