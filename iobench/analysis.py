@@ -12,6 +12,7 @@ from typing import Any
 from iobench import pipelines, registry, stats
 from iobench.advice import advise
 from iobench.attribution import attribute
+from iobench.calls import counted
 from iobench.contrasts import family_of, finite, judge
 from iobench.errors import SpecError
 from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
@@ -113,6 +114,7 @@ def _contrasts(found: Evidence) -> list[dict[str, Any]]:
     for contrast in contrasts:
         entry = judge(found, contrast, family_of(contrasts, contrast))
         entry["attribution"] = attribute(found, contrast, entry["verdict"])
+        entry["calls"] = counted(found, contrast, entry["verdict"])
         entry["not_separated"] = _not_separated(found, contrast)
         entries.append(entry)
     return entries

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from iobench import store
+from iobench.cli_console import JSON, out, print_json
 from iobench.report import words
 
 
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
+@JSON
 def compare(a: Path, b: Path, as_json: bool) -> int:
     """Two suites side by side: B against A, of one machine and date or of two.
 
@@ -35,29 +32,28 @@ def compare(a: Path, b: Path, as_json: bool) -> int:
     from iobench.compare import load
 
     document = load(store.find(a), store.find(b))
-    click.echo(json.dumps(document, indent=2) if as_json else _screen(document).rstrip())
+    if as_json:
+        print_json(document)
+    else:
+        _render(document)
     return 0
 
 
-def _screen(document: Mapping[str, Any]) -> str:
-    out = io.StringIO()
-    width = shutil.get_terminal_size((100, 24)).columns
-    console = Console(file=out, width=max(width, 60), highlight=False)
+def _render(document: Mapping[str, Any]) -> None:
     for name in ("a", "b"):
         suite = document[name]
         text = f"{name.upper()}: {suite['name']}, {suite['created']}, iobench {suite['version']}"
-        console.print(Text(f"{text} ({suite['folder']})"), soft_wrap=True)
-    console.print(_table(document))
+        out.print(Text(f"{text} ({suite['folder']})"), soft_wrap=True)
+    out.print(_table(document))
     for difference in document["differences"]:
         who = f" ({', '.join(difference['cases'])})" if difference["cases"] else ""
-        console.print(Text(f"  differs: {difference['text']}{who}"), soft_wrap=True)
+        out.print(Text(f"  differs: {difference['text']}{who}"), soft_wrap=True)
     if not document["differences"]:
-        console.print("  the fingerprints do not differ")
+        out.print("  the fingerprints do not differ")
     for name, labels in document["only_in"].items():
         if labels:
-            console.print(Text(f"  only in {name.upper()}: {', '.join(labels)}"), soft_wrap=True)
-    console.print(Text(f"EXPLORATORY: {document['note']}"), soft_wrap=True)
-    return out.getvalue()
+            out.print(Text(f"  only in {name.upper()}: {', '.join(labels)}"), soft_wrap=True)
+    out.print(Text(f"EXPLORATORY: {document['note']}"), soft_wrap=True)
 
 
 def _table(document: Mapping[str, Any]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,13 +13,13 @@ from typing import Any
 import click
 
 from iobench import reachable, services, spec
+from iobench.cli_console import JSON, print_json
 from iobench.errors import ImageError
 from iobench.images import build as building
 from iobench.images import catalogue, disk, forms, recipe
 from iobench.images import verify as verification
 from iobench.images.model import DEFAULT_FOLDER, FORMS, NAMES
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
 _FOLDER = click.option(
     "--images",
     "folder",
@@ -90,7 +89,7 @@ def image_needed(spec_name: str) -> int:
 
 @image.command("list")
 @_FOLDER
-@_JSON
+@JSON
 def image_list(folder: Path, as_json: bool) -> int:
     """What images there are, their digests and forms, and why one cannot be used."""
     rows: list[dict[str, Any]] = []
@@ -99,7 +98,7 @@ def image_list(folder: Path, as_json: bool) -> int:
         made = sorted(catalogue.made(found)) if found else []
         rows.append({**facts, "usable": not reason, "reason": reason, "forms": made})
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return 0
     for row in rows:
         if row["reason"]:
@@ -119,7 +118,7 @@ def image_list(folder: Path, as_json: bool) -> int:
 @click.option(
     "--form", "wanted", type=click.Choice(FORMS), multiple=True, help="Only these [all made]."
 )
-@_JSON
+@JSON
 def image_verify(
     names: tuple[str, ...], folder: Path, wanted: tuple[str, ...], as_json: bool
 ) -> int:
@@ -137,7 +136,7 @@ def image_verify(
                     mark = "ok" if finding.ok else "NO"
                     click.echo(f"{mark}  {name} {finding.form} {finding.what}: {finding.detail}")
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        print_json(rows)
     return 0 if all(row["ok"] for row in rows) else 1
 
 

@@ -58,6 +58,7 @@ def examine(data_path: Path) -> list[Check]:
         _steal,
         _clock,
         _fio,
+        _strace,
         _torch,
         lambda: _library("dali", "nvidia.dali", "nvidia-dali-cuda120", "pipelines dali:*"),
         lambda: _library("lmdb", "lmdb", "lmdb", "format lmdb"),
@@ -265,6 +266,14 @@ def _fio() -> Check:
         return Check("fio", True, fio.version())
     except BackendUnavailable as error:
         return Check("fio", False, "no ceiling stage", str(error))
+
+
+def _strace() -> Check:
+    found = shutil.which("strace")
+    if found is None:
+        remedy = "install it (Debian: strace)"
+        return Check("strace", False, "no counts of a difference's system calls", remedy)
+    return Check("strace", True, found)
 
 
 def _torch() -> Check:

@@ -23,7 +23,7 @@ from typing import Any
 
 import pydantic
 
-from iobench import ceiling, limits, pagecache, registry, starting
+from iobench import ceiling, limits, pagecache, registry, starting, strace
 from iobench.cacheproof import judge
 from iobench.dataset import form_root
 from iobench.errors import (
@@ -101,8 +101,9 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
                 if trial.stage != "ceiling":
                     proof = _prepare(trial, files, worker, settings)
                 mount_before = dict(filesystem.counters(Path(dataset.root)))
-                worker.release()
-                ranks = worker.results()
+                with _traced(trial, worker) as traced:
+                    worker.release()
+                    ranks = worker.results()
                 mount_after = filesystem.counters(Path(dataset.root))
             if trial.stage == "ceiling":
                 proof, ceiling_result = _ceiling(trial, worker, files, settings)
@@ -112,6 +113,9 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
             if runtime.get("form"):
                 proof = _without_image(trial, proof)
             status, reasons = _judge(trial, proof, ranks, ceiling_result)
+            if traced is not None and status == VALID:
+                notes["calls"] = traced.note(ranks)
+                status, reasons = strace.standing(notes["calls"])
             if dataset.in_place and status == VALID and trial.stage in DATA_STAGES:
                 status, reasons = EXPLORATORY, (IN_PLACE,)
         except CacheStateError as error:
@@ -242,11 +246,20 @@ def _judge(
         if wrong:
             return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
         return VALID, ()
-    if trial.stage == "compute" or trial.cache == "-":
+    if trial.stage in ("compute", "calls") or trial.cache == "-":
         return VALID, ()
     if trial.stage != "probe" and not sum(sum(r.steps.samples) for r in ranks):
         return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
     return judge(trial.cache, trial.stage, proof)
+
+
+def _traced(
+    trial: Trial, worker: _Worker
+) -> contextlib.AbstractContextManager[strace.Trace | None]:
+    """Return what counts the worker's system calls, where the trial is for that."""
+    if trial.stage != "calls":
+        return contextlib.nullcontext()
+    return strace.trace(worker.processes(), worker.work)
 
 
 class _Worker:
@@ -280,6 +293,11 @@ class _Worker:
         """Return the extents of each sample of rank 0, in the pipeline's order, in host paths."""
         rows = json.loads((self.work / "extents.0.json").read_text())
         return [[self._started.outside(Extent(*extent)) for extent in row] for row in rows]
+
+    def processes(self) -> list[int]:
+        """Return this machine's process id of every rank; [] where one is not seen from here."""
+        inside = [int((self.work / f"pid.{r}").read_text()) for r in range(self._world_size)]
+        return strace.processes(self._started.name, inside)
 
     def release(self) -> None:
         """Let the ranks begin."""

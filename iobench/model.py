@@ -17,8 +17,9 @@ Scalar = Union[str, int, float, bool, None]
 Options = Mapping[str, Scalar]
 
 STAGES = ("ceiling", "read", "decode", "load", "compute", "train")
-#: Beside the ladder: ``probe`` gives the shares of a sample's time, ``digest`` is the untimed twin.
-SIDE_STAGES = ("probe", "digest")
+#: Beside the ladder: ``probe`` gives the shares of a sample's time, ``digest`` is the untimed twin,
+#: ``calls`` is ``load`` with its system calls traced, untimed too.
+SIDE_STAGES = ("probe", "digest", "calls")
 
 VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"
 

@@ -96,7 +96,7 @@ def guess_s(trial: Trial, compute_s: float) -> float:
     if trial.stage == "compute":
         return OVERHEAD_S + compute_s
     samples = case.samples or 1280
-    if trial.stage in ("digest", "probe", "ceiling"):
+    if trial.stage in ("digest", "probe", "calls", "ceiling"):
         return OVERHEAD_S + 1.0
     rate = GUESS["load" if trial.stage == "train" else trial.stage] * max(case.workers, 1)
     loop = samples / rate

@@ -166,6 +166,11 @@ class Trainer(Protocol):
 #: Where an image has its (empty) mount points, and a worker finds things inside a container.
 DATA_INSIDE, WORK_INSIDE, CODE_INSIDE = "/iobench/data", "/iobench/work", "/iobench/code"
 JPEG_INSIDE, PLUGINS_INSIDE = "/iobench/jpeg", "/iobench/plugins"
+#: Set for every worker, to the name of its start: the driver holds its standard input, which closes
+#: when that dies.
+HELD = "IOBENCH_HELD"
+#: A traced worker asks for these two paths, which are nowhere, before and after its loop.
+CALLS_BEGIN, CALLS_END = "/iobench/calls-begin", "/iobench/calls-end"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,11 @@
 The flow of a suite::
 
     prepare (dataset, forms) -> ladder -> choose bases -> paired blocks, look by look -> probes
+    -> calls
 
 After each look the groups that are decided end; the others get the blocks of their next look, while
-the budget lasts.  A difference is then probed in both arms.  Every step is in plan.json before its
-first trial runs.
+the budget lasts.  A difference is then probed in both arms, and each arm's system calls are counted
+once.  Every step is in plan.json before its first trial runs.
 
 A pair is repeated only by a rule that is stated here, before any trial: when an arm is INVALID,
 when rivals on the machine used more than 3 % of a trial's wall time in CPU (at least 0.1 s), or
@@ -22,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 import iobench
-from iobench import pairing, registry, sequence, timing
+from iobench import calls, pairing, registry, sequence, timing
 from iobench import plan as planning
 from iobench.dataset import form_root
 from iobench.figures import Evidence, trial_window
@@ -97,6 +98,8 @@ class Suite:
         while self._plan_next_look():
             self._run(self.plan.trials)
         if self._plan_probes():
+            self._run(self.plan.trials)
+        if self._plan_calls():
             self._run(self.plan.trials)
         self._watch(len(self._records), len(self.plan.trials), 0.0, None)
 
@@ -213,6 +216,17 @@ class Suite:
                 room -= cost
                 self._extend(trials)
         return len(self.plan.trials) > begun
+
+    def _plan_calls(self) -> bool:
+        """Plan one traced trial an arm of each difference, while the budget lasts."""
+        room, fitting = self._room_s(), []
+        for trial in calls.trials(sequence.calls_due(self._evidence())):
+            room -= self._cost(trial)
+            if room >= 0:
+                fitting.append(trial)
+        if fitting:
+            self._extend(planning.number(fitting, start=len(self.plan.trials) + 1))
+        return bool(fitting)
 
     def _room_s(self) -> float:
         return self.plan.budget_s - (timing.clock() - self._begun)

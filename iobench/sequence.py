@@ -1,4 +1,4 @@
-"""What a suite runs next, from what has run: another look, or the probes of a difference.  Pure.
+"""What a suite runs next, from what has run: another look, what explains a difference.  Pure.
 
 The plan grows look by look.  Whatever decides here is computed from the plan and the records, as
 the report does it, so a suite that was killed at any point goes on as if it had not been.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iobench import pairing, stats
+from iobench import calls, pairing, stats
 from iobench.attribution import FOUND, can_probe
 from iobench.contrasts import family_of, judge
 from iobench.figures import Evidence
-from iobench.model import Contrast
+from iobench.model import Case, Contrast
 
 
 def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
@@ -44,20 +44,31 @@ def probes_due(evidence: Evidence) -> list[list[Contrast]]:
     plan = evidence.plan
     loaders = {c.label: c.loader for c in plan.cases}
     probed = {t.contrast for t in plan.trials if t.stage == "probe"}
-    due = []
-    for group, together in pairing.groups(plan.contrasts).items():
-        if group in probed or group in spans_due(evidence):
-            continue
-        found = [
-            c
-            for c in together
-            if c.probes
-            and not any(can_probe(loaders[label]) for label in (c.arm, c.base))
-            and judge(evidence, c, family_of(plan.contrasts, c))["verdict"] in FOUND
-        ]
-        if found:
-            due.append(found)
-    return due
+    able = [
+        c
+        for c in differences(evidence)
+        if pairing.group_of(c) not in probed
+        and not any(can_probe(loaders[label]) for label in (c.arm, c.base))
+    ]
+    return list(pairing.groups(able).values())
+
+
+def calls_due(evidence: Evidence) -> list[Case]:
+    """Return the arms of every difference that have no traced trial planned yet."""
+    return calls.due(evidence, differences(evidence))
+
+
+def differences(evidence: Evidence) -> list[Contrast]:
+    """Return the contrasts that ended FASTER or SLOWER and are to be explained."""
+    waiting = spans_due(evidence)
+    contrasts = evidence.plan.contrasts
+    return [
+        c
+        for c in contrasts
+        if c.probes
+        and pairing.group_of(c) not in waiting
+        and judge(evidence, c, family_of(contrasts, c))["verdict"] in FOUND
+    ]
 
 
 def _deciding(together: Sequence[Contrast]) -> list[Contrast]:

@@ -22,6 +22,7 @@ from iobench.model import Case, Dataset, Extent, Scalar
 from iobench.protocols import (
     CODE_INSIDE,
     DATA_INSIDE,
+    HELD,
     JPEG_INSIDE,
     PLUGINS_INSIDE,
     WORK_INSIDE,
@@ -29,9 +30,7 @@ from iobench.protocols import (
     Start,
 )
 
-#: Set for every worker: its standard input is held by the driver, and closes when that dies.
-HELD = "IOBENCH_HELD"
-_COMMON = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", HELD: "1"}
+_COMMON = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 #: Nothing of the user's home is there, and no cache may need one.
 _INSIDE = {
     "HOME": "/tmp",
@@ -131,11 +130,12 @@ def start(
     backend = registry.require("runtimes", runtime_name)
     runtime = backend.make(**({} if on_host else case.runtime_options))
     form = runtime.form()
+    common = {**_COMMON, HELD: name}
     asked = Start(
         image=image_of(case, form, images) if form else "",
         name=name,
         gpus=wants_gpu(case),
-        env=dict(_COMMON),
+        env=common,
     )
     if backend.limits is not None:
         asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
@@ -143,7 +143,7 @@ def start(
         asked = dataclasses.replace(
             asked,
             mounts=mounts(dataset, work),
-            env={**_COMMON, **_INSIDE, **_threads(), **_plugins_inside()},
+            env={**common, **_INSIDE, **_threads(), **_plugins_inside()},
         )
         seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
     else:
@@ -151,7 +151,7 @@ def start(
         if form:
             python = asked.image.rstrip("/") + PYTHON_INSIDE
             env = {"PYTHONPATH": str(_package_alone(work)), "PYTHONNOUSERSITE": "1"}
-            asked = dataclasses.replace(asked, env={**_COMMON, **env})
+            asked = dataclasses.replace(asked, env={**common, **env})
     command = [python, "-m", "iobench.worker", f"{folder}/task.json"]
     launcher = registry.require("launchers", case.launcher).make()
     return Started(

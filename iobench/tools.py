@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Dict
 
 FOLDER = Path(__file__).parent.parent / ".tools"
+#: Apptainer, and what it was called before.
+APPTAINERS = ("apptainer", "singularity")
 
 
 def extend_path() -> None:
@@ -19,9 +21,9 @@ def extend_path() -> None:
 
 
 def apptainer() -> str:
-    """Return the path of apptainer, else singularity; "" when neither is here."""
+    """Return the name of the program that is on PATH: apptainer, else singularity; "" for none."""
     extend_path()
-    return shutil.which("apptainer") or shutil.which("singularity") or ""
+    return next((name for name in APPTAINERS if shutil.which(name)), "")
 
 
 def apptainer_env() -> Dict[str, str]:
@@ -30,4 +32,5 @@ def apptainer_env() -> Dict[str, str]:
     Root without every capability (in a container or a small virtual machine) cannot pass them all
     on, and apptainer then refuses to start unless it is told to pass on none.
     """
-    return {"APPTAINER_NO_PRIVS": "1"} if os.geteuid() == 0 else {}
+    name = apptainer() or APPTAINERS[0]
+    return {f"{name.upper()}_NO_PRIVS": "1"} if os.geteuid() == 0 else {}

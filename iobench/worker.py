@@ -40,14 +40,17 @@ from iobench.model import (
     to_json,
 )
 from iobench.order import sample_order
-from iobench.protocols import Loader, LoadRequest
+from iobench.protocols import CALLS_BEGIN, CALLS_END, HELD, Loader, LoadRequest
 
 _EMPTY = Steps((), (), (), (), ())
 #: Seconds between looks for the driver's ``go``.
 _POLL_S = 0.002
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER, _ANYBODY = 0x59616D61, -1
 #: A trainer that costs nothing would be replayed millions of times.
 MAX_REPLAYS = 2000
+#: Samples of a traced loop, in whole batches: one that every call of stops twice is slow.
+CALLS_SAMPLES = 256
 
 
 def main(argv: List[str]) -> int:
@@ -79,6 +82,8 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     folder = Path(task.handshake)
     if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):
         _write_extents(request_of(task, rank, world_size)[0], folder / f"extents.{rank}.json")
+    if task.trial.stage == "calls":
+        _let_trace(folder / f"pid.{rank}")
     _wait_for_go(folder, rank)
     request, digests = request_of(task, rank, world_size)
     job = _Job(task, rank, world_size, request, digests, born, imported)
@@ -262,6 +267,20 @@ def _probe(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     )
 
 
+def _calls(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
+    """calls: the loop of ``load`` on some whole batches, marked for the driver, which traces it."""
+    import numpy as np
+
+    batch = job.request.batch
+    samples = max(batch, min(CALLS_SAMPLES, len(job.request.ids)) // batch * batch)
+    loader = job.loader(ids=job.request.ids[:samples])
+    os.access(CALLS_BEGIN, os.F_OK)
+    ids = [np.asarray(batch.ids) for batch in loader.batches()]
+    os.access(CALLS_END, os.F_OK)
+    loader.close()
+    return timing.Measured(_EMPTY, ids), IoCounters(), {"notes": {"samples": sum(map(len, ids))}}
+
+
 def _extents(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     """ceiling: the samples that fio reads; their extents were written before ``ready``."""
     return timing.Measured(_EMPTY, [job.request.ids]), IoCounters(), {}
@@ -275,7 +294,9 @@ def _write_extents(request: LoadRequest, path: Path) -> None:
     path.write_text(json.dumps(rows))
 
 
-_STAGES = {"compute": _compute, "digest": _digest, "probe": _probe, "ceiling": _extents}
+_STAGES = {
+    "compute": _compute, "digest": _digest, "probe": _probe, "calls": _calls, "ceiling": _extents,
+}  # fmt: skip
 
 
 def _import_libraries(task: Task) -> None:
@@ -300,6 +321,15 @@ def _wait_for_go(folder: Path, rank: int) -> None:
         time.sleep(_POLL_S)
 
 
+def _let_trace(path: Path) -> None:
+    """Say who is to be traced, as numbered in here, and let the driver: Yama forbids it to others.
+
+    The driver's strace is no parent of this process.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_ANYBODY))
+    path.write_text(str(os.getpid()))
+
+
 def _die_with_parent() -> None:
     """Let the kernel end this process when the one that started it dies, even by ``kill -9``.
 
@@ -316,7 +346,7 @@ def _end_with_driver() -> bool:
     SIGIO: no thread waits for it, and nothing is added to the measured loop.  Return False where
     standard input is not such a pipe.
     """
-    if not os.environ.pop("IOBENCH_HELD", ""):
+    if not os.environ.pop(HELD, ""):
         return False
     mode = os.fstat(0).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):

@@ -23,6 +23,7 @@ NAMES = {
     "drop_caches",
     "/dev/shm",
     "fio",
+    "strace",
     "h5py",
     "lmdb",
     "memory",

@@ -121,6 +121,27 @@ def test_a_difference_is_probed_and_attributed(begin: Callable[..., Any]) -> Non
     assert found["2"]["attribution"] is None
 
 
+def test_the_calls_of_a_difference_are_counted_last_and_once_an_arm(
+    begin: Callable[..., Any],
+) -> None:
+    suite = begin(SLOW)()
+    suite.run()
+    trials = suite.store.plan().trials
+    assert [t.case.prefetch for t in trials if t.stage == "calls"] == [1, 3]
+    assert {t.stage for t in trials[-2:]} == {"calls"}
+    suite.run()
+    assert suite.store.plan().trials == trials, "none again"
+    found = judged(suite)
+    assert found["3"]["calls"]["arm"] == {"open": 1.0, "read": 2.0}
+    assert found["2"]["calls"] is None
+
+
+def test_no_difference_no_calls(begin: Callable[..., Any]) -> None:
+    suite = begin(QUIET)()
+    suite.run()
+    assert not [t for t in suite.store.plan().trials if t.stage == "calls"]
+
+
 @pytest.mark.parametrize("after", [1, 7, 32, 33, 34, 47, 70, 92, 93])
 def test_a_suite_killed_anywhere_ends_as_if_it_had_not_been(
     begin: Callable[..., Any], after: int

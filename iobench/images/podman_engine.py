@@ -9,21 +9,20 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from iobench.containers import podman
 from iobench.errors import ImageError
 from iobench.images.disk import call, said
 
 Say = Callable[[str], None]
 
 NAME = "podman"
-#: What podman itself needs here, not a container: no OCI runtime is started by any of these.
-_PODMAN = ("podman", "--events-backend=file", "--cgroup-manager=cgroupfs")
 
 
 def image_id(tag: str) -> str:
     """Return the Id of an image in this user's storage, "" when there is none of this name."""
     if shutil.which("podman") is None:
         raise ImageError("podman is not installed: `requirements/install.sh containers`")
-    argv = [*_PODMAN, "image", "inspect", "--format", "{{.Id}}", tag]
+    argv = [*podman(), "image", "inspect", "--format", "{{.Id}}", tag]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     return f"sha256:{done.stdout.strip()}" if done.returncode == 0 else ""
 
@@ -31,7 +30,7 @@ def image_id(tag: str) -> str:
 def pull(reference: str) -> str:
     """Pull an image; return "" or why that is not possible here."""
     try:
-        call([*_PODMAN, "pull", "-q", f"docker.io/library/{reference}"], f"pulling {reference}")
+        call([*podman(), "pull", "-q", f"docker.io/library/{reference}"], f"pulling {reference}")
     except ImageError as error:
         return str(error)[-200:]
     return ""
@@ -39,12 +38,12 @@ def pull(reference: str) -> str:
 
 def import_base(tar: Path, reference: str) -> None:
     """Make an image of a root filesystem."""
-    call([*_PODMAN, "import", "-q", str(tar), reference], f"importing {tar}")
+    call([*podman(), "import", "-q", str(tar), reference], f"importing {tar}")
 
 
 def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) -> str:
     """Build stage ``target`` of ``context``/Dockerfile; return the image's Id."""
-    argv = [*_PODMAN, "build", "--isolation=chroot", "--network=host", "--format=docker"]
+    argv = [*podman(), "build", "--isolation=chroot", "--network=host", "--format=docker"]
     argv += ["--layers", "--pull-never", "--target", target]
     argv += [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     argv += ["--iidfile", str(context / ".iid"), str(context)]
@@ -75,9 +74,11 @@ def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) ->
 
 def read(image: str, path: str) -> str:
     """Return the text of a file inside an image."""
-    container = call([*_PODMAN, "create", "--network=none", image, "true"], "podman create").strip()
+    container = call(
+        [*podman(), "create", "--network=none", image, "true"], "podman create"
+    ).strip()
     try:
-        copy = [*_PODMAN, "cp", f"{container}:{path}", "-"]
+        copy = [*podman(), "cp", f"{container}:{path}", "-"]
         done = subprocess.run(copy, capture_output=True, check=False)
         tar = ["tar", "-xOf", "-"]
         out = subprocess.run(tar, input=done.stdout, capture_output=True, check=False)
@@ -85,26 +86,26 @@ def read(image: str, path: str) -> str:
             raise ImageError(f"podman: no {path} in {image}")
         return out.stdout.decode()
     finally:
-        call([*_PODMAN, "rm", "--force", container], "podman rm")
+        call([*podman(), "rm", "--force", container], "podman rm")
 
 
 def save(image: str, tag: str, out: Path) -> None:
     """Write the archive of an image to ``out``, under the name ``tag``."""
-    call([*_PODMAN, "tag", image, tag], "podman tag")
-    call([*_PODMAN, "save", "-q", "--format=docker-archive", "-o", str(out), tag], "podman save")
+    call([*podman(), "tag", image, tag], "podman tag")
+    call([*podman(), "save", "-q", "--format=docker-archive", "-o", str(out), tag], "podman save")
 
 
 def load(archive: Path) -> None:
     """Load an archive into this user's storage."""
-    call([*_PODMAN, "load", "-q", "-i", str(archive)], f"podman cannot load {archive}")
+    call([*podman(), "load", "-q", "-i", str(archive)], f"podman cannot load {archive}")
 
 
 def remove(tag: str) -> None:
     """Remove an image from this user's storage; harmless when it is not there."""
-    subprocess.run([*_PODMAN, "rmi", "--force", tag], capture_output=True, check=False)
+    subprocess.run([*podman(), "rmi", "--force", tag], capture_output=True, check=False)
 
 
 def store() -> Path:
     """Return the folder where podman keeps this user's images."""
-    text = call([*_PODMAN, "info", "--format", "json"], "podman info")
+    text = call([*podman(), "info", "--format", "json"], "podman info")
     return Path(json.loads(text)["store"]["graphRoot"])

@@ -197,10 +197,10 @@ def _runtimes(contrasts: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 def _attributed(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
     for c in contrasts:
-        found = c["attribution"]
-        if found:
+        said = [text for text in (words.attribution(c), words.calls(c)) if text]
+        if said:
             text = f"  {c['arm']} against {c['base']}, {c['stage']} {c['cache']}: "
-            yield Text(text + words.attribution(c), style="dim")
+            yield Text(text + "; ".join(said), style="dim")
 
 
 def _verdict(contrast: Mapping[str, Any]) -> Text:

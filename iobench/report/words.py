@@ -11,6 +11,8 @@ MIB = 2**20
 NONE = "n/a"
 #: A stall whose whole interval is below this share of the time is none.
 NEGLIGIBLE = 0.05
+#: Calls that are always told of a difference.
+CALLS = ("open", "read")
 
 
 def number(x: float | None, digits: int = 3) -> str:
@@ -151,7 +153,7 @@ def sentence(contrast: Mapping[str, Any], *, brief: bool = False) -> str:
         other = f"confounders: {count}, listed below"
     else:
         other = f"confounders: {differing(contrast)}"
-    parts = [text, startup(contrast), attribution(contrast), other]
+    parts = [text, startup(contrast), attribution(contrast), calls(contrast), other]
     if not brief:
         parts.append(contrast["not_separated"])
     return "; ".join(p for p in parts if p) + "."
@@ -187,6 +189,22 @@ def attribution(contrast: Mapping[str, Any]) -> str:
     part = found["parts"][found["stage"]]
     ms = f"{1e3 * part['value']:+.3f} ms a sample"
     return f"attributed to {found['stage']} ({ms} in the serial probe)"
+
+
+def calls(contrast: Mapping[str, Any]) -> str:
+    """Return the system calls of a difference: open(), read(), and up to three more that differ.
+
+    ``calls a sample: open() 1.0 against 1.0, read() 2.0 against 4.0``
+    """
+    found = contrast.get("calls")
+    if not found:
+        return ""
+    if found["reason"]:
+        return f"calls n/a: {found['reason']}"
+    names = [*CALLS, *[n for n in found["differing"] if n not in CALLS][:3]]
+    arm, base = found["arm"], found["base"]
+    said = [f"{n}() {arm.get(n, 0.0):.1f} against {base.get(n, 0.0):.1f}" for n in names]
+    return f"calls a sample: {', '.join(said)}"
 
 
 def bracketed(entry: Mapping[str, Any] | None, decimals: int = 3) -> str:

@@ -8,21 +8,15 @@ import stat
 from pathlib import Path
 from typing import List, Mapping, Sequence
 
-from iobench import containers
+from iobench import containers, tools
 from iobench.containers import asked_once, inner_env, workdir
 from iobench.errors import SpecError
 from iobench.model import Scalar
 from iobench.protocols import Runtime, RuntimeBackend, Start
 
-PROGRAMS = ("apptainer", "singularity")
 MODES = ("auto", "sif", "sandbox")
 #: Settings of the user's that would show the worker more than its mounts.
 _LEAKS = ("BIND", "BINDPATH", "MOUNT", "OVERLAY", "OVERLAYIMAGE", "WRITABLE_TMPFS")
-
-
-def program() -> str:
-    """Return the name of the program that is here: apptainer, else singularity; "" for none."""
-    return next((name for name in PROGRAMS if shutil.which(name)), "")
 
 
 class Apptainer:
@@ -33,14 +27,14 @@ class Apptainer:
 
     def available(self) -> str:
         """Return "" when it can start a container here, else the reason with the remedy."""
-        if not program():
+        if not tools.apptainer():
             return (
                 "no program apptainer or singularity: load the site's module, or install it "
                 "(apptainer.org)"
             )
-        code, said = asked_once(program(), "--version")
+        code, said = asked_once(tools.apptainer(), "--version")
         if code:
-            return f"{program()} does not start ({said})"
+            return f"{tools.apptainer()} does not start ({said})"
         if os.geteuid() != 0 and not _setuid():
             reason = containers.user_namespaces()
             if reason:
@@ -63,12 +57,11 @@ class Apptainer:
 
         Raises SpecError for a path that ``--bind`` cannot say.
         """
-        name = program() or PROGRAMS[0]
+        name = tools.apptainer() or tools.APPTAINERS[0]
         words = ["env"]
         for prefix in ("APPTAINER", "SINGULARITY"):
             words += [word for leak in _LEAKS for word in ("-u", f"{prefix}_{leak}")]
-        if os.geteuid() == 0:  # root's capabilities are of no use inside, and may not all be there
-            words.append(f"{name.upper()}_NO_PRIVS=1")
+        words += [f"{key}={value}" for key, value in tools.apptainer_env().items()]
         words += [name, "-q", "exec", "--containall", "--cleanenv", "--no-home"]
         words += ["--nv"] if start.gpus else []
         words += ["--bind", "/sys/fs/cgroup:/sys/fs/cgroup:ro"]  # its limits can be seen inside
@@ -84,9 +77,9 @@ class Apptainer:
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the program, its version, how the image is mounted, rootless or not."""
-        said = asked_once(program(), "--version")[1].split()
+        said = asked_once(tools.apptainer(), "--version")[1].split()
         return {
-            "program": program(),
+            "program": tools.apptainer(),
             "version": said[-1] if said else "",
             "mounted": _mounted(image),
             "rootless": os.geteuid() != 0,
@@ -103,11 +96,11 @@ def _kernel_mounts() -> bool:
 
 def _setuid() -> bool:
     """Tell whether the program's starter is installed setuid root."""
-    found = shutil.which(program() or PROGRAMS[0])
+    found = shutil.which(tools.apptainer() or tools.APPTAINERS[0])
     if not found:
         return False
     top = Path(found).resolve().parent.parent
-    for name in PROGRAMS:
+    for name in tools.APPTAINERS:
         try:
             starter = os.stat(top / f"libexec/{name}/bin/starter-suid")
         except OSError:

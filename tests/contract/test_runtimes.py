@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List
 
 import pytest
 
-from iobench import containers, limits, registry, spec, starting
+from iobench import calls, containers, limits, registry, spec, starting
 from iobench.launch import Settings, run_trial
 from iobench.model import VALID, Case, Dataset, Record, Trial
 from iobench.protocols import Mount, RuntimeBackend, Start
@@ -162,6 +162,22 @@ def test_the_four_pipelines_run_and_deliver_the_same_samples(
     assert cold.ranks[0].host == containers.host().name
     seen = cold.ranks[0].fingerprint["limits"]["open_files"]
     assert seen == containers.host().open_files[0]
+
+
+@pytest.mark.system
+@variants
+def test_its_system_calls_are_counted_from_the_host_and_are_those_of_bare(
+    name: str, options: Dict[str, str], data: Dataset, services: None
+) -> None:
+    need("strace")
+    case = case_of(data, name, "torch:jpeg", runtime_options=options)
+    container.needs(case)
+    traced = trial(data, case, "calls")
+    assert (traced.status, traced.reasons) == (VALID, ())
+    bare = trial(data, case_of(data, "bare", "torch:jpeg"), "calls")
+    here, there = calls.per_sample(traced), calls.per_sample(bare)
+    for call in ("open", "read", "stat", "lseek"):
+        assert here.get(call, 0) == pytest.approx(there.get(call, 0), abs=0.3), call
 
 
 @pytest.mark.system

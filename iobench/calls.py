@@ -1,0 +1,95 @@
+"""Traced trials -> how often each arm of a difference calls open(), read() and the others.
+
+One untimed trial a case, after everything measured; no rate is taken from it and no verdict rests
+on it.  Counts are of the loop alone: neither imports nor opening the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from iobench.attribution import FOUND
+from iobench.figures import Evidence
+from iobench.model import Case, Contrast, Record, Trial
+
+#: What people call a call -> its names in the kernel.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "open": ("open", "openat", "openat2", "creat"),
+    "read": ("read", "pread64", "readv", "preadv", "preadv2"),
+    "stat": ("stat", "fstat", "lstat", "newfstatat", "fstatat64", "statx"),
+    "lseek": ("lseek", "_llseek"),
+    "mmap": ("mmap", "mmap2"),
+    "fadvise": ("fadvise64", "fadvise64_64", "posix_fadvise"),
+    "write": ("write", "pwrite64", "writev", "pwritev", "pwritev2"),
+    "wait": (
+        "futex", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2",
+        "clock_nanosleep", "nanosleep", "sched_yield", "restart_syscall", "wait4", "waitid",
+    ),
+}  # fmt: skip
+_PLAIN = {kernel: name for name, group in NAMES.items() for kernel in group}
+#: How often a process waits is the scheduler's doing, and differs from run to run.
+IDLE = ("wait",)
+#: Counts a sample differ when they are this far apart, and by this share of the larger one.
+LEAST, SHARE = 0.1, 0.1
+
+
+def trials(cases: Iterable[Case]) -> list[Trial]:
+    """Return one traced trial a case; the cache state moves no count and is left as it is."""
+    return [Trial(id="", case=case, stage="calls", cache="-") for case in cases]
+
+
+def due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Case]:
+    """Return the arms of these contrasts that have no traced trial planned yet."""
+    traced = {t.case.label for t in evidence.plan.trials if t.stage == "calls"}
+    arms = {label for c in contrasts for label in (c.arm, c.base)}
+    return [c for c in evidence.plan.cases if c.label in arms and c.label not in traced]
+
+
+def counted(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str, Any] | None:
+    """Return the calls a sample of both arms of a FASTER or SLOWER; None where none are asked for.
+
+    ``differing`` names those that differ, the largest difference first; ``reason`` says why there
+    are no counts.
+    """
+    if verdict not in FOUND or not contrast.probes:
+        return None
+    entry: dict[str, Any] = {"arm": {}, "base": {}, "differing": [], "reason": ""}
+    for side, label in (("arm", contrast.arm), ("base", contrast.base)):
+        record = _record(evidence, label)
+        if record is None:
+            return {**entry, "reason": "no traced trial: the budget was spent, or it failed"}
+        if record.notes.get("calls", {}).get("reason"):
+            return {**entry, "reason": record.notes["calls"]["reason"]}
+        entry[side] = per_sample(record)
+    entry["differing"] = _differing(entry["arm"], entry["base"])
+    return entry
+
+
+def per_sample(record: Record) -> dict[str, float]:
+    """Return call -> how often it was made a sample, those of :data:`NAMES` together, by name."""
+    noted = record.notes["calls"]
+    found: dict[str, float] = {}
+    for kernel, count in noted["counts"].items():
+        name = _PLAIN.get(kernel, kernel)
+        found[name] = found.get(name, 0.0) + count / noted["samples"]
+    return {name: round(found[name], 4) for name in sorted(found)}
+
+
+def _record(evidence: Evidence, label: str) -> Record | None:
+    for trial in evidence.plan.trials:
+        if (trial.stage, trial.case.label) == ("calls", label):
+            record = evidence.last.get(trial.id)
+            return record if record is not None and "calls" in record.notes else None
+    return None
+
+
+def _differing(arm: Mapping[str, float], base: Mapping[str, float]) -> list[str]:
+    apart = {
+        name: abs(arm.get(name, 0.0) - base.get(name, 0.0))
+        for name in {*arm, *base}
+        if name not in IDLE
+    }
+    large = {n: d for n, d in apart.items() if d >= LEAST}
+    large = {n: d for n, d in large.items() if d >= SHARE * max(arm.get(n, 0.0), base.get(n, 0.0))}
+    return sorted(large, key=lambda name: (-large[name], name))
