@@ -18,6 +18,7 @@ from iobench.errors import SpecError
 from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
 from iobench.model import Contrast, Plan, Record
 from iobench.pairing import group_of, groups, members
+from iobench.staging import staging
 
 #: Version of this document.
 ANALYSIS_SCHEMA = 1
@@ -115,6 +116,7 @@ def _contrasts(found: Evidence) -> list[dict[str, Any]]:
         entry = judge(found, contrast, family_of(contrasts, contrast))
         entry["attribution"] = attribute(found, contrast, entry["verdict"])
         entry["calls"] = counted(found, contrast, entry["verdict"])
+        entry["staging"] = staging(found, contrast, entry)
         entry["not_separated"] = _not_separated(found, contrast)
         entries.append(entry)
     return entries

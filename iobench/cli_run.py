@@ -11,7 +11,7 @@ import click
 from iobench import (
     limits,
     pairing,
-    placement,
+    placements,
     preflight,
     prepare,
     publish,
@@ -110,7 +110,8 @@ def run(
             return 0
         suite_store = store.create(results, wanted.name)
         plan = reachable.with_digests(plan, images)
-        suite_store.save_plan(placement.placed(plan, wanted.stage_to, reporter.say))
+        used = reachable.images_of(plan.cases, images)
+        suite_store.save_plan(placements.placed(plan, wanted.stage_to, used, reporter.say))
         return _run(suite_store, wanted, images, reporter, as_json)
 
 
@@ -118,14 +119,17 @@ def _run(
     suite_store: store.Store, wanted: spec.Spec, images: Path, reporter: Reporter, as_json: bool
 ) -> int:
     plan = suite_store.plan()
-    settings = Settings(
-        limit_s=wanted.limit_s,
-        compute_s=wanted.compute_s,
-        allow_drop_caches=wanted.allow_drop_caches,
-        images=reachable.images_of(plan.cases, images),
-    )
+    used = reachable.images_of(plan.cases, images)
     interrupted = False
-    with suite_store.lock(), placement.present(plan, reporter.say):
+    with suite_store.lock(), placements.present(plan, used, reporter.say) as plan:
+        suite_store.save_plan(plan)
+        settings = Settings(
+            limit_s=wanted.limit_s,
+            compute_s=wanted.compute_s,
+            allow_drop_caches=wanted.allow_drop_caches,
+            images=used,
+            placements=placements.by_location(plan),
+        )
         suite = scheduler.Suite(suite_store, wanted, settings, reporter.trial)
         try:
             suite.run()

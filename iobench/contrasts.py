@@ -12,6 +12,7 @@ from iobench import stats
 from iobench.figures import Evidence, trial_window, usable
 from iobench.fingerprint import differences
 from iobench.model import EXPLORATORY, Case, Contrast, Record, Trial
+from iobench.pairing import FOLLOWING
 from iobench.spec import PIPELINE_FIELDS
 
 PASS, CONFOUNDED, UNKNOWN = "PASS", "CONFOUNDED", "UNKNOWN"
@@ -126,7 +127,7 @@ def names(evidence: Evidence, contrast: Contrast) -> dict[str, Any]:
 
 def factors(arm: Case, base: Case) -> list[str]:
     """Return the keys in which two cases differ: what is under study."""
-    fields = [f.name for f in dataclasses.fields(Case) if f.name != "label"]
+    fields = [f.name for f in dataclasses.fields(Case) if f.name not in FOLLOWING]
     return [n for n in fields if getattr(arm, n) != getattr(base, n)]
 
 
@@ -183,7 +184,13 @@ def confounders(pairs: Sequence[Pair]) -> dict[str, Any]:
                 return {"status": UNKNOWN, "differences": ["an arm has no fingerprint"]}
             if both not in seen:
                 seen.append(both)
-                found |= dict.fromkeys(differences(*both, across_runtimes="runtime" in factor))
+                found |= dict.fromkeys(
+                    differences(
+                        *both,
+                        across_runtimes="runtime" in factor,
+                        across_mounts="placement" in factor,
+                    )
+                )
     return {"status": CONFOUNDED if found else PASS, "differences": list(found)}
 
 

@@ -85,12 +85,17 @@ def collect(data_path: Path) -> Dict[str, Any]:
 
 
 def differences(
-    a: Mapping[str, Any], b: Mapping[str, Any], *, across_runtimes: bool = False
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    *,
+    across_runtimes: bool = False,
+    across_mounts: bool = False,
 ) -> List[str]:
     """Return what differs, one line a fact: ``numpy: 1.26 against 2.4``; [] when nothing does.
 
     ``across_runtimes``: leave out what another runtime is by itself: the flags of a bind mount, the
     name of the host on the same kernel, facts of that kernel which one side cannot see.
+    ``across_mounts``: the mount itself is under study, so nothing of it is a confounder.
     """
     first, second = _flat(a), _flat(b)
     lines = []
@@ -99,6 +104,8 @@ def differences(
             continue
         left, right = first.get(name, "absent"), second.get(name, "absent")
         if left == right or (across_runtimes and _of_runtime(name, first, second)):
+            continue
+        if across_mounts and name.startswith("mount."):
             continue
         lines.append(f"{_plain(name)}: {_short(left)} against {_short(right)}")
     return lines

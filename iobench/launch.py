@@ -10,20 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import json
-import os
-import secrets
-import signal
-import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
-from iobench import ceiling, limits, pagecache, registry, starting, strace
+from iobench import ceiling, inside, pagecache, registry, starting, strace
 from iobench.cacheproof import judge
 from iobench.dataset import form_root
 from iobench.errors import (
@@ -40,39 +32,22 @@ from iobench.model import (
     VALID,
     CacheProof,
     Dataset,
-    Extent,
+    Placement,
     RankResult,
     Record,
-    Task,
     Trial,
     to_json,
 )
 from iobench.mounts import describe_mount, filesystem_for
-from iobench.starting import ImageUse, Started
+from iobench.placements import dataset_of
+from iobench.process import Settings, Worker, worker_of
 from iobench.timing import clock
 
-_RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
-_POLL_S = 0.002
+__all__ = ["IN_PLACE", "Settings", "run_trial"]
+
 DATA_STAGES = ("ceiling", "read", "decode", "load", "train", "probe")
 IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
 _NO_REASONS: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What every trial of a suite shares.
-
-    ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it;
-    a daemon's containers are no children of it).  ``images``: name -> image, for the runtimes that
-    need one (:func:`iobench.starting.images_for`).
-    """
-
-    limit_s: float = 120.0
-    compute_s: float = 6.0
-    allow_drop_caches: bool = False
-    decode_delay_s: float = 0.0
-    enter: Sequence[str] = ()
-    images: Mapping[str, ImageUse] = dataclasses.field(default_factory=dict)
 
 
 def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) -> Record:
@@ -82,7 +57,9 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
     """
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     begun = clock()
-    files = _files(trial, dataset)
+    place = settings.placements.get(trial.case.location)
+    dataset = dataset_of(dataset, place)
+    files = _files(trial, dataset, place)
     _, filesystem = filesystem_for(Path(dataset.root))
     proof = CacheProof()
     ranks: tuple[RankResult, ...] = ()
@@ -96,10 +73,11 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
         try:
             if trial.stage != "ceiling":
                 runtime = starting.record_of(trial.case, settings.images)
-            with _worker(trial, dataset, work, settings) as worker:
+            with worker_of(trial, dataset, work, settings, place) as worker:
                 ready_s = worker.wait_ready()
                 if trial.stage != "ceiling":
-                    proof = _prepare(trial, files, worker, settings)
+                    prepare = _prepare_inside if worker.inside else _prepare
+                    proof = prepare(trial, files, worker, settings)
                 mount_before = dict(filesystem.counters(Path(dataset.root)))
                 with _traced(trial, worker) as traced:
                     worker.release()
@@ -109,9 +87,11 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
                 proof, ceiling_result = _ceiling(trial, worker, files, settings)
                 mount_after = filesystem.counters(Path(dataset.root))
             notes["mount_bytes"] = {k: mount_after[k] - v for k, v in mount_before.items()}
-            proof = _after(trial, proof, files, ranks, filesystem)
-            if runtime.get("form"):
-                proof = _without_image(trial, proof)
+            if place and worker.inside:
+                proof = inside.after(proof, ranks, place)
+            else:
+                proof = _after(trial, proof, files, ranks, filesystem)
+            proof = _without_image(trial, proof, runtime)
             status, reasons = _judge(trial, proof, ranks, ceiling_result)
             if traced is not None and status == VALID:
                 notes["calls"] = traced.note(ranks)
@@ -139,16 +119,17 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
     )
 
 
-def _files(trial: Trial, dataset: Dataset) -> list[Path]:
+def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path]:
+    """Return the files on this host whose pages are the data's."""
     case = trial.case
+    if place and place.inside:
+        return [Path(place.files)] if Path(place.files).is_file() else []
     form = registry.load("formats", case.format).make(**case.format_options)
     files: list[Path] = form.files(dataset, form_root(dataset, case.stored_form))
     return files
 
 
-def _prepare(
-    trial: Trial, files: Sequence[Path], worker: _Worker, settings: Settings
-) -> CacheProof:
+def _prepare(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
     """Bring the files into the trial's cache state and measure what was reached."""
     if trial.cache == "-" or not files:
         return CacheProof()
@@ -171,8 +152,19 @@ def _prepare(
     return CacheProof(label, found.method, found.fraction)
 
 
+def _prepare_inside(
+    trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings
+) -> CacheProof:
+    """Have the worker bring the data into the state, then the file that holds them where cold."""
+    seen = worker.prepared()
+    host = CacheProof()
+    if trial.cache == "cold":
+        host = _prepare(trial, files, worker, settings)
+    return inside.before(trial.cache, host, seen)
+
+
 def _ceiling(
-    trial: Trial, worker: _Worker, files: Sequence[Path], settings: Settings
+    trial: Trial, worker: Worker, files: Sequence[Path], settings: Settings
 ) -> tuple[CacheProof, Mapping[str, Any]]:
     """Read the same extents in the same order with fio."""
     case = trial.case
@@ -214,15 +206,15 @@ def _after(
     )
 
 
-def _without_image(trial: Trial, proof: CacheProof) -> CacheProof:
-    """Return a warm proof without the bytes of the image's own files.
+def _without_image(trial: Trial, proof: CacheProof, runtime: Mapping[str, Any]) -> CacheProof:
+    """Return a warm proof without the bytes of the image's own files, where an image runs.
 
     A container's code is paged in while the loop runs, and every mount of a SIF begins with none
     of it cached: those bytes count as the worker's.  Data that are wholly resident before and
     after were not read from storage.
     """
     resident = proof.resident_before == proof.resident_after == 1.0
-    if trial.cache != "warm" or not resident or not proof.bytes_storage:
+    if not runtime.get("form") or trial.cache != "warm" or not resident or not proof.bytes_storage:
         return proof
     counter = f"{proof.counter}, without {proof.bytes_storage} of the image's own files"
     return dataclasses.replace(proof, bytes_storage=0, counter=counter)
@@ -253,139 +245,8 @@ def _judge(
     return judge(trial.cache, trial.stage, proof)
 
 
-def _traced(
-    trial: Trial, worker: _Worker
-) -> contextlib.AbstractContextManager[strace.Trace | None]:
+def _traced(trial: Trial, worker: Worker) -> contextlib.AbstractContextManager[strace.Trace | None]:
     """Return what counts the worker's system calls, where the trial is for that."""
     if trial.stage != "calls":
         return contextlib.nullcontext()
     return strace.trace(worker.processes(), worker.work)
-
-
-class _Worker:
-    """A started worker: its process group, its folder and its deadline."""
-
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        work: Path,
-        started: Started,
-        trial: Trial,
-        limit_s: float,
-        begun: float,
-    ) -> None:
-        self._process, self.work, self._started, self._trial = process, work, started, trial
-        self._world_size = trial.case.world_size
-        self._begun = begun
-        self._deadline = begun + limit_s
-        self._limit_s = limit_s
-
-    def wait_ready(self) -> float:
-        """Wait until every rank has imported its libraries; return the seconds since the start.
-
-        That is what the runtime, the interpreter and the imports took (2 ms resolution).
-        """
-        names = [f"ready.{rank}" for rank in range(self._world_size)]
-        self._wait(lambda: all((self.work / name).exists() for name in names))
-        return clock() - self._begun
-
-    def extents(self) -> list[list[Extent]]:
-        """Return the extents of each sample of rank 0, in the pipeline's order, in host paths."""
-        rows = json.loads((self.work / "extents.0.json").read_text())
-        return [[self._started.outside(Extent(*extent)) for extent in row] for row in rows]
-
-    def processes(self) -> list[int]:
-        """Return this machine's process id of every rank; [] where one is not seen from here."""
-        inside = [int((self.work / f"pid.{r}").read_text()) for r in range(self._world_size)]
-        return strace.processes(self._started.name, inside)
-
-    def release(self) -> None:
-        """Let the ranks begin."""
-        (self.work / "go").touch()
-
-    def results(self) -> tuple[RankResult, ...]:
-        """Wait for the end and return each rank's result."""
-        self._wait(lambda: False)
-        results = []
-        for rank in range(self._world_size):
-            path = self.work / f"result.{rank}.json"
-            if not path.exists():
-                raise TrialFailed(self._why())
-            results.append(_RANK.validate_python(json.loads(path.read_text())))
-        return tuple(results)
-
-    def _wait(self, done: Callable[[], bool]) -> None:
-        """Return when ``done()`` or the process has ended; raise TrialFailed when time is up."""
-        while not done():
-            if self._process.poll() is not None:
-                if not (self.work / "result.0.json").exists():
-                    raise TrialFailed(self._why())
-                return
-            if clock() > self._deadline:
-                raise TrialFailed(
-                    f"ran longer than limit_s = {self._limit_s:g}; raise it in the spec, or take "
-                    "fewer samples"
-                )
-            time.sleep(_POLL_S)
-
-    def _why(self) -> str:
-        code = self._process.returncode
-        text = (self.work / "stderr").read_text(errors="replace").strip().splitlines()
-        last = f": {text[-1]}" if text else ""
-        if code is not None and code > 128:  # a container's end, as its runtime tells it
-            code = 128 - code
-        if code is not None and code < 0 and -code in set(signal.Signals):
-            return f"worker killed by {signal.Signals(-code).name} (out of memory?){last}"
-        return f"worker ended with status {code} and no result{last}"
-
-
-@contextlib.contextmanager
-def _worker(trial: Trial, dataset: Dataset, work: Path, settings: Settings) -> Iterator[_Worker]:
-    """Start the trial's process; whatever happens, all that it started is gone afterwards.
-
-    Its process group is killed.  What runs elsewhere, in a container, ends when its standard input
-    closes (this process holds the other end, and loses it even by ``kill -9``), and the runtime is
-    asked to stop it by its name.
-    """
-    case = trial.case
-    on_host = trial.stage == "ceiling"  # looks where the samples lie, and measures nothing
-    name = f"iobench-{secrets.token_hex(6)}"
-    started = starting.start(case, dataset, work, settings.images, name=name, on_host=on_host)
-    task = Task(
-        trial=trial,
-        dataset=started.dataset,
-        handshake=started.folder,
-        result=f"{started.folder}/result",
-        seconds=settings.compute_s if trial.stage == "compute" else 0.0,
-        decode_delay_s=settings.decode_delay_s,
-    )
-    (work / "task.json").write_text(json.dumps(to_json(task)))
-    with contextlib.ExitStack() as undo:
-        enter = list(settings.enter)
-        if not on_host and registry.load("runtimes", case.runtime).limits is None:
-            group = undo.enter_context(limits.group(case.cpus, case.memory_bytes, name))
-            enter += group.prefix
-        stderr = undo.enter_context(open(work / "stderr", "wb"))
-        begun = clock()
-        process = subprocess.Popen(
-            [*enter, *started.argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            env={**os.environ, **started.variables},
-            start_new_session=True,
-            # conmon leaves a file "oom" where podman was started
-            cwd=work if registry.load("runtimes", case.runtime).isolated else None,
-        )
-        undo.callback(_end, process, started)
-        yield _Worker(process, work, started, trial, settings.limit_s, begun)
-
-
-def _end(process: subprocess.Popen[bytes], started: Started) -> None:
-    """Kill a worker's process group and what its runtime started by its name."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-    started.runtime.stop(started.name)

@@ -167,6 +167,8 @@ class Task:
     and starts when ``go`` is there, so that the driver proves the cache state in between.
     ``result`` is the path prefix; rank r writes ``<result>.<r>.json``.
     ``decode_delay_s`` sleeps in every decode: a known truth, to test the instrument.
+    ``inside``: the worker brings the cache into the trial's state itself, when the driver asks by
+    ``prepare``, and writes what it reached to ``prepared.<rank>``.
     """
 
     trial: Trial
@@ -176,6 +178,7 @@ class Task:
     steps: int = 0  # compute stage: steps to replay
     seconds: float = 0.0  # compute stage: stop after this long, 0 = no limit
     decode_delay_s: float = 0.0
+    inside: bool = False
     schema: int = SCHEMA
 
 
@@ -286,13 +289,24 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A copy of the dataset that cases of one placement read; ``seconds``: what making it took."""
+    """Data put somewhere for the cases of one placement; their ``location`` is its ``root``.
 
-    kind: str  # tmpfs, staged
+    ``root``: a folder or a container image's tag, made before the trials and removed after the
+    suite.  ``files``: on this host, the folder that holds the data as a dataset does, or the one
+    file that holds a filesystem with them.  ``inside``: the data's own files cannot be reached on
+    this host, so their cache state is set and proven inside the container.
+    """
+
+    kind: str  # tmpfs, staged, image, overlay
     root: str
-    seconds: float
-    bytes: int
+    seconds: float = 0.0  # from a cold source until it is on the device; 0: not made yet
+    bytes: int = 0
     filesystem: str = ""
+    form: str = ""  # of the images it is for; "": the runtime does not matter
+    base: str = ""  # name of the image that the data are put into
+    image: str = ""  # what the runtime is started with instead; "": its own image
+    files: str = ""
+    inside: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,8 @@ from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, pipeline
 
 #: Group -> (blocks that are planned already, blocks wanted).
 Spans = Mapping[str, tuple[int, int]]
+#: Fields of a case that follow from others.
+FOLLOWING = ("label", "location")
 Ranking = Mapping[tuple[str, str], Sequence[str]]
 
 
@@ -60,12 +62,13 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
             fileless = all(registry.load("formats", c.format).fileless for c in group)
             caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
             for cache in caches:
-                if cache not in ("warm", "-") and any(c.placement == IN_MEMORY for c in group):
-                    continue  # the data cannot leave the memory
+                here = [c for c in group if cache in ("warm", "-") or c.placement != IN_MEMORY]
+                if len(here) < 2 or (here != group and wanted.base == IN_MEMORY):
+                    continue  # what is left in memory cannot be compared cold
                 ranked = fastest.get((wanted.stage, cache), ())
                 if wanted.only != "fastest" or group is _with_fastest(found, ranked):
-                    base = _base(where, wanted, group, ranked)
-                    out += _of_group(wanted, group, base, cache, len(out))
+                    base = _base(where, wanted, here, ranked)
+                    out += _of_group(wanted, here, base, cache, len(out))
     return out
 
 
@@ -212,13 +215,13 @@ def _with_fastest(found: Sequence[Sequence[Case]], ranked: Sequence[str]) -> Seq
 
 
 def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
-    """Split the cases into those that differ in ``over`` alone."""
+    """Split the cases into those that differ in ``over`` alone (a location follows from these)."""
     ignored = (
         {*PIPELINE_FIELDS, "loader_options", "format_options"}
         if over == "pipeline"
         else {"memory_bytes" if over == "memory" else over}
     )
-    names = [f.name for f in dataclasses.fields(Case) if f.name not in {*ignored, "label"}]
+    names = [f.name for f in dataclasses.fields(Case) if f.name not in {*ignored, *FOLLOWING}]
     found: dict[str, list[Case]] = {}
     for case in cases:
         found.setdefault(repr([getattr(case, n) for n in names]), []).append(case)

@@ -25,6 +25,8 @@ GUESS = {"read": 4000.0, "decode": 700.0, "load": 420.0}
 CACHED_STAGES = ("read", "load", "train")
 #: The placement that is never cold.
 IN_MEMORY = "tmpfs"
+#: Placements that only a container sees as files.
+IN_IMAGE = ("image", "overlay")
 
 
 def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
@@ -70,6 +72,8 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             reasons.setdefault(stage, f"loader {case.loader!r} cannot run it alone")
     if case.placement == IN_MEMORY:
         reasons["ceiling"] = "the data is in memory"
+    elif case.placement in IN_IMAGE:
+        reasons["ceiling"] = "the data is inside an image, and fio reads on the host"
     if registry.load("formats", case.format).fileless:
         reasons["ceiling"] = "no files"
         if case.stored_form not in loader.native:

@@ -175,11 +175,17 @@ CALLS_BEGIN, CALLS_END = "/iobench/calls-begin", "/iobench/calls-end"
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
-    """A host folder, and where a runtime shows it; read-only unless it says ``writable``."""
+    """A host folder, and where a runtime shows it; read-only unless it says ``writable``.
+
+    ``kind``: ``bind``; or ``host`` is a file that holds a filesystem, for a runtime that mounts
+    such files (``RuntimeBackend.data_images``): ``image`` shows that filesystem's folder
+    ``inside``, ``overlay`` lays all of it over the image.
+    """
 
     host: Path
     inside: str
     writable: bool = False
+    kind: str = "bind"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,10 +325,14 @@ class RuntimeBackend(Backend[Runtime]):
     ``isolated``: it shows a worker its own tree and the mounts only (see ``DATA_INSIDE``).
     ``limits``: for one that enforces ``Start.cpus`` and ``Start.memory_bytes`` itself: "" where it
     does, else why it would not.  None: the driver puts its processes into a control group.
+    ``data_images``: for one that mounts a file that holds a filesystem: by what, ``squashfs`` (the
+    kernel) or ``squashfuse``.  ``no_overlay``: why it cannot lay one over its image; "": it can.
     """
 
     isolated: bool = False
     limits: Optional[Callable[[], str]] = None
+    data_images: Optional[Callable[[], str]] = None
+    no_overlay: str = "it has no overlays"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,6 @@ from iobench.iocount import foreign_cpu_s
 from iobench.launch import Settings, run_trial
 from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
-from iobench.placement import dataset_of
 from iobench.spec import Spec, expand
 from iobench.store import Store
 from iobench.units import seconds
@@ -121,8 +120,7 @@ class Suite:
     def _attempt(self, trial: Trial) -> None:
         self._watch(len(self._records), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
-        dataset = dataset_of(self.plan.dataset, trial.case)
-        record = run_trial(trial, dataset, attempt, self.settings)
+        record = run_trial(trial, self.plan.dataset, attempt, self.settings)
         self.store.save(record)
         if record.status in (VALID, EXPLORATORY):
             self._records[trial.id] = record

@@ -56,7 +56,7 @@ class CaseSpec(_Strict):
     cpus: float | None = pydantic.Field(default=None, gt=0)
     memory: str | None = None
     launcher: str | None = None
-    placement: Literal["bind", "tmpfs", "staged"] | None = None
+    placement: Literal["bind", "image", "overlay", "tmpfs", "staged"] | None = None
     order: str | None = None
     transform: str | None = None
     batch: int | None = pydantic.Field(default=None, ge=1)
@@ -259,6 +259,16 @@ def _check_case(case: Case, where: str) -> None:
     if case.transform not in codec.TRANSFORMS:
         allowed = ", ".join(sorted(codec.TRANSFORMS))
         raise SpecError(f"{where}: transform {case.transform!r} is unknown; allowed: {allowed}")
+    if case.placement in ("image", "overlay") and not runtime.isolated:
+        raise SpecError(
+            f"{where}: placement {case.placement!r} needs a container, and runtime "
+            f"{case.runtime!r} is none; allowed: bind, tmpfs, staged"
+        )
+    if case.placement == "overlay" and runtime.no_overlay:
+        raise SpecError(
+            f"{where}: placement 'overlay' is not possible with runtime {case.runtime!r}: "
+            f"{runtime.no_overlay}"
+        )
     for axis, name, make, options in (
         ("loader", case.loader, loader.make, case.loader_options),
         ("format", case.format, form.make, case.format_options),

@@ -18,7 +18,7 @@ from iobench import registry
 from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
 from iobench.errors import ImageError
 from iobench.fingerprint import VARIABLES
-from iobench.model import Case, Dataset, Extent, Scalar
+from iobench.model import Case, Dataset, Extent, Placement, Scalar
 from iobench.protocols import (
     CODE_INSIDE,
     DATA_INSIDE,
@@ -120,11 +120,13 @@ def start(
     *,
     name: str,
     on_host: bool = False,
+    place: Placement | None = None,
 ) -> Started:
     """Return how the case's worker is started on ``work`` (its folder, ``task.json`` in it).
 
-    ``on_host``: without the case's runtime, for what only looks at files.  Raises
-    BackendUnavailable where the runtime cannot run here, ImageError where its image is not given.
+    ``on_host``: without the case's runtime, for what only looks at files.  ``place``: where the
+    data were put, if anywhere.  Raises BackendUnavailable where the runtime cannot run here,
+    ImageError where its image is not given.
     """
     runtime_name = "bare" if on_host else case.runtime
     backend = registry.require("runtimes", runtime_name)
@@ -137,12 +139,14 @@ def start(
         gpus=wants_gpu(case),
         env=common,
     )
+    if place and place.image:
+        asked = dataclasses.replace(asked, image=place.image)
     if backend.limits is not None:
         asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
     if backend.isolated:
         asked = dataclasses.replace(
             asked,
-            mounts=mounts(dataset, work),
+            mounts=mounts(dataset, work, place),
             env={**common, **_INSIDE, **_threads(), **_plugins_inside()},
         )
         seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
@@ -161,7 +165,7 @@ def start(
         folder=folder,
         name=name,
         runtime=runtime,
-        shown=[(m.inside, str(m.host)) for m in asked.mounts],
+        shown=_shown(asked.mounts, place),
     )
 
 
@@ -188,10 +192,15 @@ def image_of(case: Case, form: str, images: Mapping[str, ImageUse]) -> str:
     return used.forms[form]
 
 
-def mounts(dataset: Dataset, work: Path) -> tuple[Mount, ...]:
+def _shown(mounted: Sequence[Mount], place: Placement | None) -> list[tuple[str, str]]:
+    pairs = [(m.inside, str(m.host)) for m in mounted if m.kind == "bind"]
+    return [*pairs, (DATA_INSIDE, place.files)] if place and place.image else pairs
+
+
+def mounts(dataset: Dataset, work: Path, place: Placement | None = None) -> tuple[Mount, ...]:
     """Return what an isolated runtime shows; only the work folder can be written."""
     shown = [
-        Mount(Path(dataset.root), DATA_INSIDE),
+        *_data_mounts(dataset, place),
         Mount(work, WORK_INSIDE, writable=True),
         Mount(Path(iobench.__file__).parent, f"{CODE_INSIDE}/iobench"),
     ]
@@ -201,6 +210,15 @@ def mounts(dataset: Dataset, work: Path) -> tuple[Mount, ...]:
     if plugins:
         shown.append(Mount(Path(plugins).absolute(), PLUGINS_INSIDE))
     return tuple(shown)
+
+
+def _data_mounts(dataset: Dataset, place: Placement | None) -> list[Mount]:
+    if place and place.image:
+        return []  # they are in it
+    if place and place.inside:
+        at = "/" if place.kind == "overlay" else DATA_INSIDE
+        return [Mount(Path(place.files), at, kind=place.kind)]
+    return [Mount(Path(dataset.root), DATA_INSIDE)]
 
 
 def inside(dataset: Dataset) -> Dataset:

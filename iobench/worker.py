@@ -7,25 +7,19 @@ cache into the wanted state and proves it; nothing of the dataset is open before
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import fcntl
 import gc
 import hashlib
 import importlib
 import json
 import os
-import select
-import signal
 import socket
-import stat
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from iobench import iocount, registry, timing
+from iobench import inside, iocount, lifetime, registry, timing
 from iobench.dataset import form_root, load_index, samples_digest
 from iobench.errors import IobenchError
 from iobench.fingerprint import collect
@@ -40,13 +34,9 @@ from iobench.model import (
     to_json,
 )
 from iobench.order import sample_order
-from iobench.protocols import CALLS_BEGIN, CALLS_END, HELD, Loader, LoadRequest
+from iobench.protocols import CALLS_BEGIN, CALLS_END, Loader, LoadRequest
 
 _EMPTY = Steps((), (), (), (), ())
-#: Seconds between looks for the driver's ``go``.
-_POLL_S = 0.002
-_PR_SET_PDEATHSIG = 1
-_PR_SET_PTRACER, _ANYBODY = 0x59616D61, -1
 #: A trainer that costs nothing would be replayed millions of times.
 MAX_REPLAYS = 2000
 #: Samples of a traced loop, in whole batches: one that every call of stops twice is slow.
@@ -56,8 +46,7 @@ CALLS_SAMPLES = 256
 def main(argv: List[str]) -> int:
     """Run the task in ``argv[0]``; the exit status tells whether a result was written."""
     born = timing.clock()
-    if not _end_with_driver():
-        _die_with_parent()
+    lifetime.end_with_driver()
     task = task_from_json(json.loads(Path(argv[0]).read_text()))
     launcher = registry.load("launchers", task.trial.case.launcher).make()
     rank, world_size = launcher.rank(os.environ)
@@ -82,12 +71,21 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     folder = Path(task.handshake)
     if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):
         _write_extents(request_of(task, rank, world_size)[0], folder / f"extents.{rank}.json")
+    parent = os.getppid()
     if task.trial.stage == "calls":
-        _let_trace(folder / f"pid.{rank}")
-    _wait_for_go(folder, rank)
+        lifetime.let_trace(folder / f"pid.{rank}")
+    (folder / f"ready.{rank}").touch()
+    if task.inside:
+        lifetime.wait_for(folder / "prepare", parent)
+        _prepare_inside(task, folder / f"prepared.{rank}")
+    lifetime.wait_for(folder / "go", parent)
     request, digests = request_of(task, rank, world_size)
     job = _Job(task, rank, world_size, request, digests, born, imported)
-    return job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
+    result = job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
+    if task.inside:
+        left = {inside.AFTER: inside.look(_files(task))}
+        result = dataclasses.replace(result, notes={**result.notes, **left})
+    return result
 
 
 def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, List[str]]:
@@ -177,7 +175,7 @@ class _Job:
                 imports_s=self._imported - self._born,
                 open_s=self.open_s,
                 first_batch_s=steps.ready_s[0] if steps.ready_s else 0.0,
-                process_s=_process_age_s() - (timing.clock() - self._imported),
+                process_s=lifetime.process_age_s() - (timing.clock() - self._imported),
             ),
             io=io,
             ids_digest=_ids_digest(np.sort(ids)),
@@ -312,67 +310,19 @@ def _import_libraries(task: Task) -> None:
             importlib.import_module(module)
 
 
-def _wait_for_go(folder: Path, rank: int) -> None:
-    parent = os.getppid()
-    (folder / f"ready.{rank}").touch()
-    while not (folder / "go").exists():
-        if os.getppid() != parent:
-            raise IobenchError("the driver has gone; nothing was measured")
-        time.sleep(_POLL_S)
+def _prepare_inside(task: Task, path: Path) -> None:
+    """Bring the page cache into the trial's state, as the driver does where it sees the files."""
+    text = json.dumps(inside.prepare(task.trial.cache, _files(task)))
+    partial = path.with_suffix(".tmp")
+    partial.write_text(text)
+    partial.rename(path)
 
 
-def _let_trace(path: Path) -> None:
-    """Say who is to be traced, as numbered in here, and let the driver: Yama forbids it to others.
-
-    The driver's strace is no parent of this process.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_ANYBODY))
-    path.write_text(str(os.getpid()))
-
-
-def _die_with_parent() -> None:
-    """Let the kernel end this process when the one that started it dies, even by ``kill -9``.
-
-    Not beside :func:`_end_with_driver`: it would kill this process alone, before it takes its
-    loader processes with it.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _end_with_driver() -> bool:
-    """End, with all loader processes, when the driver does: even by ``kill -9``, in a container.
-
-    The driver holds the other end of standard input, a pipe.  When that closes the kernel sends
-    SIGIO: no thread waits for it, and nothing is added to the measured loop.  Return False where
-    standard input is not such a pipe.
-    """
-    if not os.environ.pop(HELD, ""):
-        return False
-    mode = os.fstat(0).st_mode
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return False  # a launcher's rank, whose input is not the driver's
-    signal.signal(signal.SIGIO, _driver_has_gone)
-    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-    _driver_has_gone()  # it may have gone before
-    return True
-
-
-def _driver_has_gone(*_: Any) -> None:
-    """End this process group at once if standard input has closed."""
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
-    if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
-        if os.getpid() != 1:
-            os.killpg(0, signal.SIGKILL)
-        os._exit(1)  # in a container the first process takes all others with it
-
-
-def _process_age_s() -> float:
-    """Return seconds since this process was started (10 ms ticks)."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return float(Path("/proc/uptime").read_text().split()[0]) - started / ticks
+def _files(task: Task) -> List[Path]:
+    case = task.trial.case
+    form = registry.load("formats", case.format).make(**case.format_options)
+    files: List[Path] = form.files(task.dataset, form_root(task.dataset, case.stored_form))
+    return files
 
 
 def _ids_digest(ids: Any) -> str:

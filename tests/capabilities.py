@@ -187,6 +187,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "chromium": _chromium,
     "strace": _program("strace"),
     "git": _program("git"),
+    "squashfs": _program("mksquashfs", "unsquashfs"),
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),

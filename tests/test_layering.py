@@ -198,7 +198,11 @@ def test_only_the_command_line_prints_and_exits(path: Path) -> None:
     if name_of(path).startswith("cli"):
         return
     banned = {"print", "sys.exit", "os._exit", "exit", "quit", "click.echo", "sys.stdout.write"}
-    if name_of(path) in ("worker", "readonly"):  # a process of its own: it ends with its exit code
+    if name_of(path) in (
+        "worker",
+        "lifetime",
+        "readonly",
+    ):  # a process of its own: it ends with its exit code
         banned -= {"sys.exit", "os._exit"}  # the latter when its driver has gone
     assert not {called_name(call) for call in calls(path)} & banned
 

@@ -1,17 +1,37 @@
-"""Copies of a dataset in memory or on another disk: made, timed, used and removed."""
+"""Data put somewhere before the trials: made, timed, used, removed; nothing half-made is left."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from iobench import dataset as datasets
-from iobench import pairing, placement, spec
+from iobench import inside, pairing, placements, registry, spec, starting
 from iobench import plan as planning
+from iobench.cacheproof import judge
 from iobench.convert import convert, verify
-from iobench.errors import DatasetError
-from iobench.model import Case, Plan, Trial
+from iobench.errors import CacheStateError, DatasetError, SpecError
+from iobench.model import (
+    CacheProof,
+    Case,
+    IoCounters,
+    Placement,
+    Plan,
+    RankResult,
+    Startup,
+    Steps,
+    Trial,
+)
+from iobench.placements import content, folders, squash
+from iobench.protocols import Start
+from iobench.starting import ImageUse
+from tests.capabilities import need
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +41,12 @@ def small(tmp_path_factory):
     return made
 
 
-def plan_of(dataset, *kinds_and_formats) -> Plan:
+def plan_of(dataset, *kinds_and_formats, runtime="bare") -> Plan:
     cases = tuple(
-        Case(label=f"{kind} {form}", placement=kind, format=form, location=dataset.root)
+        Case(label=f"{kind} {form}", placement=kind, format=form, location=dataset.root,
+             runtime=runtime)
         for kind, form in kinds_and_formats
-    )
+    )  # fmt: skip
     trials = tuple(
         Trial(id=str(i), case=c, stage="load", cache="warm") for i, c in enumerate(cases)
     )
@@ -36,79 +57,332 @@ def both(dataset, kind: str) -> Plan:
     return plan_of(dataset, ("bind", "jpeg"), (kind, "jpeg"), (kind, "lmdb"))
 
 
-@pytest.mark.parametrize("kind", placement.COPIED)
+def placed(plan: Plan, stage_to="", say=print) -> Plan:
+    return placements.placed(plan, str(stage_to), {}, say)
+
+
+def present(plan: Plan, say=print):
+    return placements.present(plan, {}, say)
+
+
+def test_nothing_but_the_placement_is_touched(tmp_path) -> None:
+    root, file = tmp_path / "root", tmp_path / "file"
+    tmp_path.chmod(0o750)
+    file.write_text("kept")
+    file.chmod(0o440)
+    with folders.held(root, "test"):
+        (root / "closed/deep").mkdir(parents=True)
+        os.link(file, root / "closed/deep/file")
+        (root / "closed/out").symlink_to(tmp_path)
+        (root / "closed/deep").chmod(0)
+        (root / "closed").chmod(0o500)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("kept", 0o440)
+
+
+@pytest.mark.parametrize("kind", placements.COPIED)
 def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> None:
-    said: list = []
-    plan = placement.placed(both(small, kind), str(tmp_path / "disk"), said.append)
-    (copy,) = plan.placements
-    assert [c.location for c in plan.cases] == [small.root, copy.root, copy.root]
+    plan = placed(both(small, kind), tmp_path / "disk")
+    (planned,) = plan.placements
+    assert [c.location for c in plan.cases] == [small.root, planned.root, planned.root]
     assert [t.case for t in plan.trials] == list(plan.cases)
-    assert copy.kind == kind
-    assert copy.seconds > 0
-    assert copy.bytes > small.bytes
-    there = placement.dataset_of(small, plan.cases[1])
-    assert {row.form: row.ok for row in verify(there)} == {"jpeg": True, "lmdb": True}
-    assert placement.dataset_of(small, plan.cases[0]) is small
-    with placement.present(plan, said.append):
-        assert Path(copy.root).is_dir()
+    assert not Path(planned.root).exists()
+    with present(plan) as made:
+        (copy,) = made.placements
+        assert (copy.kind, copy.root) == (kind, planned.root)
+        assert copy.seconds > 0
+        assert copy.bytes > small.bytes
+        assert copy.filesystem
+        there = placements.dataset_of(small, copy)
+        assert {row.form: row.ok for row in verify(there)} == {"jpeg": True, "lmdb": True}
+        assert placements.by_location(made)[made.cases[1].location] is copy
     assert not Path(copy.root).exists()
-    with placement.present(plan, said.append):  # a resumed suite
+    with present(made) as resumed:
         assert datasets.locate(Path(copy.root)).digest == small.digest
+        assert resumed.placements[0].seconds == copy.seconds  # of the first time
     assert not Path(copy.root).exists()
     assert datasets.locate(Path(small.root)) == small
 
 
 def test_only_the_forms_that_are_read_are_copied(small, tmp_path) -> None:
-    wanted = plan_of(small, ("staged", "lmdb"))
-    (copy,) = placement.placed(wanted, str(tmp_path / "disk"), print).placements
-    assert sorted(p.name for p in Path(copy.root).iterdir()) == [
-        "dataset.json", "lmdb", "samples.tsv",
-    ]  # fmt: skip
+    with present(placed(plan_of(small, ("staged", "lmdb")), tmp_path / "disk")) as plan:
+        assert sorted(p.name for p in Path(plan.placements[0].root).iterdir()) == [
+            "dataset.json", "lmdb", "samples.tsv",
+        ]  # fmt: skip
 
 
 def test_staging_on_the_same_mount_is_said(small, tmp_path) -> None:
     said: list = []
-    placement.placed(both(small, "staged"), str(tmp_path / "disk"), said.append)
+    placed(both(small, "staged"), tmp_path / "disk", said.append)
     assert any("same mount" in line for line in said)
 
 
 def test_nobody_said_where(small) -> None:
     with pytest.raises(DatasetError, match="stage_to"):
-        placement.placed(both(small, "staged"), "", print)
+        placed(both(small, "staged"))
 
 
-def test_a_copy_that_does_not_fit_leaves_nothing(small, tmp_path, monkeypatch) -> None:
+def test_what_does_not_fit_leaves_nothing(small, tmp_path, monkeypatch) -> None:
     def full(folder, size, files, what):
         raise DatasetError(f"{what}: no room")
 
     monkeypatch.setattr(datasets, "check_space", full)
-    with pytest.raises(DatasetError, match="no room"):
-        placement.placed(both(small, "staged"), str(tmp_path / "disk"), print)
+    plan = placed(both(small, "staged"), tmp_path / "disk")
+    with pytest.raises(DatasetError, match="no room"), present(plan):
+        pass
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_failure_while_it_is_made_leaves_nothing(small, tmp_path, monkeypatch) -> None:
+    def broken(folder):
+        raise OSError("the disk went away")
+
+    monkeypatch.setattr(datasets, "settle", broken)
+    plan = placed(both(small, "staged"), tmp_path / "disk")
+    with pytest.raises(OSError, match="went away"), present(plan):
+        pass
     assert list((tmp_path / "disk").iterdir()) == []
 
 
 def test_more_than_half_of_the_memory_is_refused(small, monkeypatch) -> None:
     monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 1000)
-    with pytest.raises(DatasetError, match="memory"):
-        placement.placed(both(small, "tmpfs"), "", print)
+    with pytest.raises(DatasetError, match="memory"), present(placed(both(small, "tmpfs"))):
+        pass
 
 
-def test_a_plan_without_copies_stays_as_it_is(small) -> None:
+def test_a_plan_without_placements_stays_as_it_is(small) -> None:
     plan = plan_of(small, ("bind", "jpeg"))
-    assert placement.placed(plan, "", print) is plan
+    assert placed(plan) is plan
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from iobench.placements import folders
+with folders.held(Path(sys.argv[1]), "test") as root:
+    (root / "half").write_text("made")
+    if sys.argv[2] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> None:
+    dead, alive = (tmp_path / f"{folders.PREFIX}{name}" for name in ("dead", "alive"))
+    (tmp_path / "iobench-placed-other").mkdir()
+    command = [sys.executable, "-c", KILLED]
+    assert subprocess.run([*command, str(dead), "die"]).returncode == -signal.SIGKILL
+    assert (dead / "half").exists()
+    with subprocess.Popen(
+        [*command, str(alive), "live"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout.readline() == b"held\n"
+        said: list = []
+        folders.sweep([tmp_path, tmp_path / "nowhere"], said.append)
+        assert {p.name for p in tmp_path.iterdir()} == {"iobench-placed-other", alive.name}
+        assert len(said) == 1
+        running.stdin.close()
+    assert not alive.exists()
+
+
+def test_an_images_tree_is_linked_and_never_written(small, tmp_path) -> None:
+    base = tmp_path / "base"
+    (base / "opt").mkdir(parents=True)
+    (base / "opt/python3").write_text("python")
+    (base / "link").symlink_to("opt/python3")
+    (base / "iobench/data").mkdir(parents=True)
+    (base / "iobench/data").chmod(0o555)
+    images = {"torch": ImageUse("torch", "sha256:1", {"rootfs": str(base)})}
+    plan = plan_of(small, ("image", "lmdb"), runtime="charliecloud")
+    plan = placements.placed(plan, "", images, print)
+    with placements.present(plan, images, print) as made:
+        (place,) = made.placements
+        image = Path(place.image)
+        assert image.is_dir()
+        assert image != base
+        assert (image / "opt/python3").stat().st_ino == (base / "opt/python3").stat().st_ino
+        assert os.readlink(image / "link") == "opt/python3"
+        assert Path(place.files) == image / "iobench/data"
+        assert not place.inside
+        assert sorted(p.name for p in Path(place.files).iterdir()) == ["lmdb", "samples.tsv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["base"]
+    assert list((base / "iobench/data").iterdir()) == []
+    assert (base / "opt/python3").read_text() == "python"
+
+
+def test_a_filesystem_image_holds_the_samples_as_they_are(small, tmp_path) -> None:
+    need("squashfs")
+    data = content.of(small, plan_of(small, ("image", "jpeg")).cases)
+    place = Placement("image", str(tmp_path), form="sif")
+    made = squash.packed(place, data)
+    assert made.inside
+    assert Path(made.files).stat().st_size >= data.nbytes  # nothing is compressed once more
+    subprocess.run(
+        ["unsquashfs", "-quiet", "-no-progress", "-dest", str(tmp_path / "u"), made.files],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    top = tmp_path / "u/iobench/data"
+    for path in data.files:
+        inner = top / "jpeg" / path.relative_to(data.folders["jpeg"])
+        assert inner.read_bytes() == path.read_bytes()
+        assert inner.stat().st_uid == os.geteuid()  # else the kernel hides what is cached of it
+    assert (top / "samples.tsv").exists()
+
+
+def test_a_program_that_fails_says_why(small, tmp_path) -> None:
+    data = content.of(small, plan_of(small, ("image", "jpeg")).cases)
+    with pytest.raises(DatasetError, match="no room left"):
+        data.send(["sh", "-c", "echo no room left >&2; exit 3"], 0, 0, "placement image")
+    with pytest.raises(DatasetError, match="no-such-program"):
+        data.send(["no-such-program"], 0, 0, "placement image")
+
+
+# -- specs -----------------------------------------------------------------------------------
+
+
+def spec_of(runtimes, kinds, **case) -> spec.Spec:
+    return spec.parse(
+        {
+            "name": "t",
+            "case": {"pipeline": "jpeg", "trainer": "null", "batch": 4, **case},
+            "matrix": {"runtime": runtimes, "placement": kinds},
+            "contrasts": [{"over": "placement", "base": "bind", "caches": ["cold", "warm"]}],
+        }
+    )
 
 
 def test_what_is_in_memory_is_never_planned_cold(small) -> None:
-    wanted = spec.parse(
-        {
-            "name": "t",
-            "case": {"pipeline": "jpeg", "trainer": "null", "batch": 4},
-            "matrix": {"placement": ["bind", "tmpfs"]},
-            "contrasts": [{"over": "placement", "base": "bind"}],
-        }
-    )
+    wanted = spec_of(["bare"], ["bind", "tmpfs"])
     cases = spec.expand(wanted)
     trials = planning.ladder(wanted, cases, 16)
     assert {t.cache for t in trials if t.case.placement == "tmpfs"} == {"warm", "-"}
     assert not [t for t in trials if t.case.placement == "tmpfs" and t.stage == "ceiling"]
     assert [c.cache for c in pairing.contrasts(wanted, cases, {})] == ["warm"]
+
+
+def test_memory_takes_no_other_arm_out_of_a_cold_contrast() -> None:
+    wanted = spec_of(["docker"], ["bind", "tmpfs", "image"])
+    cases = spec.expand(wanted)
+    by_label = {c.label: c.placement for c in cases}
+    found = [(by_label[c.arm], c.cache) for c in pairing.contrasts(wanted, cases, {})]
+    assert found == [("image", "cold"), ("tmpfs", "warm"), ("image", "warm")]
+
+
+@pytest.mark.parametrize("runtime", registry.names("runtimes"))
+@pytest.mark.parametrize("kind", ["image", "overlay"])
+def test_a_spec_is_refused_where_a_runtime_cannot(runtime, kind) -> None:
+    backend = registry.load("runtimes", runtime)
+    possible = backend.isolated and (kind == "image" or not backend.no_overlay)
+    assert possible == (kind == "image" and runtime not in ("bare", "unpacked")) or (
+        kind == "overlay" and runtime == "apptainer"
+    )
+    if possible:
+        cases = spec.expand(spec_of([runtime], ["bind", kind]))
+        assert "ceiling" in planning.rungs_missing(cases[1])
+        return
+    with pytest.raises(SpecError, match=f"placement '{kind}'.*{runtime}") as error:
+        spec_of([runtime], ["bind", kind])
+    assert "\n" not in str(error.value)
+
+
+def test_a_contrast_over_placement_is_found_where_locations_differ() -> None:
+    wanted = spec_of(["docker", "apptainer"], ["bind", "image"])
+    cases = [dataclasses.replace(c, location=c.label) for c in spec.expand(wanted)]
+    found = pairing.contrasts(wanted, cases, {})
+    by_label = {c.label: c for c in cases}
+    pairs = [(by_label[c.arm], by_label[c.base], c.cache) for c in found]
+    assert [(a.runtime, a.placement, b.runtime, b.placement, cache) for a, b, cache in pairs] == [
+        (runtime, "image", runtime, "bind", cache)
+        for runtime in ("docker", "apptainer")
+        for cache in ("cold", "warm")
+    ]
+
+
+# -- how a worker is started and what is proven ----------------------------------------------
+
+
+def place_of(kind: str, **fields) -> Placement:
+    return Placement(kind, "/placed", files="/placed/data.sqfs", inside=True,
+                     filesystem="squashfs", **fields)  # fmt: skip
+
+
+def test_a_container_is_shown_where_the_data_are(small, tmp_path) -> None:
+    def data_mounts(place):
+        return [
+            (str(m.host), m.inside, m.kind)
+            for m in starting.mounts(small, tmp_path, place)
+            if m.inside in ("/", "/iobench/data")
+        ]
+
+    assert data_mounts(None) == [(small.root, "/iobench/data", "bind")]
+    assert data_mounts(place_of("image")) == [("/placed/data.sqfs", "/iobench/data", "image")]
+    assert data_mounts(place_of("overlay")) == [("/placed/data.sqfs", "/", "overlay")]
+    assert data_mounts(place_of("image", image="localhost/data")) == []
+
+
+def test_apptainer_mounts_filesystem_images(small, tmp_path) -> None:
+    def words(kind):
+        start = Start(image="x.sif", mounts=starting.mounts(small, tmp_path, place_of(kind)))
+        return registry.load("runtimes", "apptainer").make().argv(["true"], start)
+
+    bound = "/placed/data.sqfs:/iobench/data:ro,image-src=/iobench/data"
+    assert words("image")[words("image").index(bound) - 1] == "--bind"
+    laid = words("overlay")
+    assert laid[laid.index("/placed/data.sqfs:ro") - 1] == "--overlay"
+
+
+def rank(fstype: str, after: float | None, read_bytes: int) -> RankResult:
+    return RankResult(
+        0, 1, "h", 1, Steps((), (), (), (), ()), Startup(),
+        IoCounters(read_bytes=read_bytes), bytes_needed=1000,
+        fingerprint={"mount": {"fstype": fstype}}, notes={inside.AFTER: {"fraction": after}},
+    )  # fmt: skip
+
+
+def verdict(cache, host, found, fstype, after, read_bytes, **fields) -> tuple:
+    proof = inside.before(cache, host, [{"fraction": found, "method": "mincore"}])
+    place = dataclasses.replace(place_of("image"), **fields)
+    proof = inside.after(proof, [rank(fstype, after, read_bytes)], place)
+    status, reasons = judge(cache, "load", proof)
+    return status, " ".join(reasons)
+
+
+COLD = CacheProof("data-cold", "cachestat", 0.0)
+
+
+def test_cold_inside_needs_both_the_file_and_its_inner_pages_out() -> None:
+    assert verdict("cold", COLD, 0.0, "squashfs", 1.0, 1000) == ("VALID", "")
+    cached = dataclasses.replace(COLD, resident_before=0.4)
+    assert verdict("cold", cached, 0.0, "squashfs", 1.0, 1000)[0] == "INVALID"
+    assert verdict("cold", COLD, 0.4, "squashfs", 1.0, 1000)[0] == "INVALID"
+    assert verdict("cold", COLD, 0.0, "squashfs", 1.0, 10)[0] == "INVALID"
+    status, why = verdict("cold", COLD, None, "squashfs", 1.0, 1000)
+    assert (status, "could not be proven" in why) == ("EXPLORATORY", True)
+
+
+def test_warm_inside_is_what_the_container_has_in_memory() -> None:
+    assert verdict("warm", CacheProof(), 1.0, "squashfs", 1.0, 0) == ("VALID", "")
+    assert verdict("warm", CacheProof(), 0.5, "squashfs", 1.0, 0)[0] == "INVALID"
+    assert verdict("warm", CacheProof(), 1.0, "squashfs", 0.5, 0)[0] == "INVALID"
+
+
+@pytest.mark.parametrize(
+    ("fstype", "fields"),
+    [
+        ("fuse.squashfuse_ll", {"filesystem": "squashfs"}),
+        ("overlay", {"filesystem": "squashfuse"}),
+        ("overlay", {"filesystem": "overlay2"}),
+    ],
+)
+def test_bytes_that_another_process_reads_are_never_hoped_for(fstype, fields) -> None:
+    for cache, host, found in (("cold", COLD, 0.0), ("warm", CacheProof(), 1.0)):
+        status, why = verdict(cache, host, found, fstype, 1.0, 1000, **fields)
+        assert (status, "nothing here counts" in why) == ("EXPLORATORY", True)
+
+
+def test_a_fraction_cannot_be_set_inside() -> None:
+    inside.check("cold", place_of("image"))
+    with pytest.raises(CacheStateError, match="fraction"):
+        inside.check("0.35", place_of("image"))

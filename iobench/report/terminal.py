@@ -41,7 +41,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
             )
     _fastest(analysis, console)
     if analysis["contrasts"]:
-        across = [c for c in analysis["contrasts"] if "runtime" in c["over"]]
+        across = [c for c in analysis["contrasts"] if {"runtime", "placement"} & {*c["over"]}]
         others = [c for c in analysis["contrasts"] if c not in across]
         if others:
             console.print(_contrasts(others))
@@ -161,7 +161,7 @@ def _contrasts(contrasts: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _runtimes(contrasts: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print a row a contrast of runtimes, and what holds for many of them once."""
+    """Print a row a contrast of runtimes or placements, and what holds for many of them once."""
     if not contrasts:
         return
     table = _table()

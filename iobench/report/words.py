@@ -153,7 +153,8 @@ def sentence(contrast: Mapping[str, Any], *, brief: bool = False) -> str:
         other = f"confounders: {count}, listed below"
     else:
         other = f"confounders: {differing(contrast)}"
-    parts = [text, startup(contrast), attribution(contrast), calls(contrast), other]
+    parts = [text, startup(contrast), staging(contrast), attribution(contrast), calls(contrast)]
+    parts.append(other)
     if not brief:
         parts.append(contrast["not_separated"])
     return "; ".join(p for p in parts if p) + "."
@@ -177,6 +178,21 @@ def startup(contrast: Mapping[str, Any]) -> str:
         return ""
     spread = bracketed(entry, 2)
     return f"start-up {entry['value']:+.2f} s{' ' + spread if spread else ''}"
+
+
+def staging(contrast: Mapping[str, Any]) -> str:
+    """Return ``3.1 s to make (141 MB), pays after 12 epochs (9 to 20)``, "" where nothing was."""
+    found = contrast.get("staging")
+    if not found:
+        return ""
+    cost = f"{number(found['seconds'])} s to make ({found['bytes'] / 1e6:,.0f} MB)"
+    if found["pays_after_epochs"] is None:
+        return f"{cost}, never pays" if contrast["ratio"] is not None else cost
+    text = f"{cost}, pays after {number(found['pays_after_epochs'])} epochs"
+    if found["low"] is None:
+        return text
+    last = "never" if found["high"] is None else number(found["high"])
+    return f"{text} ({number(found['low'])} to {last})"
 
 
 def attribution(contrast: Mapping[str, Any]) -> str:

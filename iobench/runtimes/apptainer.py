@@ -71,7 +71,12 @@ class Apptainer:
                     f"{mount.host}: apptainer's --bind cannot say a path with ':', ',' or '\\': "
                     "move the data, or use docker or podman"
                 )
-            words += ["--bind", f"{mount.host}:{mount.inside}:{'rw' if mount.writable else 'ro'}"]
+            if mount.kind == "overlay":
+                words += ["--overlay", f"{mount.host}:ro"]
+                continue
+            how = "rw" if mount.writable else "ro"
+            how += f",image-src={mount.inside}" if mount.kind == "image" else ""
+            words += ["--bind", f"{mount.host}:{mount.inside}:{how}"]
         words += workdir("--pwd={}", start)
         return [*words, start.image, *inner_env(start), *command]
 
@@ -129,6 +134,12 @@ def make(*, mode: str = "auto") -> Runtime:
     return Apptainer(mode)
 
 
+def data_images() -> str:
+    """Return what mounts a filesystem image of data: ``squashfs`` (kernel), or ``squashfuse``."""
+    return "squashfs" if _kernel_mounts() else "squashfuse"
+
+
 BACKEND = RuntimeBackend(
-    make=make, summary="Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True
-)
+    make=make, summary="Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True,
+    data_images=data_images, no_overlay="",
+)  # fmt: skip

@@ -80,5 +80,6 @@ def make() -> Runtime:
 
 
 BACKEND = RuntimeBackend(
-    make=make, summary="Charliecloud: an unpacked folder in a user namespace", isolated=True
-)
+    make=make, summary="Charliecloud: an unpacked folder in a user namespace", isolated=True,
+    no_overlay="ch-run lays nothing but memory over an image; 'image' puts the data into the tree",
+)  # fmt: skip

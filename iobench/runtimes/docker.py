@@ -90,4 +90,6 @@ def limits() -> str:
 BACKEND = RuntimeBackend(
     make=make, summary="a Docker container, without network or capabilities", isolated=True,
     limits=limits,
+    no_overlay="its writable layer begins empty in every trial's container; 'image' puts the data "
+    "into the layer below",
 )  # fmt: skip

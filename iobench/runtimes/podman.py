@@ -105,4 +105,6 @@ def limits() -> str:
 BACKEND = RuntimeBackend(
     make=make, summary="a Podman container, rootless where the user is", isolated=True,
     limits=limits,
+    no_overlay="its writable layer begins empty in every trial's container; 'image' puts the data "
+    "into the layer below",
 )  # fmt: skip

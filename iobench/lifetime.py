@@ -1,0 +1,92 @@
+"""A worker's life beside its driver: how long it has run, whom it waits for, when it ends.
+
+Worker side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+from iobench.errors import IobenchError
+from iobench.protocols import HELD
+
+#: Seconds between looks for the driver's word.
+_POLL_S = 0.002
+_PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER, _ANYBODY = 0x59616D61, -1
+
+
+def end_with_driver() -> None:
+    """End when the driver does, even by ``kill -9``."""
+    if not _end_with_input():
+        _die_with_parent()
+
+
+def wait_for(word: Path, parent: int) -> None:
+    """Return when the file is there; raise IobenchError when the ``parent`` has gone."""
+    while not word.exists():
+        if os.getppid() != parent:
+            raise IobenchError("the driver has gone; nothing was measured")
+        time.sleep(_POLL_S)
+
+
+def let_trace(path: Path) -> None:
+    """Say who is to be traced, as numbered in here, and let the driver: Yama forbids it to others.
+
+    The driver's strace is no parent of this process.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_ANYBODY))
+    path.write_text(str(os.getpid()))
+
+
+def process_age_s() -> float:
+    """Return seconds since this process was started (10 ms ticks)."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return float(Path("/proc/uptime").read_text().split()[0]) - started / ticks
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end this process when the one that started it dies, even by ``kill -9``.
+
+    Not beside :func:`_end_with_input`: it would kill this process alone, before it takes its
+    loader processes with it.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_with_input() -> bool:
+    """End, with all loader processes, when the driver does: even by ``kill -9``, in a container.
+
+    The driver holds the other end of standard input, a pipe.  When that closes the kernel sends
+    SIGIO: no thread waits for it, and nothing is added to the measured loop.  Return False where
+    standard input is not such a pipe.
+    """
+    if not os.environ.pop(HELD, ""):
+        return False
+    mode = os.fstat(0).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return False  # a launcher's rank, whose input is not the driver's
+    signal.signal(signal.SIGIO, _driver_has_gone)
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    _driver_has_gone()  # it may have gone before
+    return True
+
+
+def _driver_has_gone(*_: Any) -> None:
+    """End this process group at once if standard input has closed."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
+        if os.getpid() != 1:
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)  # in a container the first process takes all others with it

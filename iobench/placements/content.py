@@ -1,0 +1,101 @@
+"""What is put somewhere: the index and the stored forms that the cases read, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from iobench import dataset as datasets
+from iobench import registry
+from iobench.errors import DatasetError
+from iobench.model import Case, Dataset
+from iobench.protocols import DATA_INSIDE
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """Files of a dataset.  ``folders``: name of a stored form -> where it lies."""
+
+    dataset: Dataset
+    folders: dict[str, Path]
+    files: tuple[Path, ...]
+    nbytes: int
+
+    def check_space(self, folder: Path, what: str) -> None:
+        """Raise DatasetError unless ``folder``'s filesystem has room."""
+        datasets.check_space(folder, self.nbytes, len(self.files), what)
+
+    def send(self, argv: Sequence[str], uid: int, gid: int, what: str) -> str:
+        """Write it as a tar, ``iobench/data/...``, into a program's stdin; return its stdout.
+
+        All is owned by ``uid`` and ``gid``: only to its owner the kernel tells what is cached of a
+        file.  Raises DatasetError with the end of what the program said.
+        """
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrote:
+            try:
+                process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=wrote, stderr=said)
+            except FileNotFoundError:
+                raise DatasetError(
+                    f"{what} needs the program {argv[0]}: install it, or use another placement"
+                ) from None
+            with process:
+                assert process.stdin is not None
+                try:
+                    with process.stdin as pipe:
+                        self._write(pipe, uid, gid)
+                except BrokenPipeError:
+                    pass  # it says itself why it ended
+                except BaseException:
+                    process.kill()
+                    raise
+            said.seek(0)
+            wrote.seek(0)
+            complaint = said.read().decode(errors="replace").strip()
+            if process.returncode:
+                raise DatasetError(f"{what}: {argv[0]} failed: {_end(complaint)}")
+            return wrote.read().decode(errors="replace").strip()
+
+    def _write(self, pipe: IO[bytes], uid: int, gid: int) -> None:
+        def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.uid, member.gid, member.uname, member.gname = uid, gid, "", ""
+            member.mode = 0o755 if member.isdir() else 0o644
+            return member
+
+        top = DATA_INSIDE.lstrip("/")
+        with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as tar:
+            folder = tarfile.TarInfo(top)
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(owned(folder))
+            index = Path(self.dataset.root, datasets.INDEX)
+            tar.add(index, f"{top}/{datasets.INDEX}", filter=owned)
+            for form, path in self.folders.items():
+                tar.add(path, f"{top}/{form}", filter=owned)
+
+
+def of(dataset: Dataset, cases: Sequence[Case]) -> Content:
+    """Return what these cases read."""
+    forms = sorted(
+        {c.stored_form for c in cases if not registry.load("formats", c.format).fileless}
+    )
+    roots = {form: datasets.form_root(dataset, form) for form in forms}
+    files = [f for root in roots.values() for f in root.rglob("*") if f.is_file()]
+    return Content(dataset, roots, tuple(files), sum(f.stat().st_size for f in files))
+
+
+def at(dataset: Dataset, root: Path) -> Dataset:
+    """Return the dataset with its root there."""
+    return dataclasses.replace(
+        dataset, root=str(root), jpeg_root=str(root / "jpeg"), in_place=False
+    )
+
+
+def _end(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines[-2:])[-400:] or "it said nothing"

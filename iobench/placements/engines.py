@@ -1,0 +1,131 @@
+"""Data inside a docker or podman image: one layer on top of the image that the runtime runs.
+
+Containers and images made here carry a label that says who made them, so those of a process that
+is gone are removed by the next suite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from iobench import containers
+from iobench.containers import ask
+from iobench.errors import DatasetError
+from iobench.model import Placement
+from iobench.placements.content import Content, Say
+from iobench.protocols import DATA_INSIDE
+
+FORMS = ("docker", "podman")
+LABEL = "iobench.placement"
+#: Storing a layer takes longer than a probe may.
+_LIMIT_S = 3600.0
+
+
+def tag(name: str) -> str:
+    """Return the name of an image with data in it."""
+    return f"localhost/{name.lower()}:latest"
+
+
+def store(form: str) -> Path:
+    """Return a folder on the filesystem where the engine keeps its images."""
+    if form == "docker":
+        found = _ask(form, "info", "--format", "{{.DockerRootDir}}")
+    else:
+        found = _ask(form, "info", "--format", "{{.Store.GraphRoot}}")
+    path = Path(found)
+    return next((p for p in (path, *path.parents) if os.access(p, os.X_OK)), Path("/"))
+
+
+@contextlib.contextmanager
+def derived(place: Placement, base: str, data: Content) -> Iterator[Placement]:
+    """Make the image; it and the container that it is made from are gone afterwards."""
+    form, what = place.form, f"placement image for {place.form}"
+    container = place.root.partition("/")[2].partition(":")[0]
+    label = f"--label={LABEL}={_owner(os.getpid())}"
+    try:
+        _ask(form, "create", label, f"--name={container}", "--network=none", base, "true")
+        data.send([*_words(form), "cp", "-", f"{container}:/"], *_user(form), what)
+        _ask(form, "commit", container, place.root)
+        ask([*_words(form), "rm", "--force", container])
+        os.sync()  # the engine's files are its own: all filesystems
+        yield _described(place)
+    finally:
+        ask([*_words(form), "rm", "--force", container])
+        ask([*_words(form), "rmi", "--force", place.root])
+
+
+def sweep(form: str, say: Say) -> None:
+    """Remove containers and images that a suite which was killed left in this engine."""
+    show = ["--filter", f"label={LABEL}", "--format", "{{.ID}}"]
+    for listing, remove in (
+        (["ps", "--all", *show], ["rm", "--force"]),
+        (["images", *show], ["rmi", "--force"]),
+    ):
+        code, said = ask([*_words(form), *listing])
+        for name in said.split() if code == 0 else ():
+            if not _alive(_label_of(form, name)):
+                say(f"removing {form} {name}, which a suite that was killed left")
+                ask([*_words(form), *remove, name])
+
+
+def _described(place: Placement) -> Placement:
+    """Return the place with where its layer lies, as far as this user may look."""
+    facts: dict[str, Any] = json.loads(_ask(place.form, "image", "inspect", place.root))[0]
+    driver = facts.get("GraphDriver") or {}
+    upper = str((driver.get("Data") or {}).get("UpperDir") or "")
+    files = Path(upper + DATA_INSIDE) if upper else store(place.form)
+    seen = bool(upper) and reachable(files)
+    return dataclasses.replace(
+        place, image=place.root, files=str(files), inside=not seen,
+        filesystem=str(driver.get("Name") or "unknown"),
+    )  # fmt: skip
+
+
+def reachable(folder: Path) -> bool:
+    """Tell whether this user may look into a folder of the engine's store."""
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
+def _user(form: str) -> tuple[int, int]:
+    """Return who owns the data inside: whom the worker runs as (rootless podman: root inside)."""
+    if form == "podman" and os.geteuid() != 0:
+        return 0, 0
+    return os.geteuid(), os.getegid()
+
+
+def _words(form: str) -> Sequence[str]:
+    return ["docker"] if form == "docker" else containers.podman()
+
+
+def _ask(form: str, *words: str) -> str:
+    code, said = ask([*_words(form), *words], _LIMIT_S)
+    if code:
+        raise DatasetError(f"placement image: `{form} {words[0]}` failed: {said}")
+    return said
+
+
+def _label_of(form: str, name: str) -> str:
+    code, said = ask([*_words(form), "inspect", "--format", "{{json .Config.Labels}}", name])
+    return str((json.loads(said) or {}).get(LABEL, "")) if code == 0 else ""
+
+
+def _owner(pid: int) -> str:
+    """Return who this process is, never to be used again on this machine."""
+    fields = containers.read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return f"{socket.gethostname()}/{pid}/{fields[19] if len(fields) > 19 else 'gone'}"
+
+
+def _alive(owner: str) -> bool:
+    """Tell whether a label's process still runs; on another machine it might."""
+    host, _, rest = owner.partition("/")
+    pid = rest.partition("/")[0]
+    if host != socket.gethostname() or not pid.isdigit():
+        return True
+    return _owner(int(pid)) == owner

@@ -1,0 +1,90 @@
+"""When a copy pays: n* = t_stage / (t_epoch of the base - t_epoch of the arm)."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from iobench.analysis import analyse
+from iobench.model import Case, Placement
+from iobench.report import html, terminal, words
+from tests.pairs_fixture import DATASET, contrast, plan, record
+
+#: Seconds a sample of the base; the dataset has 32 samples.
+BASE_S = 0.01
+EPOCH_S = 32 * BASE_S
+
+
+def judged(arm_s: float, kind: str = "staged", base: str = "bind", **changes: object) -> dict:
+    cases = [
+        Case(label=f"torch:lmdb placement={kind}", format="lmdb", placement=kind, location="/p"),
+        Case(label=f"torch:lmdb placement={base}", format="lmdb", placement=base, location="/d"),
+    ]
+    made = plan(cases, [contrast(*cases)])
+    copied = Placement(kind, "/p", seconds=6.4, bytes=41_000_000)
+    made = dataclasses.replace(made, **{"placements": (copied,), **changes})
+    records = [record(t, (arm_s if t.case.placement == kind else BASE_S)) for t in made.trials]
+    (found,) = analyse(made, records)["contrasts"]
+    return found
+
+
+def test_a_faster_copy_pays_after_its_time_over_what_an_epoch_saves() -> None:
+    found = judged(BASE_S / 2)
+    staging = found["staging"]
+    assert (staging["seconds"], staging["bytes"]) == (6.4, 41_000_000)
+    assert staging["pays_after_epochs"] == pytest.approx(6.4 / (EPOCH_S / 2), rel=0.01)
+    assert staging["low"] <= staging["pays_after_epochs"] <= staging["high"]
+    assert json.loads(json.dumps(found)) == found
+    sentence = words.sentence(found)
+    assert "torch:lmdb load cold: staged / bind = 0.500" in sentence
+    assert "6.40 s to make (41 MB), pays after 40.3 epochs (40.3 to 40.3)" in sentence
+
+
+def test_a_slower_copy_never_pays() -> None:
+    found = judged(1.2 * BASE_S)
+    assert found["staging"]["pays_after_epochs"] is None
+    assert found["staging"]["high"] is None
+    assert "6.40 s to make (41 MB), never pays" in words.sentence(found)
+
+
+def test_only_a_copy_against_the_original_is_paid_back() -> None:
+    assert judged(BASE_S / 2, base="tmpfs")["staging"] is None
+    found = judged(BASE_S / 2, placements=())
+    assert found["staging"] is None
+    assert "to make" not in words.sentence(found)
+
+
+def test_before_any_pair_there_is_the_cost_alone() -> None:
+    cases = [
+        Case(label="a placement=image", placement="image", location="/p"),
+        Case(label="a placement=bind", location="/d"),
+    ]
+    made = dataclasses.replace(
+        plan(cases, [contrast(*cases)]), dataset=DATASET,
+        placements=(Placement("image", "/p", seconds=2.0, bytes=1),),
+    )  # fmt: skip
+    (found,) = analyse(made, [])["contrasts"]
+    assert found["staging"]["pays_after_epochs"] is None
+    assert words.staging(found) == "2.00 s to make (0 MB)"
+
+
+def test_the_terminal_and_html_print_the_sentence() -> None:
+    cases = [
+        Case(label="torch:lmdb placement=staged", format="lmdb", placement="staged", location="/p"),
+        Case(label="torch:lmdb placement=bind", format="lmdb", location="/d"),
+    ]
+    made = dataclasses.replace(
+        plan(cases, [contrast(*cases)]),
+        placements=(Placement("staged", "/p", seconds=6.4, bytes=41_000_000),),
+    )
+    records = [record(t, BASE_S / (2 if t.case.placement == "staged" else 1)) for t in made.trials]
+    document = analyse(made, records)
+    said = io.StringIO()
+    terminal.render(document, Console(file=said, width=200))
+    assert "Placements: time a sample" in said.getvalue()
+    assert "pays after 40.3 epochs" in said.getvalue()
+    assert "pays after 40.3 epochs" in html.render(made, records, document)
