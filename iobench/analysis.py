@@ -13,11 +13,11 @@ from iobench import pipelines, registry, stats
 from iobench.advice import advise
 from iobench.attribution import attribute
 from iobench.calls import counted
-from iobench.contrasts import family_of, finite, judge
+from iobench.contrasts import complete_pairs, family_of, finite, judge
 from iobench.errors import SpecError
 from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
 from iobench.model import Contrast, Plan, Record
-from iobench.pairing import group_of, groups, members
+from iobench.pairing import group_of, groups
 from iobench.staging import staging
 
 #: Version of this document.
@@ -132,9 +132,14 @@ def _not_separated(found: Evidence, contrast: Contrast) -> str:
     if len(pair) < 2 or UNPACKED in pair or BARE not in pair or not any(map(_has_image, pair)):
         return ""
     together = groups(found.plan.contrasts)[group_of(contrast)]
-    if UNPACKED in {runtimes.get(label) for label in members(together)}:
+    apart = [c for c in together if UNPACKED in (runtimes.get(c.arm), runtimes.get(c.base))]
+    if any(complete_pairs(found, c) for c in apart):
         return ""
-    reason = "no arm runs the image's files without a container (runtime 'unpacked')"
+    reason = (
+        "runtime 'unpacked' gave no pair"
+        if apart
+        else "no arm runs the image's files without a container (runtime 'unpacked')"
+    )
     return f"stack and container not separated: {reason}"
 
 

@@ -32,20 +32,18 @@ IF_LOADED = {
     "protobuf": "google.protobuf",
     "tensorflow": "tensorflow",
 }
-#: Environment variables that set thread counts or change allocators.
+#: Environment variables that set thread counts, change allocators or steer a library.
 VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "OMP_PROC_BIND",
-    "KMP_AFFINITY",
-    "DALI_AFFINITY_MASK",
+    "CUDA_VISIBLE_DEVICES",
+    "GLIBC_TUNABLES",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
-    "MALLOC_ARENA_MAX",
-    "CUDA_VISIBLE_DEVICES",
+    "NUMEXPR_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONMALLOC",
 )
+#: So do all whose name begins so.
+FAMILIES = ("DALI_", "GOMP_", "HDF5_", "KMP_", "MALLOC_", "MKL_", "OMP_", "OPENCV_", "TORCH_")
 #: Facts that differ between any two processes and explain nothing.
 VOLATILE = frozenset({"pid", "rank", "boot_id"})
 #: What a bind mount may set beside the filesystem's own options.
@@ -76,11 +74,18 @@ def collect(data_path: Path) -> Dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "cpu": _cpu(),
         "affinity": sorted(os.sched_getaffinity(0)),
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "environment": steering(os.environ),
         "limits": _limits(),
         "dev_shm_bytes": _capacity("/dev/shm"),
         "thp": _chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         "mount": _mount(data_path),
+    }
+
+
+def steering(environment: Mapping[str, str]) -> Dict[str, str]:
+    """Return the variables that can move a result."""
+    return {
+        n: v for n, v in sorted(environment.items()) if n in VARIABLES or n.startswith(FAMILIES)
     }
 
 

@@ -102,9 +102,21 @@ def _why_not(spec: Spec, runtime: str, folder: Path, say: Say, making: bool) -> 
     try:
         for case in _once(c for c in expand(spec) if c.runtime == runtime):
             _ready(case, folder, say, making)
+            if making:
+                _starts(case, folder)
     except ImageError as error:
         return str(error)
     return ""
+
+
+def _starts(case: Case, folder: Path) -> None:
+    """Raise ImageError where the runtime itself finds that the image cannot run here."""
+    runtime = runtime_of(case)
+    if runtime.form():
+        image = images.in_form(images.find(case.image, folder), runtime.form())
+        reason = runtime.identify(image).get("cannot_run")
+        if reason:
+            raise ImageError(f"the image's Python does not start on this host: {reason}")
 
 
 def _once(cases: Iterable[Case]) -> Sequence[Case]:

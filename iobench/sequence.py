@@ -59,16 +59,14 @@ def calls_due(evidence: Evidence) -> list[Case]:
 
 
 def differences(evidence: Evidence) -> list[Contrast]:
-    """Return the contrasts that ended FASTER or SLOWER and are to be explained."""
-    waiting = spans_due(evidence)
+    """Return the contrasts that ended FASTER or SLOWER, whatever their group still waits for."""
     contrasts = evidence.plan.contrasts
-    return [
-        c
-        for c in contrasts
-        if c.probes
-        and pairing.group_of(c) not in waiting
-        and judge(evidence, c, family_of(contrasts, c))["verdict"] in FOUND
-    ]
+    found = []
+    for contrast in contrasts:
+        entry = judge(evidence, contrast, family_of(contrasts, contrast))
+        if contrast.probes and entry["final"] and entry["verdict"] in FOUND:
+            found.append(contrast)
+    return found
 
 
 def _deciding(together: Sequence[Contrast]) -> list[Contrast]:

@@ -17,7 +17,7 @@ import iobench
 from iobench import registry
 from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
 from iobench.errors import ImageError
-from iobench.fingerprint import VARIABLES
+from iobench.fingerprint import steering
 from iobench.model import Case, Dataset, Extent, Placement, Scalar
 from iobench.protocols import (
     CODE_INSIDE,
@@ -31,6 +31,8 @@ from iobench.protocols import (
 )
 
 _COMMON = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+#: These name files of the host, which no container has.
+_HOST_ONLY = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 #: Nothing of the user's home is there, and no cache may need one.
 _INSIDE = {
     "HOME": "/tmp",
@@ -229,8 +231,7 @@ def inside(dataset: Dataset) -> Dataset:
 
 def _threads() -> dict[str, str]:
     """Return the caller's thread counts and the like, which a bare worker inherits as they are."""
-    kept = (v for v in VARIABLES if v != "LD_PRELOAD" and v in os.environ)
-    return {name: os.environ[name] for name in kept if name not in _COMMON}
+    return {n: v for n, v in steering(os.environ).items() if n not in (*_COMMON, *_HOST_ONLY)}
 
 
 def _plugins_inside() -> dict[str, str]:

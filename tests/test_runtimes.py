@@ -10,7 +10,7 @@ from typing import List
 
 import pytest
 
-from iobench import containers, readonly, registry
+from iobench import containers, readonly, registry, tools
 from iobench.errors import SpecError
 from iobench.protocols import Mount, Runtime, Start
 
@@ -165,6 +165,7 @@ def programs(folder: Path, patch: pytest.MonkeyPatch, *names: str) -> None:
     for name in names:
         (folder / name).touch(mode=0o755)
     patch.setenv("PATH", str(folder))
+    patch.setattr(tools, "FOLDER", folder / "tools")  # else what this clone installed is found
 
 
 def test_apptainer(user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +294,7 @@ def test_bare_has_no_image() -> None:
 def test_a_missing_program_is_named(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    programs(tmp_path, monkeypatch)
     assert "no program" in runtime(name).available()
     assert "install" in runtime(name).available()
 
