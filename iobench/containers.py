@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
+from iobench.errors import SpecError
 from iobench.protocols import WORK_INSIDE, Mount, Start
 
 #: The image's own Python, at the same place in every form of the image.
@@ -105,6 +106,13 @@ def oci_run(start: Start, facts: Host, *, user: str, gpu: Sequence[str]) -> List
     words += [f"--mount={mount_option(mount)}" for mount in start.mounts]
     words += [f"--env={name}={value}" for name, value in start.env.items()]
     return [*words, *workdir("--workdir={}", start), "--entrypoint=", start.image]
+
+
+def shm_of(megabytes: int) -> int:
+    """Return the option ``shm_mb`` in bytes.  Raises SpecError for a size that cannot be."""
+    if not 0 <= megabytes < 1 << 30:
+        raise SpecError(f"shm_mb {megabytes} is no size of /dev/shm; write MiB, or 0: the host's")
+    return megabytes << 20
 
 
 def mount_option(mount: Mount) -> str:

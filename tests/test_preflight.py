@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
+from typing import Any, List
 
 import pytest
 
@@ -177,6 +177,18 @@ def test_a_closed_fuse_is_told(tmp_path: Path) -> None:
 
 
 # -- limits ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"cpus": 1e6}, "this machine has"), ({"memory_bytes": 10 << 20}, "no worker starts")],
+)
+@pytest.mark.parametrize("runtime", ["bare", "docker", "apptainer"])
+def test_limits_that_cannot_be_are_refused(
+    changes: dict[str, Any], words: str, runtime: str
+) -> None:
+    with pytest.raises(BackendUnavailable, match=words):
+        limits.check([dataclasses.replace(CASE, runtime=runtime, **changes)])
 
 
 def test_limits_that_nothing_can_enforce_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
