@@ -258,14 +258,25 @@ def test_a_cut_or_missing_archive_is_refused(image: Image, tmp_path: Path) -> No
 
 
 def test_a_damaged_record_is_refused(image: Image, tmp_path: Path) -> None:
-    (tmp_path / "torch.json").write_text("{")
-    with pytest.raises(ImageError, match="damaged"):
-        catalogue.find("torch", tmp_path)
+    record = tmp_path / "torch.json"
+    facts = json.loads(record.read_text())
+    for change in ({"digest": 5}, {"bytes": "x"}, {"name": "caffe"}, {"name": "../x"}):
+        record.write_text(json.dumps({**facts, **change}))
+        with pytest.raises(ImageError, match=r"damaged.*remove it"):
+            catalogue.find("torch", tmp_path)
+    record.write_text(json.dumps({**facts, "forms": [1], "stamps": "x"}))
+    assert catalogue.made(image) == catalogue.stamps(image) == {}
+    for text in ("{", "{}", "[]", ""):
+        record.write_text(text)
+        with pytest.raises(ImageError, match="damaged"):
+            catalogue.find("torch", tmp_path)
 
 
 def test_unknown_names_and_forms_are_refused(image: Image, tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="there are: torch, caffe"):
         catalogue.find("tensor", tmp_path)
+    with pytest.raises(ImageError, match="there are: torch, caffe"):
+        build.build("tensor", tmp_path)
     with pytest.raises(ImageError, match="there are: docker"):
         forms.in_form(image, "zip")
 

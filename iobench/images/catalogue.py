@@ -89,9 +89,9 @@ def stamps(image: Image) -> dict[str, str]:
 def _table(image: Image, key: str) -> dict[str, str]:
     try:
         table = json.loads((Path(image.folder) / f"{image.name}.json").read_text())[key]
-    except (OSError, ValueError, KeyError):
+        return {str(form): str(text) for form, text in table.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {str(form): str(text) for form, text in table.items()}
 
 
 def every(folder: Path = DEFAULT_FOLDER) -> list[tuple[str, Image | None, str]]:
@@ -113,6 +113,12 @@ def _read(path: Path, folder: Path, remedy: str) -> Image:
         facts = json.loads(path.read_text())
         known = {field.name for field in dataclasses.fields(Image)}
         image = Image(**{**{k: v for k, v in facts.items() if k in known}, "folder": str(folder)})
+        for field in dataclasses.fields(Image):
+            value = getattr(image, field.name)
+            if type(value) is not (int if field.name == "bytes" else str):
+                raise ValueError(f"{field.name} is {value!r}")
+        if f"{image.name}.json" != path.name:
+            raise ValueError(f"it is the record of {image.name!r}")
     except (ValueError, TypeError, AttributeError) as error:
         raise ImageError(f"{path} is damaged ({error}): remove it and {remedy}") from error
     return image
