@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 import resource
 import shutil
 import socket
@@ -29,6 +30,7 @@ USERNS_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 CGROUPS = Path("/sys/fs/cgroup")
 SYSTEMD = Path("/run/systemd/system")
 _PROBE_S = 30.0
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: unshare(CLONE_NEWUSER): what every container without root begins with.
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
 
@@ -164,9 +166,10 @@ def ask(argv: Sequence[str], timeout_s: float = _PROBE_S) -> Tuple[int, str]:
         return 127, f"no program {argv[0]}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return 124, str(error)
+    out, err = (_COLOURS.sub("", text).strip() for text in (done.stdout, done.stderr))
     if done.returncode == 0:
-        return 0, done.stdout.strip() or done.stderr.strip()
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return 0, out or err
+    lines = (err or out).splitlines()
     return done.returncode, lines[-1] if lines else f"exit status {done.returncode}"
 
 

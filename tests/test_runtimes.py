@@ -325,3 +325,8 @@ def test_no_user_namespaces_is_the_reason(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(containers, "user_namespaces", lambda: "switched off: switch them on")
     assert runtime(name).available() == "switched off: switch them on"
+
+
+def test_what_a_program_says_is_told_without_its_colours() -> None:
+    said = containers.ask(["sh", "-c", r"printf '\033[31mFATAL:\033[0m no' >&2; exit 3"])
+    assert said == (3, "FATAL: no")
