@@ -28,6 +28,8 @@ USERNS_MAX = Path("/proc/sys/user/max_user_namespaces")
 USERNS_DEBIAN = Path("/proc/sys/kernel/unprivileged_userns_clone")
 USERNS_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 CGROUPS = Path("/sys/fs/cgroup")
+#: Root inside may write these though it has no capability: the files belong to root.
+KERNEL_FILES = ("/proc/sys", "/sys")
 SYSTEMD = Path("/run/systemd/system")
 _PROBE_S = 30.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -198,6 +198,8 @@ def test_apptainer_as_root_gives_its_rights_up(
     argv = runtime("apptainer").argv(["true"], Start(image="I", gpus=True))
     assert argv[argv.index("singularity") - 1] == "SINGULARITY_NO_PRIVS=1"
     assert "--nv" in argv
+    assert "/proc/sys:/proc/sys:ro" in argv
+    assert "/sys:/sys:ro" in argv
     assert "--nv" not in runtime("apptainer").argv(["true"], Start(image="I"))
 
 
@@ -227,7 +229,12 @@ def test_apptainer_modes_are_three() -> None:
         runtime("apptainer", mode="squash")
 
 
-def test_charliecloud(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_charliecloud_shows_root_the_kernels_files_read_only(root: None) -> None:
+    argv = runtime("charliecloud").argv(["true"], Start(image="I"))
+    assert argv[argv.index("ch-run") - 4 : argv.index("ch-run")] == ["I", "/proc/sys", "/sys", "--"]
+
+
+def test_charliecloud(user: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "eve")
     start = Start(image="IMG", mounts=PLAIN.mounts, env={"HOME": "/tmp"})
     assert runtime("charliecloud").argv(COMMAND, start) == [
