@@ -176,6 +176,15 @@ def test_a_closed_fuse_is_told(tmp_path: Path) -> None:
     assert "chmod 666 /dev/fuse" in done.stdout
 
 
+@pytest.mark.parametrize("runtime", ["apptainer", "charliecloud", "docker", "podman"])
+def test_a_path_that_a_runtime_cannot_say_is_told_before(runtime: str) -> None:
+    case = dataclasses.replace(CASE, runtime=runtime)
+    dataset = dataclasses.replace(DATA, root="/scratch/co:lon", jpeg_root="/scratch/co:lon/jpeg")
+    found = [str(f) for f in findings(case, dataset, WELL) if f.name == "path"]
+    assert bool(found) == (runtime in ("apptainer", "charliecloud"))
+    assert all("/scratch/co:lon" in f and "move the data" in f for f in found)
+
+
 # -- limits ----------------------------------------------------------------------------------
 
 
