@@ -18,7 +18,7 @@ from iobench.errors import ImageError
 from iobench.images import build as building
 from iobench.images import catalogue, disk, forms, recipe
 from iobench.images import verify as verification
-from iobench.images.model import DEFAULT_FOLDER, FORMS, NAMES
+from iobench.images.model import DEFAULT_FOLDER, FORMS, NAMES, check_name
 
 _FOLDER = click.option(
     "--images",
@@ -28,7 +28,16 @@ _FOLDER = click.option(
     show_default=True,
     help="Where images lie.",
 )
-_NAMES = click.argument("names", nargs=-1, metavar="[NAME]...")
+
+
+def _known(context: click.Context, parameter: click.Parameter, names: Any) -> Any:
+    """Judge the names before a daemon is started for them."""
+    for name in names:
+        check_name(name)
+    return names
+
+
+_NAMES = click.argument("names", nargs=-1, metavar="[NAME]...", callback=_known)
 
 
 @click.group()

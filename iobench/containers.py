@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 import resource
 import shutil
 import socket
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
+from iobench.errors import SpecError
 from iobench.protocols import WORK_INSIDE, Mount, Start
 
 #: The image's own Python, at the same place in every form of the image.
@@ -26,8 +28,11 @@ USERNS_MAX = Path("/proc/sys/user/max_user_namespaces")
 USERNS_DEBIAN = Path("/proc/sys/kernel/unprivileged_userns_clone")
 USERNS_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 CGROUPS = Path("/sys/fs/cgroup")
+#: Root inside may write these though it has no capability: the files belong to root.
+KERNEL_FILES = ("/proc/sys", "/sys")
 SYSTEMD = Path("/run/systemd/system")
 _PROBE_S = 30.0
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: unshare(CLONE_NEWUSER): what every container without root begins with.
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
 
@@ -107,6 +112,13 @@ def oci_run(start: Start, facts: Host, *, user: str, gpu: Sequence[str]) -> List
     return [*words, *workdir("--workdir={}", start), "--entrypoint=", start.image]
 
 
+def shm_of(megabytes: int) -> int:
+    """Return the option ``shm_mb`` in bytes.  Raises SpecError for a size that cannot be."""
+    if not 0 <= megabytes < 1 << 30:
+        raise SpecError(f"shm_mb {megabytes} is no size of /dev/shm; write MiB, or 0: the host's")
+    return megabytes << 20
+
+
 def mount_option(mount: Mount) -> str:
     """Return a ``--mount`` value of docker and podman (comma-separated, quoted as CSV is)."""
     fields = ["type=bind", f"source={mount.host}", f"target={mount.inside}"]
@@ -156,9 +168,10 @@ def ask(argv: Sequence[str], timeout_s: float = _PROBE_S) -> Tuple[int, str]:
         return 127, f"no program {argv[0]}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return 124, str(error)
+    out, err = (_COLOURS.sub("", text).strip() for text in (done.stdout, done.stderr))
     if done.returncode == 0:
-        return 0, done.stdout.strip() or done.stderr.strip()
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return 0, out or err
+    lines = (err or out).splitlines()
     return done.returncode, lines[-1] if lines else f"exit status {done.returncode}"
 
 

@@ -17,6 +17,8 @@ from iobench.units import nbytes
 PROBES = 8
 #: Three stages are told apart at 95 % together: seven pairs are the fewest whose interval exists.
 MIN_PROBES = 7
+#: More than a week of the shortest trials; every pair of a plan is held in memory.
+MOST_PAIRS = 100_000
 #: A filter of cases: key -> the values that may take part.
 Filter = dict[str, list[Any]]
 
@@ -54,7 +56,7 @@ class ContrastSpec(_Strict):
     base: str | int | float = "fastest"
     stage: Literal["read", "decode", "load", "train"] = "load"
     caches: tuple[str | float, ...] = ("warm", "cold")
-    pairs: int = pydantic.Field(default=10, ge=1)
+    pairs: int = pydantic.Field(default=10, ge=1, le=MOST_PAIRS)
     looks: tuple[int, ...] = ()
     margin: float = pydantic.Field(default=0.03, gt=0, lt=1)
     primary: bool = True
@@ -94,6 +96,8 @@ def check(
     if contrast.over != "pipeline" and contrast.over not in fields:
         allowed = ", ".join(sorted(fields))
         raise SpecError(f"{where}.over: unknown key {contrast.over!r}; allowed: {allowed}")
+    if not contrast.caches:
+        raise SpecError(f"{where}.caches: the list is empty; leave it out for the default")
     for cache in contrast.caches:
         check_cache(f"{where}.caches", cache)
     check_filter(f"{where}.where", contrast.where, fields)
@@ -109,6 +113,8 @@ def check_filter(where: str, wanted: Filter, fields: Collection[str]) -> None:
             raise SpecError(f"{where}: unknown key {key!r}; allowed: {allowed}")
         if not values:
             raise SpecError(f"{where}.{key}: the list is empty; give at least one value")
+        for value in values if key == "runtime" else ():  # one that is not here is left out later
+            registry.load("runtimes", str(value))
 
 
 def matches(case: Case, wanted: Filter) -> bool:
@@ -166,10 +172,10 @@ def _check_values(
 def _check_numbers(where: str, contrast: ContrastSpec) -> None:
     looks = contrast.looks
     ascend = all(a < b for a, b in zip(looks, looks[1:], strict=False))
-    if looks and (looks[0] < FLOOR_PAIRS or not ascend):
+    if looks and (looks[0] < FLOOR_PAIRS or not ascend or looks[-1] > MOST_PAIRS):
         raise SpecError(
             f"{where}.looks: {list(looks)} is not possible; allowed: ascending numbers of pairs, "
-            f"the first at least {FLOOR_PAIRS}, such as [10, 20, 30]"
+            f"{FLOOR_PAIRS} to {MOST_PAIRS}, such as [10, 20, 30]"
         )
     if looks and "pairs" in contrast.model_fields_set and contrast.pairs != looks[-1]:
         raise SpecError(

@@ -68,7 +68,7 @@ def collect(data_path: Path) -> Dict[str, Any]:
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "libraries": _libraries(),
-        "mapped": mapped.libraries(),
+        "mapped": {**mapped.libraries(), **mapped.sources()},
         "threads": _threads(),
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),

@@ -26,6 +26,8 @@ _JOIN = (
     "os.execvp(sys.argv[at + 1], sys.argv[at + 1:])"
 )
 _PERIOD_US = 100_000
+#: An interpreter that has imported numpy takes more.
+LEAST_MEMORY = 32 << 20
 _CONTROLLERS = ("cpu", "memory")
 
 
@@ -60,6 +62,11 @@ def refused(case: Case) -> str:
     """Return why the case's limits cannot be enforced here, with the remedy; "" when they can."""
     if not case.cpus and not case.memory_bytes:
         return ""
+    here = os.cpu_count() or 1
+    if case.cpus > here:
+        return f"this machine has {here}: ask for no more"
+    if 0 < case.memory_bytes < LEAST_MEMORY:
+        return f"no worker starts in less than {LEAST_MEMORY >> 20}M: raise memory"
     own = registry.load("runtimes", case.runtime).limits
     if own is not None:
         return str(own())

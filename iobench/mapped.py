@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from hashlib import blake2b
 from pathlib import Path
 from typing import Dict, Set
@@ -20,6 +21,8 @@ PATTERN = re.compile(
     r"|libc[.-])",
     re.IGNORECASE,
 )
+#: Packages whose Python code stands between the loop and those: a shim on PYTHONPATH, an edit.
+SOURCES = ("cv2", "h5py", "lmdb", "simplejpeg", "torch.utils.data")
 #: A file up to this size is digested whole; of a larger one so many places of this many bytes.
 WHOLE_BYTES, PLACES, PLACE_BYTES = 1 << 20, 16, 1 << 16
 
@@ -34,6 +37,20 @@ def libraries() -> Dict[str, str]:
     for path in sorted(_paths()):
         found.setdefault(os.path.basename(path), set()).add(identity(path))
     return {name: "+".join(sorted(ids)) for name, ids in found.items()}
+
+
+def sources() -> Dict[str, str]:
+    """Return package -> digest of each module of it that is loaded here from a Python file."""
+    found: Dict[str, Dict[str, str]] = {}
+    for name, module in list(sys.modules.items()):
+        package = next((p for p in SOURCES if name == p or name.startswith(p + ".")), "")
+        path = getattr(module, "__file__", None) or ""
+        if package and path.endswith(".py"):
+            found.setdefault(package, {})[name] = identity(path)
+    return {
+        f"{package}/*.py": blake2b(repr(sorted(files.items())).encode(), digest_size=8).hexdigest()
+        for package, files in found.items()
+    }
 
 
 def identity(path: str) -> str:

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from iobench import codec, containers, registry
 from iobench.dataset import form_root
+from iobench.errors import SpecError
 from iobench.model import Case, Dataset
 from iobench.mountinfo import mount_of
+from iobench.protocols import DATA_INSIDE, JPEG_INSIDE, Mount, Start
 
 SELINUX = Path("/sys/fs/selinux/enforce")
 #: Files and folders of a dataset that are looked at.
@@ -126,6 +128,7 @@ def findings(case: Case, dataset: Dataset, facts: Facts) -> list[Finding]:
     found = [_shared_memory(case, facts), _memory(case, facts)]
     if registry.load("runtimes", case.runtime).isolated:
         found += [
+            _path(case, dataset),
             _hidden(dataset, facts),
             _unreadable(facts),
             _squashed(case, facts),
@@ -164,6 +167,18 @@ def _memory(case: Case, facts: Facts) -> Finding | None:
         "raise memory above the dataset's size, give every arm the same limit, or take fewer "
         "samples",
     )
+
+
+def _path(case: Case, dataset: Dataset) -> Finding | None:
+    runtime = registry.load("runtimes", case.runtime).make(**case.runtime_options)
+    mounts = [Mount(Path(dataset.root), DATA_INSIDE)]
+    mounts += [Mount(Path(dataset.jpeg_root), JPEG_INSIDE)] if dataset.in_place else []
+    try:
+        runtime.argv(["true"], Start(image="image", mounts=mounts))
+    except SpecError as error:
+        reason, _, remedy = str(error).rpartition(": ")
+        return Finding("path", f"{reason}, so its trials will fail", remedy)
+    return None
 
 
 def _hidden(dataset: Dataset, facts: Facts) -> Finding | None:

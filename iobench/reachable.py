@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from iobench import images, registry, services, tools
-from iobench.errors import ImageError
+from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
 from iobench.spec import Spec, expand
 from iobench.starting import images_for as images_of
@@ -104,7 +104,7 @@ def _why_not(spec: Spec, runtime: str, folder: Path, say: Say, making: bool) -> 
             _ready(case, folder, say, making)
             if making:
                 _starts(case, folder)
-    except ImageError as error:
+    except (BackendUnavailable, ImageError) as error:
         return str(error)
     return ""
 
@@ -124,8 +124,15 @@ def _once(cases: Iterable[Case]) -> Sequence[Case]:
 
 
 def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
-    """Have the case's image in the form that its runtime takes.  Raises ImageError."""
-    form = runtime_of(case).form()
+    """Have the case's image in the form that its runtime takes.
+
+    Raises ImageError, and BackendUnavailable where the runtime's options are not possible here.
+    """
+    runtime = runtime_of(case)
+    if case.runtime_options and (reason := runtime.available()):
+        options = ", ".join(f"{k} = {v!r}" for k, v in case.runtime_options.items())
+        raise BackendUnavailable(f"runtime {case.runtime!r} with {options}: {reason}")
+    form = runtime.form()
     if not form:
         return
     image = images.find(case.image, folder)

@@ -24,6 +24,8 @@ from iobench.timing import clock
 
 #: Where a private daemon keeps images and build steps, below the images folder.
 STORE = ".docker"
+#: Names, in the store, the folder that a daemon keeps its socket and state in.
+_STATE = "state"
 _START_S = 60.0
 _STOP_S = 30.0
 _PR_SET_PDEATHSIG = 1
@@ -79,8 +81,10 @@ def docker(say: Say, folder: Path = Path("images")) -> Iterator[None]:
     store = folder.resolve() / STORE
     store.mkdir(parents=True, exist_ok=True)
     _clear_stale(store / "dockerd.pid")
+    _clear_left(store / _STATE)
     # A socket's path holds at most 107 bytes, so it cannot lie in the (arbitrarily deep) store.
     short = Path(tempfile.mkdtemp(prefix="iobench-docker-", dir="/tmp"))
+    (store / _STATE).write_text(str(short))
     before = os.environ.get("DOCKER_HOST")
     daemon: subprocess.Popen[bytes] | None = None
     try:
@@ -100,6 +104,7 @@ def docker(say: Say, folder: Path = Path("images")) -> Iterator[None]:
             os.environ["DOCKER_HOST"] = before
         _unmount_below(short)
         shutil.rmtree(short, ignore_errors=True)
+        (store / _STATE).unlink(missing_ok=True)
 
 
 def _check_startable(reason: str) -> None:
@@ -185,6 +190,18 @@ def _clear_stale(pidfile: Path) -> None:
             "it to end, or choose another folder by --images"
         )
     pidfile.unlink(missing_ok=True)
+
+
+def _clear_left(note: Path) -> None:
+    """Remove the state folder of a daemon whose iobench was killed, and what is mounted there."""
+    try:
+        folder = Path(note.read_text())
+        ours = folder.stat().st_uid == os.geteuid() and not folder.is_symlink()
+    except (OSError, ValueError):
+        return
+    if ours and folder.parent == Path("/tmp") and folder.name.startswith("iobench-docker-"):
+        _unmount_below(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

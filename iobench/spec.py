@@ -21,6 +21,7 @@ import tomllib
 from iobench import codec, contrast_spec, registry
 from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
+from iobench.images.model import NAMES as IMAGES
 from iobench.model import STAGES, Case
 from iobench.options import check_options
 from iobench.units import nbytes
@@ -53,7 +54,7 @@ class CaseSpec(_Strict):
     trainer: str | None = None
     runtime: str | None = None
     image: str | None = None
-    cpus: float | None = pydantic.Field(default=None, gt=0)
+    cpus: float | None = pydantic.Field(default=None, ge=0.01, allow_inf_nan=False)
     memory: str | None = None
     launcher: str | None = None
     placement: Literal["bind", "image", "overlay", "tmpfs", "staged"] | None = None
@@ -134,7 +135,12 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
         raise SpecError(f"{where}: {_first_error(error)}") from None
     try:
         seconds(spec.budget)
-        expand(spec)
+        cases = expand(spec)
+        if not spec.stage_to and any(case.placement == "staged" for case in cases):
+            raise SpecError(
+                "placement 'staged' needs a folder to copy to: set stage_to in the spec, "
+                'such as stage_to = "/local/scratch"'
+            )
         _check_ladder(spec)
         for i, contrast in enumerate(spec.contrasts):
             contrast_spec.check(f"contrasts[{i}]", contrast, spec.matrix, CaseSpec.model_fields)
@@ -238,6 +244,8 @@ def _check_case(case: Case, where: str) -> None:
     trainer = registry.load("trainers", case.trainer)
     runtime = registry.load("runtimes", case.runtime)
     launcher = registry.load("launchers", case.launcher)
+    if case.image not in IMAGES:
+        raise SpecError(f"{where}: image {case.image!r} is unknown; allowed: {', '.join(IMAGES)}")
     if loader.formats is not None and case.stored_form not in loader.formats:
         allowed = ", ".join(sorted(loader.formats))
         raise SpecError(

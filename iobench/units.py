@@ -25,6 +25,6 @@ def nbytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", str(text))
     size = float(match[1]) * 1024 ** " KMGT".index(match[2] or " ") if match else 0.0
-    if size < 1:
+    if not 1 <= size < 2**63:
         raise SpecError(f"memory {text!r} is no size; write 512M or 4G")
     return round(size)

@@ -158,7 +158,8 @@ def mapped_in(env: dict[str, str]) -> dict[str, str]:
     import json
 
     code = (
-        "import json, simplejpeg; from iobench import mapped; print(json.dumps(mapped.libraries()))"
+        "import json, simplejpeg; from iobench import mapped; "
+        "print(json.dumps({**mapped.libraries(), **mapped.sources()}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **env}, cwd=ROOT, capture_output=True,
@@ -182,6 +183,17 @@ def test_another_wheel_of_the_same_version_is_seen(tmp_path: Path) -> None:
     lines = differences({"mapped": same}, {"mapped": other})
     assert len(lines) == 1
     assert lines[0].startswith(f"file {library.name}: ")
+
+
+def test_an_edited_python_file_before_the_decoder_is_seen(tmp_path: Path) -> None:
+    import simplejpeg
+
+    shutil.copytree(Path(simplejpeg.__file__).parent, tmp_path / "simplejpeg")
+    with (tmp_path / "simplejpeg/__init__.py").open("a") as file:
+        file.write("\n_decode = decode_jpeg\ndecode_jpeg = lambda *a, **k: _decode(*a, **k)\n")
+    other = mapped_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    (line,) = differences({"mapped": mapped_in({})}, {"mapped": other})
+    assert line.startswith("file simplejpeg/*.py: ")
 
 
 # -- planted in real arms --------------------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
@@ -24,6 +25,7 @@ import iobench.images.docker_engine as docker_engine
 import iobench.images.forms as forms
 import iobench.images.recipe as recipe
 import iobench.images.tree as tree
+import iobench.images.verify as verification
 from iobench import services
 from iobench.errors import ImageError
 from iobench.images.model import Image
@@ -155,6 +157,23 @@ def test_a_changed_layer_is_found(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"world", b"wurld"))
     with pytest.raises(ImageError, match="damaged"):
         archive.unpack(path, tmp_path / "root")
+    with pytest.raises(ImageError, match="damaged"):
+        archive.check(path)
+
+
+def test_no_form_is_made_of_a_damaged_archive_and_verify_says_so(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "build_sif", lambda image, out: out.write_text("x"))
+    assert forms.make_form(image, "sif")
+    image.sif.unlink()
+    image.archive.write_bytes(image.archive.read_bytes().replace(b"world", b"wurld"))
+    with pytest.raises(ImageError, match="damaged"):
+        forms.make_form(image, "sif")
+    assert not image.sif.exists()
+    wrong = verification.verify(image, ["sif"])[-1]
+    assert not wrong.ok
+    assert "damaged" in wrong.detail
 
 
 @pytest.mark.parametrize("keep", [0, 600, 5000])
@@ -239,14 +258,25 @@ def test_a_cut_or_missing_archive_is_refused(image: Image, tmp_path: Path) -> No
 
 
 def test_a_damaged_record_is_refused(image: Image, tmp_path: Path) -> None:
-    (tmp_path / "torch.json").write_text("{")
-    with pytest.raises(ImageError, match="damaged"):
-        catalogue.find("torch", tmp_path)
+    record = tmp_path / "torch.json"
+    facts = json.loads(record.read_text())
+    for change in ({"digest": 5}, {"bytes": "x"}, {"name": "caffe"}, {"name": "../x"}):
+        record.write_text(json.dumps({**facts, **change}))
+        with pytest.raises(ImageError, match=r"damaged.*remove it"):
+            catalogue.find("torch", tmp_path)
+    record.write_text(json.dumps({**facts, "forms": [1], "stamps": "x"}))
+    assert catalogue.made(image) == catalogue.stamps(image) == {}
+    for text in ("{", "{}", "[]", ""):
+        record.write_text(text)
+        with pytest.raises(ImageError, match="damaged"):
+            catalogue.find("torch", tmp_path)
 
 
 def test_unknown_names_and_forms_are_refused(image: Image, tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="there are: torch, caffe"):
         catalogue.find("tensor", tmp_path)
+    with pytest.raises(ImageError, match="there are: torch, caffe"):
+        build.build("tensor", tmp_path)
     with pytest.raises(ImageError, match="there are: docker"):
         forms.in_form(image, "zip")
 
@@ -265,6 +295,38 @@ def test_rootfs_is_made_once_and_remade_for_another_image(image: Image, tmp_path
     with pytest.raises(ImageError, match="made from another image"):
         forms.in_form(other, "rootfs")
     assert Path(forms.make_form(other, "rootfs"), "hello").read_text() == "mundo"
+
+
+@pytest.mark.parametrize("how", ["edited", "purged", "added"])
+def test_a_form_that_was_touched_is_not_run_and_is_made_anew(image: Image, how: str) -> None:
+    hello = Path(forms.make_form(image, "rootfs"), "hello")
+    (hello.parent / "__pycache__").mkdir()
+    (hello.parent / "__pycache__/x.pyc").write_text("an interpreter's")
+    assert forms.in_form(image, "rootfs")
+    if how == "purged":
+        hello.unlink()
+    else:
+        (hello if how == "edited" else hello.with_name("new")).write_text("wurld")
+    with pytest.raises(ImageError, match="changed since it was made"):
+        forms.in_form(image, "rootfs")
+    forms.make_form(image, "rootfs")
+    assert [p.name for p in hello.parent.iterdir()] == ["hello"]
+    assert hello.read_text() == "world"
+
+
+def test_verify_names_what_changed_in_the_only_form(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        verification, "_doctor", lambda *_: verification.Finding("rootfs", "doctor", True, "")
+    )
+    hello = Path(forms.make_form(image, "rootfs"), "hello")
+    assert all(f.ok for f in verification.verify(image, ["rootfs"]))
+    hello.write_text("wurld")
+    (wrong,) = [f for f in verification.verify(image, ["rootfs"]) if not f.ok]
+    assert (wrong.form, wrong.what) == ("rootfs", "tree")
+    assert "hello: differs" in wrong.detail
+    assert not list(Path(image.folder).glob(".verify*"))
 
 
 def test_an_interrupted_form_is_cleaned_up(image: Image, tmp_path: Path) -> None:
@@ -481,6 +543,17 @@ def test_a_daemon_that_cannot_start_is_quoted(
     ):
         pass
     assert "DOCKER_HOST" not in os.environ
+
+
+def test_what_a_killed_iobenchs_daemon_left_is_removed(tmp_path: Path) -> None:
+    left, other = (Path(tempfile.mkdtemp(prefix=f"{n}-", dir="/tmp"))
+                   for n in ("iobench-docker", "precious"))  # fmt: skip
+    for folder in (left, other):
+        (tmp_path / "state").write_text(str(folder))
+        services._clear_left(tmp_path / "state")
+    assert not left.exists()
+    assert other.exists()
+    other.rmdir()
 
 
 def test_another_iobenchs_daemon_is_left_alone(tmp_path: Path) -> None:

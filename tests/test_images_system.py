@@ -141,7 +141,8 @@ def test_a_changed_file_is_named(torch_image: Image) -> None:
     finally:
         planted.unlink()
     (wrong,) = [f for f in findings if not f.ok]
-    assert wrong.detail.startswith("1 differ from rootfs: usr/planted: only in the first")
+    assert (wrong.form, wrong.what) == ("rootfs", "tree")
+    assert wrong.detail.startswith("1 differ from archive: usr/planted: only in the second")
 
 
 def test_caffe_starts_in_docker_and_apptainer(caffe_image: Image) -> None:

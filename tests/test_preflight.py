@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
+from typing import Any, List
 
 import pytest
 
@@ -176,7 +176,28 @@ def test_a_closed_fuse_is_told(tmp_path: Path) -> None:
     assert "chmod 666 /dev/fuse" in done.stdout
 
 
+@pytest.mark.parametrize("runtime", ["apptainer", "charliecloud", "docker", "podman"])
+def test_a_path_that_a_runtime_cannot_say_is_told_before(runtime: str) -> None:
+    case = dataclasses.replace(CASE, runtime=runtime)
+    dataset = dataclasses.replace(DATA, root="/scratch/co:lon", jpeg_root="/scratch/co:lon/jpeg")
+    found = [str(f) for f in findings(case, dataset, WELL) if f.name == "path"]
+    assert bool(found) == (runtime in ("apptainer", "charliecloud"))
+    assert all("/scratch/co:lon" in f and "move the data" in f for f in found)
+
+
 # -- limits ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"cpus": 1e6}, "this machine has"), ({"memory_bytes": 10 << 20}, "no worker starts")],
+)
+@pytest.mark.parametrize("runtime", ["bare", "docker", "apptainer"])
+def test_limits_that_cannot_be_are_refused(
+    changes: dict[str, Any], words: str, runtime: str
+) -> None:
+    with pytest.raises(BackendUnavailable, match=words):
+        limits.check([dataclasses.replace(CASE, runtime=runtime, **changes)])
 
 
 def test_limits_that_nothing_can_enforce_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,8 @@ def test_apptainer_as_root_gives_its_rights_up(
     argv = runtime("apptainer").argv(["true"], Start(image="I", gpus=True))
     assert argv[argv.index("singularity") - 1] == "SINGULARITY_NO_PRIVS=1"
     assert "--nv" in argv
+    assert "/proc/sys:/proc/sys:ro" in argv
+    assert "/sys:/sys:ro" in argv
     assert "--nv" not in runtime("apptainer").argv(["true"], Start(image="I"))
 
 
@@ -228,7 +230,12 @@ def test_apptainer_modes_are_three() -> None:
         runtime("apptainer", mode="squash")
 
 
-def test_charliecloud(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_charliecloud_shows_root_the_kernels_files_read_only(root: None) -> None:
+    argv = runtime("charliecloud").argv(["true"], Start(image="I"))
+    assert argv[argv.index("ch-run") - 4 : argv.index("ch-run")] == ["I", "/proc/sys", "/sys", "--"]
+
+
+def test_charliecloud(user: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "eve")
     start = Start(image="IMG", mounts=PLAIN.mounts, env={"HOME": "/tmp"})
     assert runtime("charliecloud").argv(COMMAND, start) == [
@@ -326,3 +333,8 @@ def test_no_user_namespaces_is_the_reason(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(containers, "user_namespaces", lambda: "switched off: switch them on")
     assert runtime(name).available() == "switched off: switch them on"
+
+
+def test_what_a_program_says_is_told_without_its_colours() -> None:
+    said = containers.ask(["sh", "-c", r"printf '\033[31mFATAL:\033[0m no' >&2; exit 3"])
+    assert said == (3, "FATAL: no")

@@ -46,6 +46,18 @@ def contents(path: Path) -> Contents:
     return Contents(digest, json.loads(raw), names)
 
 
+def check(path: Path) -> None:
+    """Compare the digest of every layer with the configuration's.
+
+    Apptainer and podman do not: an image of theirs would carry the digest of another content.
+    Raises ImageError for a damaged archive.
+    """
+    found = contents(path)
+    with _opened(path) as archive:
+        for name, diff in zip(found.layers, found.config["rootfs"]["diff_ids"], strict=True):
+            _compare(path, name, _Hashing(_member(archive, name)), diff)
+
+
 def unpack(path: Path, root: Path, progress: Callable[[int, int], None] | None = None) -> None:
     """Unpack the layers of the archive at ``path`` under ``root``, which must not exist.
 
@@ -62,17 +74,22 @@ def unpack(path: Path, root: Path, progress: Callable[[int, int], None] | None =
             hashed = _Hashing(_member(archive, name))
             with tarfile.open(fileobj=cast(IO[bytes], hashed), mode="r|*") as layer:
                 _apply(layer, top, modes)
-            hashed.drain()
-            if not hashed.compressed and hashed.digest() != diff:
-                raise ImageError(
-                    f"{path} is damaged: layer {name} has digest {hashed.digest()}, not {diff}; "
-                    "build the image again"
-                )
+            _compare(path, name, hashed, diff)
             if progress:
                 progress(done, len(wanted))
     for folder, mode in sorted(modes.items(), reverse=True):
         if folder.is_dir():
             folder.chmod(mode)
+
+
+def _compare(path: Path, name: str, hashed: _Hashing, wanted: str) -> None:
+    """Read a layer to its end.  Raises ImageError when its digest is another one."""
+    hashed.drain()
+    if not hashed.compressed and hashed.digest() != wanted:
+        raise ImageError(
+            f"{path} is damaged: layer {name} has digest {hashed.digest()}, not {wanted}; remove "
+            "it and `iobench image build`"
+        )
 
 
 class _Hashing:

@@ -20,7 +20,7 @@ import iobench.images.podman_engine as podman_engine
 import iobench.images.recipe as recipe
 from iobench import services
 from iobench.errors import ImageError
-from iobench.images.model import DEFAULT_FOLDER, Image
+from iobench.images.model import DEFAULT_FOLDER, Image, check_name
 from iobench.images.wheels import wheelhouse
 
 Say = Callable[[str], None]
@@ -77,6 +77,7 @@ def build(
     Whatever makes a build necessary is said.  Raises ImageError; a build that fails or is killed
     leaves no image that looks whole.
     """
+    check_name(name)
     try:
         image = catalogue.find(name, folder)
         if not force:

@@ -62,22 +62,36 @@ def recorded(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
     return image
 
 
-def write(image: Image, forms: dict[str, str] | None = None) -> None:
-    """Write the record of ``image`` atomically; ``forms``: form -> the digest it was made from."""
+def write(
+    image: Image, forms: dict[str, str] | None = None, stamps: dict[str, str] | None = None
+) -> None:
+    """Write the record of ``image`` atomically.
+
+    ``forms``: form -> the digest it was made from; ``stamps``: form -> its stamp when it was made.
+    """
     facts: dict[str, Any] = dataclasses.asdict(image)
     del facts["folder"]
-    facts["forms"] = forms or {}
+    facts |= {"forms": forms or {}, "stamps": stamps or {}}
     with partial(Path(image.folder) / f"{image.name}.json") as path:
         path.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def made(image: Image) -> dict[str, str]:
     """Return form -> the digest of the image it was made from, for the forms that are files."""
+    return _table(image, "forms")
+
+
+def stamps(image: Image) -> dict[str, str]:
+    """Return form -> its stamp when it was made (:func:`iobench.images.tree.stamp`)."""
+    return _table(image, "stamps")
+
+
+def _table(image: Image, key: str) -> dict[str, str]:
     try:
-        forms = json.loads((Path(image.folder) / f"{image.name}.json").read_text())["forms"]
-    except (OSError, ValueError, KeyError):
+        table = json.loads((Path(image.folder) / f"{image.name}.json").read_text())[key]
+        return {str(form): str(text) for form, text in table.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {str(form): str(digest) for form, digest in forms.items()}
 
 
 def every(folder: Path = DEFAULT_FOLDER) -> list[tuple[str, Image | None, str]]:
@@ -99,6 +113,12 @@ def _read(path: Path, folder: Path, remedy: str) -> Image:
         facts = json.loads(path.read_text())
         known = {field.name for field in dataclasses.fields(Image)}
         image = Image(**{**{k: v for k, v in facts.items() if k in known}, "folder": str(folder)})
+        for field in dataclasses.fields(Image):
+            value = getattr(image, field.name)
+            if type(value) is not (int if field.name == "bytes" else str):
+                raise ValueError(f"{field.name} is {value!r}")
+        if f"{image.name}.json" != path.name:
+            raise ValueError(f"it is the record of {image.name!r}")
     except (ValueError, TypeError, AttributeError) as error:
         raise ImageError(f"{path} is damaged ({error}): remove it and {remedy}") from error
     return image

@@ -14,6 +14,7 @@ import iobench.images.disk as disk
 import iobench.images.docker_engine as docker_engine
 import iobench.images.podman_engine as podman_engine
 import iobench.images.recipe as recipe
+import iobench.images.tree as tree
 from iobench import services, tools
 from iobench.errors import ImageError
 from iobench.images.model import Image, check_form
@@ -27,10 +28,11 @@ _SQUASHFS = "-comp zstd -Xcompression-level 3"
 _LABEL = "iobench.digest"
 
 
-def in_form(image: Image, form: str) -> str:
+def in_form(image: Image, form: str, *, untouched: bool = True) -> str:
     """Return what a runtime that takes ``form`` is started with: a tag, a .sif file, a folder.
 
-    Raises ImageError when the form was not made yet, or was made from another image.
+    Raises ImageError when the form was not made yet, was made from another image, or (with
+    ``untouched``) its files are not those that were made, by their sizes and times.
     """
     check_form(form)
     remedy = f"`iobench image build {image.name} --form {form}`"
@@ -43,7 +45,7 @@ def in_form(image: Image, form: str) -> str:
             state = f"is another image ({found})" if found else "is not loaded"
             raise ImageError(f"{form}: {image.tag} {state}: {remedy}")
         return image.tag
-    path = image.sif if form == "sif" else image.rootfs
+    path = _path(image, form)
     if not path.exists():
         raise ImageError(f"{path} is not made yet: {remedy}")
     made = catalogue.made(image).get(form, "nothing on record")
@@ -52,7 +54,14 @@ def in_form(image: Image, form: str) -> str:
             f"{path} was made from another image ({made}) than {image.archive} ({image.digest}): "
             f"{remedy}"
         )
+    was = catalogue.stamps(image).get(form)
+    if untouched and was and was != tree.stamp(str(path)):
+        raise ImageError(f"{path} was changed since it was made (files edited, purged): {remedy}")
     return str(path.resolve())
+
+
+def _path(image: Image, form: str) -> Path:
+    return image.sif if form == "sif" else image.rootfs
 
 
 def make_form(image: Image, form: str, say: Say = lambda line: None) -> str:
@@ -81,8 +90,8 @@ def possible() -> dict[str, str]:
 def _make(image: Image, form: str, say: Say) -> str:
     try:
         found = in_form(image, form)
-    except ImageError:
-        pass
+    except ImageError as error:
+        say(f"{image.name} as {form}: {error}")
     else:
         say(f"{image.name} as {form}: there already, {found}")
         return found
@@ -91,13 +100,16 @@ def _make(image: Image, form: str, say: Say) -> str:
     where = podman_engine.store() if form == "podman" else where
     disk.check_space(where, _SPACE[form] * image.bytes, f"{image.name} as {form}")
     say(f"{image.name} as {form}: making it from {image.archive}")
+    if form != "rootfs":  # unpacking compares the layers itself
+        archive.check(image.archive)
     if form == "docker":
         docker_engine.load(image.archive)
     elif form == "podman":
         podman_engine.load(image.archive)
     else:
         _make_file(image, form, say)
-        catalogue.write(image, {**catalogue.made(image), form: image.digest})
+        stamps = {**catalogue.stamps(image), form: tree.stamp(str(_path(image, form)))}
+        catalogue.write(image, {**catalogue.made(image), form: image.digest}, stamps)
     return in_form(image, form)
 
 

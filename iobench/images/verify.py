@@ -7,16 +7,17 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import iobench
 import iobench.images.archive as archive
+import iobench.images.disk as disk
 import iobench.images.forms as forms
 import iobench.images.tree as tree
 from iobench import registry
 from iobench.errors import BackendUnavailable, ImageError, SpecError
-from iobench.images.disk import said
 from iobench.images.model import FORMS, MODULES, Image
 from iobench.protocols import CODE_INSIDE, PLUGINS_INSIDE, Mount, Start
 
@@ -46,10 +47,14 @@ def verify(image: Image, wanted: Sequence[str] = (), say: Say = lambda line: Non
     found = archive.contents(image.archive).digest
     ok = found == image.digest
     findings = [Finding("archive", "digest", ok, found if ok else f"{found}, not {image.digest}")]
-    listings: dict[str, dict[str, str]] = {}
+    say(f"{image.name}: unpacking {image.archive} to compare with")
+    try:
+        listings = {"archive": _reference(image)}
+    except ImageError as error:
+        return [*findings, Finding("archive", "layers", False, str(error))]
     for form in wanted or FORMS:
         try:
-            source = forms.in_form(image, form)
+            source = forms.in_form(image, form, untouched=False)
         except ImageError as error:
             if wanted:
                 findings.append(Finding(form, "there", False, str(error)))
@@ -64,6 +69,17 @@ def verify(image: Image, wanted: Sequence[str] = (), say: Say = lambda line: Non
     return findings + _compare(listings)
 
 
+def _reference(image: Image) -> dict[str, str]:
+    """Return what the archive itself holds: the one content that every form must have."""
+    own = os.access(image.folder, os.W_OK)  # else: a site's images, shown to everybody
+    where = Path(image.folder) if own else Path(tempfile.gettempdir())
+    disk.check_space(where, 1.2 * image.bytes, f"unpacking {image.archive}")
+    with tempfile.TemporaryDirectory(prefix=".verify-", dir=where) as scratch:
+        root = Path(scratch, "root")
+        archive.unpack(image.archive, root)
+        return tree.listing(str(root))
+
+
 def _compare(listings: dict[str, dict[str, str]]) -> list[Finding]:
     findings = []
     unread = set(tree.unread(*listings.values()))  # compared is what every listing could read
@@ -73,7 +89,7 @@ def _compare(listings: dict[str, dict[str, str]]) -> list[Finding]:
         for form, found in listings.items()
     }
     blind = f"; not readable to this user: {', '.join(sorted(unread)[:_SHOWN])}" if unread else ""
-    first = "rootfs" if "rootfs" in listings else next(iter(listings), "")
+    first = next(iter(listings))
     for form, found in listings.items():
         if form == first:
             detail = f"{len(found)} files and links, sha256:{tree.digest(found)}"
@@ -148,5 +164,5 @@ def inside(
             raise ImageError(f"{form}: {command[0]} did not end in {_LIMIT_S:.0f} s") from error
         raise
     if process.returncode:
-        raise ImageError(f"{form}: {' '.join(command[:3])} failed inside: {said(err or out)}")
+        raise ImageError(f"{form}: {' '.join(command[:3])} failed inside: {disk.said(err or out)}")
     return out

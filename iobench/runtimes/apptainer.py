@@ -64,6 +64,8 @@ class Apptainer:
         words += [f"{key}={value}" for key, value in tools.apptainer_env().items()]
         words += [name, "-q", "exec", "--containall", "--cleanenv", "--no-home"]
         words += ["--nv"] if start.gpus else []
+        for path in containers.KERNEL_FILES if os.geteuid() == 0 else ():
+            words += ["--bind", f"{path}:{path}:ro"]
         words += ["--bind", "/sys/fs/cgroup:/sys/fs/cgroup:ro"]  # its limits can be seen inside
         for mount in start.mounts:
             if any(c in f"{mount.host}{mount.inside}" for c in ":,\\"):

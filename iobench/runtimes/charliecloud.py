@@ -41,6 +41,8 @@ class Charliecloud:
         words = ["env", f"USER={_user()}"]
         fixed = [start.image] if start.image else []
         fixed += [str(mount.host) for mount in start.mounts if not mount.writable]
+        if os.geteuid() == 0:
+            fixed += containers.KERNEL_FILES
         if fixed:
             words += [sys.executable, "-I", "-S", str(Path(readonly.__file__)), *fixed, "--"]
         words += ["ch-run", "--private-tmp", "--no-passwd"]

@@ -7,6 +7,7 @@ import os
 import shutil
 from typing import List, Mapping, Sequence
 
+from iobench import containers
 from iobench.containers import ask, asked_once, host, oci_run
 from iobench.model import Scalar
 from iobench.protocols import Runtime, RuntimeBackend, Start
@@ -18,7 +19,7 @@ class Docker:
     """Runs a command in a container of the daemon that DOCKER_HOST names, else the machine's."""
 
     def __init__(self, shm_mb: int, label: str) -> None:
-        self._shm_bytes, self._label = shm_mb << 20, label
+        self._shm_bytes, self._label = containers.shm_of(shm_mb), label
 
     def available(self) -> str:
         """Return "" when a daemon answers, else the reason with the remedy."""

@@ -18,7 +18,8 @@ class Podman:
     """Runs a command in a container of the calling user's own storage."""
 
     def __init__(self, oci_runtime: str, shm_mb: int, label: str) -> None:
-        self._oci_runtime, self._shm_bytes, self._label = oci_runtime, shm_mb << 20, label
+        self._oci_runtime, self._label = oci_runtime, label
+        self._shm_bytes = containers.shm_of(shm_mb)
 
     def available(self) -> str:
         """Return "" when podman can set up its storage here, else the reason with the remedy."""

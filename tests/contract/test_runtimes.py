@@ -223,6 +223,13 @@ for act in (lambda: os.remove("/iobench/data/dataset.json"),
         wrote.append("dataset")
     except OSError:
         pass
+for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches",
+             "/sys/kernel/mm/transparent_hugepage/enabled"):
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+        wrote.append(path)
+    except OSError:
+        pass
 open("/iobench/work/wrote", "w").write(json.dumps(wrote))
 """
 
