@@ -244,8 +244,6 @@ def _check_case(case: Case, where: str) -> None:
     trainer = registry.load("trainers", case.trainer)
     runtime = registry.load("runtimes", case.runtime)
     launcher = registry.load("launchers", case.launcher)
-    if case.image not in IMAGES:
-        raise SpecError(f"{where}: image {case.image!r} is unknown; allowed: {', '.join(IMAGES)}")
     if loader.formats is not None and case.stored_form not in loader.formats:
         allowed = ", ".join(sorted(loader.formats))
         raise SpecError(
@@ -267,16 +265,7 @@ def _check_case(case: Case, where: str) -> None:
     if case.transform not in codec.TRANSFORMS:
         allowed = ", ".join(sorted(codec.TRANSFORMS))
         raise SpecError(f"{where}: transform {case.transform!r} is unknown; allowed: {allowed}")
-    if case.placement in ("image", "overlay") and not runtime.isolated:
-        raise SpecError(
-            f"{where}: placement {case.placement!r} needs a container, and runtime "
-            f"{case.runtime!r} is none; allowed: bind, tmpfs, staged"
-        )
-    if case.placement == "overlay" and runtime.no_overlay:
-        raise SpecError(
-            f"{where}: placement 'overlay' is not possible with runtime {case.runtime!r}: "
-            f"{runtime.no_overlay}"
-        )
+    _check_image(case, where)
     for axis, name, make, options in (
         ("loader", case.loader, loader.make, case.loader_options),
         ("format", case.format, form.make, case.format_options),
@@ -290,6 +279,23 @@ def _check_case(case: Case, where: str) -> None:
         runtime.make(**case.runtime_options)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
+
+
+def _check_image(case: Case, where: str) -> None:
+    """Judge what a case runs in, and whether its data can lie there."""
+    runtime = registry.load("runtimes", case.runtime)
+    if case.image not in IMAGES:
+        raise SpecError(f"{where}: image {case.image!r} is unknown; allowed: {', '.join(IMAGES)}")
+    if case.placement in ("image", "overlay") and not runtime.isolated:
+        raise SpecError(
+            f"{where}: placement {case.placement!r} needs a container, and runtime "
+            f"{case.runtime!r} is none; allowed: bind, tmpfs, staged"
+        )
+    if case.placement == "overlay" and runtime.no_overlay:
+        raise SpecError(
+            f"{where}: placement 'overlay' is not possible with runtime {case.runtime!r}: "
+            f"{runtime.no_overlay}"
+        )
 
 
 def loader_orders(case: Case) -> frozenset[str] | None:
