@@ -9,8 +9,10 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
@@ -481,6 +483,29 @@ def test_two_builds_do_not_share_a_folder(tmp_path: Path) -> None:
         disk.lock(tmp_path),
     ):
         pass
+
+
+def test_two_do_not_make_one_form_at_once(image: Image, tmp_path: Path) -> None:
+    with disk.lock(tmp_path), pytest.raises(ImageError, match="another iobench"):
+        forms.make_form(image, "rootfs")
+    assert forms.make_form(image, "rootfs")
+
+
+def test_a_program_ends_with_the_iobench_that_started_it(tmp_path: Path) -> None:
+    code = "from iobench.images import disk; disk.call(['sleep', '77.25'], 'waiting')"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (found := children.read_text().split()):
+            time.sleep(0.05)
+        while b"77.25" not in Path(f"/proc/{found[0]}/cmdline").read_bytes():
+            time.sleep(0.05)
+        process.kill()
+    for _ in range(100):
+        status = Path(f"/proc/{found[0]}/stat")
+        if not status.exists() or status.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("sleep goes on without its parent")
 
 
 def test_a_program_that_fails_is_quoted_and_one_that_is_missing_named() -> None:

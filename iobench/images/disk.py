@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from iobench import services
 from iobench.errors import ImageError
 
 #: Seconds that an interrupted program gets to clean up behind itself.
@@ -92,6 +93,7 @@ def call(argv: Sequence[str], what: str, *, env: Mapping[str, str] | None = None
             text=True,
             errors="replace",
             start_new_session=True,
+            preexec_fn=services.die_with_parent,  # kill -9 of this process ends it too
         )
     except FileNotFoundError as error:
         raise ImageError(

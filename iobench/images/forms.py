@@ -107,9 +107,10 @@ def _make(image: Image, form: str, say: Say) -> str:
     elif form == "podman":
         podman_engine.load(image.archive)
     else:
-        _make_file(image, form, say)
-        stamps = {**catalogue.stamps(image), form: tree.stamp(str(_path(image, form)))}
-        catalogue.write(image, {**catalogue.made(image), form: image.digest}, stamps)
+        with disk.lock(folder):
+            _make_file(image, form, say)
+            stamps = {**catalogue.stamps(image), form: tree.stamp(str(_path(image, form)))}
+            catalogue.write(image, {**catalogue.made(image), form: image.digest}, stamps)
     return in_form(image, form)
 
 
