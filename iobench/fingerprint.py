@@ -75,11 +75,18 @@ def collect(data_path: Path) -> Dict[str, Any]:
         "cpu": _cpu(),
         "affinity": sorted(os.sched_getaffinity(0)),
         "environment": steering(os.environ),
+        "python_path": _python_path(),
         "limits": _limits(),
         "dev_shm_bytes": _capacity("/dev/shm"),
         "thp": _chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         "mount": _mount(data_path),
     }
+
+
+def _python_path() -> List[str]:
+    """Return the folders of PYTHONPATH that hold more than this package: they may hide others'."""
+    folders = [f for f in os.environ.get("PYTHONPATH", "").split(os.pathsep) if f]
+    return [f for f in folders if not Path(f, "iobench", "worker.py").exists()]
 
 
 def steering(environment: Mapping[str, str]) -> Dict[str, str]:
