@@ -119,6 +119,12 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.communicate(timeout=_END_S)
 
 
+def step(line: str, width: int = 96) -> str:
+    """Return one line of a builder's progress, as short as a reader wants it."""
+    words = " ".join(line.split()).removeprefix("iobench: ")
+    return words if len(words) <= width else f"{words[: width - 4]} ..."
+
+
 def said(text: str) -> str:
     """Return the last lines of a program's output as one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

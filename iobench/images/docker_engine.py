@@ -11,6 +11,7 @@ from typing import Any
 
 from iobench import services
 from iobench.errors import ImageError
+from iobench.images.disk import step
 
 Say = Callable[[str], None]
 
@@ -77,7 +78,7 @@ def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) ->
             for line in part.get("stream", "").splitlines():
                 lines.append(line.strip())
                 if line.startswith(("Step ", "iobench: ")):
-                    say(line.strip())
+                    say(step(line))
     if not found:
         raise ImageError(f"building {target}: the daemon ended without an image; see its log")
     return found

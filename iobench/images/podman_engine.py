@@ -11,7 +11,7 @@ from pathlib import Path
 
 from iobench.containers import podman
 from iobench.errors import ImageError
-from iobench.images.disk import call, said
+from iobench.images.disk import call, said, step
 
 Say = Callable[[str], None]
 
@@ -61,7 +61,7 @@ def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) ->
             for line in process.stdout:
                 lines = [*lines[-20:], line.rstrip()]
                 if line.startswith(("STEP ", "iobench: ", "[")):
-                    say(line.rstrip())
+                    say(step(line))
         except BaseException:
             process.terminate()
             raise
