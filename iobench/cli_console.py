@@ -18,7 +18,10 @@ class _Console(Console):
         raise BrokenPipeError  # rich would exit with 1, which says that a trial failed
 
 
-out = _Console(highlight=False)
+#: Columns of what is written to a file or a pipe.
+_WIDE = 120
+
+out = _Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 err = _Console(stderr=True, highlight=False)
 
 

@@ -38,6 +38,8 @@ from iobench.units import seconds
 FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
 #: A verdict needs this many pairs; fewer than six can reach no p < 0.05 (METHOD section 4).
 MIN_PAIRS = 6
+#: Attempts at a trial whose cache state is disproven; all are kept, the last counts.
+ATTEMPTS = 3
 
 #: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
 Watch = Callable[[int, int, float, Trial | None], None]
@@ -105,15 +107,16 @@ class Suite:
     def _run(self, trials: Sequence[Trial]) -> None:
         """Run each trial; one that fails is tried again only by ``iobench run --resume``.
 
-        An INVALID attempt, whatever it measured, is followed at once by a second one: kernels
-        reclaim pages and neighbours read files at any time.
+        An INVALID attempt, whatever it measured, is followed at once by another, three in all:
+        kernels reclaim pages and neighbours read files at any time.
         """
         for trial in trials:
             if trial.id in self._last:
                 continue
-            self._attempt(trial)
-            if self._last[trial.id].status == INVALID:
+            for _ in range(ATTEMPTS):
                 self._attempt(trial)
+                if self._last[trial.id].status != INVALID:
+                    break
             if trial.contrast and trial.stage != "probe":
                 self._repeat_if_disturbed(trial)
 

@@ -127,11 +127,11 @@ def test_an_error_in_the_worker_is_kept_with_its_words(
     assert "the lens is dirty" in record.reasons[0]
 
 
-def test_an_invalid_trial_is_run_once_more_and_both_attempts_are_kept(
+def test_an_invalid_trial_is_run_again_at_once_and_every_attempt_is_kept(
     suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = suite.store.plan().trials[:2]
-    spoilt = {first.id: 1, second.id: 2}
+    spoilt = {first.id: 1, second.id: 3}
     real = scheduler.run_trial
 
     def run_trial(trial: Trial, *rest: Any) -> Record:
@@ -143,13 +143,14 @@ def test_an_invalid_trial_is_run_once_more_and_both_attempts_are_kept(
     monkeypatch.setattr(scheduler, "run_trial", run_trial)
     suite.run()
     seen = [(r.trial.id, r.attempt, r.status) for r in suite.store.records()]
-    assert seen[:4] == [
+    assert seen[:5] == [
         (first.id, 1, INVALID),
         (first.id, 2, VALID),
         (second.id, 1, INVALID),
         (second.id, 2, INVALID),
+        (second.id, 3, INVALID),
     ]
-    assert {status for _, _, status in seen[4:]} == {VALID}
+    assert {status for _, _, status in seen[5:]} == {VALID}
     assert set(suite.store.done()) == {t.id for t in suite.store.plan().trials} - {second.id}
 
 
