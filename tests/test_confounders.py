@@ -259,7 +259,7 @@ def test_planted_confounders_are_caught(
                 "name": "planted",
                 "case": {"trainer": "null", "batch": 8, "workers": 1, "pipeline": "jpeg"},
                 "matrix": {"runtime": ["bare", *arms]},
-                "ladder": {"stages": ["load"], "only": {"runtime": ["none"]}, "digest": False},
+                "ladder": {"stages": ["load"], "only": {"runtime": ["unpacked"]}, "digest": False},
                 "contrasts": [
                     {"over": "runtime", "base": "bare", "caches": ["warm"], "pairs": 1, "probes": 0}
                 ],
