@@ -85,6 +85,6 @@ def test_the_terminal_and_html_print_the_sentence() -> None:
     document = analyse(made, records)
     said = io.StringIO()
     terminal.render(document, Console(file=said, width=200))
-    assert "Placements: time a sample" in said.getvalue()
+    assert "staged / bind" in said.getvalue()
     assert "pays after 40.3 epochs" in said.getvalue()
     assert "pays after 40.3 epochs" in html.render(made, records, document)

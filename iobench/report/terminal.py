@@ -183,16 +183,27 @@ def _runtimes(contrasts: Sequence[Mapping[str, Any]], console: Console) -> None:
         )
     console.print()
     console.print(table)
-    for line in _attributed(contrasts):
+    for line in (*_staged(contrasts), *_attributed(contrasts), *_confounded(contrasts)):
         console.print(line, soft_wrap=True)
-    for line in _confounded(contrasts):
+    for line in _mixed(contrasts):
         console.print(line, soft_wrap=True)
+
+
+def _staged(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    for c in contrasts:
+        if words.staging(c):
+            what = f"{c['case']} {c['stage']} {c['cache']}: {c['arm_name']}"
+            yield Text(f"  {what} {words.staging(c)}")
+
+
+def _mixed(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield which contrasts do not tell the container from the software in it, by reason."""
     mixed: dict[str, dict[str, None]] = {}
     for c in contrasts:
         if c["not_separated"]:
             mixed.setdefault(c["not_separated"], {})[f"{c['case']} {c['cache']}"] = None
     for text, which in mixed.items():
-        console.print(Text(f"  {', '.join(which)}: {text}", style="yellow"), soft_wrap=True)
+        yield Text(f"  {', '.join(which)}: {text}", style="yellow")
 
 
 def _attributed(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
