@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -26,6 +28,7 @@ from iobench.images import DEFAULT_FOLDER
 from iobench.launch import Settings
 from iobench.report import terminal
 from iobench.report.progress import Reporter, duration
+from iobench.starting import ImageUse
 
 
 @click.command()
@@ -77,8 +80,10 @@ def run(
             suite_store = store.find(results)
             wanted = spec.parse(suite_store.plan().spec, where=str(suite_store.folder))
             undo.enter_context(reachable.services_of(wanted, images, reporter.say))
-            reachable.same_images(suite_store.plan(), images, reporter.say)
-            return _run(suite_store, wanted, images, reporter, as_json)
+            plan = suite_store.plan()
+            reachable.same_images(plan, images, reporter.say)
+            used = reachable.images_of(plan.cases, images)
+            return _run(suite_store, wanted, used, reporter, as_json)
         wanted = spec.load(spec_name)
         pairing.contrasts(wanted, spec.expand(wanted), {})  # judged before anything is made
         seconds = units.seconds(budget or wanted.budget)
@@ -109,17 +114,20 @@ def run(
                 out.print(trial.id)
             return 0
         suite_store = store.create(results, wanted.name)
-        plan = reachable.with_digests(plan, images)
         used = reachable.images_of(plan.cases, images)
+        plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
         suite_store.save_plan(placements.placed(plan, wanted.stage_to, used, reporter.say))
-        return _run(suite_store, wanted, images, reporter, as_json)
+        return _run(suite_store, wanted, used, reporter, as_json)
 
 
 def _run(
-    suite_store: store.Store, wanted: spec.Spec, images: Path, reporter: Reporter, as_json: bool
+    suite_store: store.Store,
+    wanted: spec.Spec,
+    used: Mapping[str, ImageUse],
+    reporter: Reporter,
+    as_json: bool,
 ) -> int:
     plan = suite_store.plan()
-    used = reachable.images_of(plan.cases, images)
     interrupted = False
     with suite_store.lock(), placements.present(plan, used, reporter.say) as plan:
         suite_store.save_plan(plan)

@@ -6,7 +6,6 @@ A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -22,7 +21,6 @@ __all__ = [
     "images_of",
     "same_images",
     "services_of",
-    "with_digests",
     "without_missing",
 ]
 
@@ -64,18 +62,11 @@ def without_missing(
     left = [name for name in wanted if not why[name]]
     if wanted:
         spec = spec.model_copy(update={"matrix": {**spec.matrix, "runtime": left or ["bare"]}})
-    for case in expand(spec):
+    for case in _once(expand(spec)):
         if case.runtime not in left:
             registry.require("runtimes", case.runtime)
             _ready(case, folder, say, making)
     return _contrasts_left(spec), notes
-
-
-def with_digests(plan: Plan, folder: Path) -> Plan:
-    """Return the plan with the digest of every image that its cases run."""
-    names = sorted({c.image for c in plan.cases if runtime_of(c).form()})
-    digests = {name: images.find(name, folder).digest for name in names}
-    return dataclasses.replace(plan, images=digests)
 
 
 def same_images(plan: Plan, folder: Path, say: Say) -> None:
@@ -91,7 +82,7 @@ def same_images(plan: Plan, folder: Path, say: Say) -> None:
                 f"image {name} is now {now[:19]}, and this suite began with {digest[:19]}: bring "
                 f"that one back to {folder}, or run the suite anew"
             )
-    for case in plan.cases:
+    for case in _once(plan.cases):
         _ready(case, folder, say, making=True)
 
 
@@ -120,7 +111,8 @@ def _starts(case: Case, folder: Path) -> None:
 
 
 def _once(cases: Iterable[Case]) -> Sequence[Case]:
-    return list({(c.image, repr(c.runtime_options)): c for c in cases}.values())
+    """Return one case of each runtime, its options and image: finding a form reads a whole tree."""
+    return list({(c.runtime, c.image, repr(c.runtime_options)): c for c in cases}.values())
 
 
 def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:

@@ -78,10 +78,22 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def call(argv: Sequence[str], what: str, *, env: Mapping[str, str] | None = None) -> str:
-    """Run a program and return its stdout. Raises ImageError with the end of what it said.
+    """Run a program and return its stdout. Raises ImageError with the end of what it said."""
+    with running(argv, what, stderr=subprocess.PIPE, env=env) as process:
+        out, err = process.communicate()
+    if process.returncode:
+        raise ImageError(f"{what} failed ({argv[0]}): {said(err or out)}")
+    return out
+
+
+@contextlib.contextmanager
+def running(
+    argv: Sequence[str], what: str, *, stderr: int, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a program whose stdout is read in this context, and wait for its end.
 
     When this process is interrupted, the program and all that it started end first: nothing goes on
-    writing to what is then removed.
+    writing to what is then removed.  Raises ImageError where it is not installed.
     """
     try:
         process = subprocess.Popen(
@@ -89,7 +101,7 @@ def call(argv: Sequence[str], what: str, *, env: Mapping[str, str] | None = None
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             errors="replace",
             start_new_session=True,
@@ -101,13 +113,10 @@ def call(argv: Sequence[str], what: str, *, env: Mapping[str, str] | None = None
         ) from error
     with process:
         try:
-            out, err = process.communicate()
+            yield process
         except BaseException:
             _end(process)
             raise
-    if process.returncode:
-        raise ImageError(f"{what} failed ({argv[0]}): {said(err or out)}")
-    return out
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from iobench.containers import podman
 from iobench.errors import ImageError
-from iobench.images.disk import call, said, step
+from iobench.images.disk import call, running, said, step
 
 Say = Callable[[str], None]
 
@@ -48,23 +48,11 @@ def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) ->
     argv += [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     argv += ["--iidfile", str(context / ".iid"), str(context)]
     lines: list[str] = []
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                lines = [*lines[-20:], line.rstrip()]
-                if line.startswith(("STEP ", "iobench: ", "[")):
-                    say(step(line))
-        except BaseException:
-            process.terminate()
-            raise
+    with running(argv, f"building {target}", stderr=subprocess.STDOUT) as process:
+        for line in process.stdout or ():
+            lines = [*lines[-20:], line.rstrip()]
+            if line.startswith(("STEP ", "iobench: ", "[")):
+                say(step(line))
     if process.returncode:
         raise ImageError(f"building {target} with podman failed: {said(chr(10).join(lines))}")
     with contextlib.suppress(OSError):

@@ -84,11 +84,10 @@ def test_its_form_is_one_that_images_have(name: str) -> None:
 
 
 @members
-def test_identity_is_json(name: str) -> None:
-    runtime = registry.load("runtimes", name).make()
-    if runtime.available():
-        pytest.skip(runtime.available())
-    json.dumps(dict(runtime.identify("")))
+@pytest.mark.system
+def test_identity_is_json(name: str, services: None) -> None:
+    need(name)
+    json.dumps(dict(registry.load("runtimes", name).make().identify("")))
 
 
 @members
