@@ -47,7 +47,10 @@ def document(pipeline: str, seed: int) -> dict[str, Any]:
             "trainer": "null", "batch": 32, "workers": 2, "pipeline": pipeline, "samples": SAMPLES,
         },
         "matrix": {"runtime": ["bare", "again"]},
-        "ladder": {"stages": ["load"], "only": {"runtime": ["none"]}, "digest": False},
+        "ladder": {  # the least that a suite has: one run
+            "stages": ["load"], "caches": ["warm"], "repeats": 1, "probe": False, "digest": False,
+            "only": {"runtime": ["bare"]},
+        },
         "contrasts": [
             {"over": "runtime", "base": "bare", "caches": ["warm"], "looks": list(simulate.LOOKS),
              "margin": simulate.MARGIN, "probes": 0},

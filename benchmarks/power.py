@@ -58,7 +58,10 @@ def document(seed: int, train: bool) -> dict[str, Any]:
             "workers": 2, "pipeline": "jpeg",
         },
         "matrix": {"runtime": ["bare", "slowed"]},
-        "ladder": {"stages": ["read"], "only": {"runtime": ["none"]}, "digest": False},
+        "ladder": {  # the least that a suite has: one run
+            "stages": ["read"], "caches": ["cold"], "repeats": 1, "probe": False, "digest": False,
+            "only": {"runtime": ["bare"]},
+        },
         "contrasts": [{**common, "stage": "read", "margin": simulate.MARGIN}] + masked * train,
     }  # fmt: skip
 
