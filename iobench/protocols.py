@@ -270,11 +270,15 @@ class Filesystem(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Backend(Generic[T]):
-    """``make``: the constructor; ``requires``: modules that must be importable for it to run."""
+    """``make``: the constructor; ``requires``: modules that must be importable for it to run.
+
+    ``image``: the image, or on bare metal the stack of that name, that it can run in; "": any.
+    """
 
     make: Callable[..., T]
     summary: str
     requires: Tuple[str, ...] = ()
+    image: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from iobench import images, registry, services, tools
+from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
 from iobench.spec import Spec, expand
@@ -116,9 +116,10 @@ def _once(cases: Iterable[Case]) -> Sequence[Case]:
 
 
 def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
-    """Have the case's image in the form that its runtime takes.
+    """Have the case's image in the form that its runtime takes, or its stack on this host.
 
-    Raises ImageError, and BackendUnavailable where the runtime's options are not possible here.
+    Raises ImageError, and BackendUnavailable where the runtime's options are not possible here or
+    the stack is not installed.
     """
     runtime = runtime_of(case)
     if case.runtime_options and (reason := runtime.available()):
@@ -126,6 +127,7 @@ def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
         raise BackendUnavailable(f"runtime {case.runtime!r} with {options}: {reason}")
     form = runtime.form()
     if not form:
+        stacks.on_host(case.image)
         return
     image = images.find(case.image, folder)
     if not making:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pydantic
 import tomllib
 
-from iobench import codec, contrast_spec, registry
+from iobench import codec, contrast_spec, registry, stacks
 from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
 from iobench.images.model import NAMES as IMAGES
@@ -218,6 +218,8 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
             if options in layer.model_fields_set and getattr(layer, key) in (None, fields.get(key)):
                 fields[options] = {**fields.get(options, {}), **getattr(layer, options)}
     case = Case(**fields)
+    if "image" not in fields:
+        case = dataclasses.replace(case, image=stacks.default_of(case.trainer, case.loader))
     _check_case(case, where)
     return case
 
@@ -286,6 +288,12 @@ def _check_image(case: Case, where: str) -> None:
     runtime = registry.load("runtimes", case.runtime)
     if case.image not in IMAGES:
         raise SpecError(f"{where}: image {case.image!r} is unknown; allowed: {', '.join(IMAGES)}")
+    needed = registry.load("trainers", case.trainer).image
+    if needed not in ("", case.image):
+        raise SpecError(
+            f"{where}: trainer {case.trainer!r} runs in image {needed!r}, not in {case.image!r}; "
+            "leave image out"
+        )
     if case.placement in ("image", "overlay") and not runtime.isolated:
         raise SpecError(
             f"{where}: placement {case.placement!r} needs a container, and runtime "
@@ -340,6 +348,8 @@ def _label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
 
 def _varying(cases: Sequence[Case]) -> list[str]:
     names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
+    if all(c.image == stacks.default_of(c.trainer, c.loader) for c in cases):
+        names.remove("image")  # it follows from the others
     return [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import iobench
-from iobench import registry
+from iobench import registry, stacks
 from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
 from iobench.errors import ImageError
 from iobench.fingerprint import steering
@@ -127,8 +126,8 @@ def start(
     """Return how the case's worker is started on ``work`` (its folder, ``task.json`` in it).
 
     ``on_host``: without the case's runtime, for what only looks at files.  ``place``: where the
-    data were put, if anywhere.  Raises BackendUnavailable where the runtime cannot run here,
-    ImageError where its image is not given.
+    data were put, if anywhere.  Raises BackendUnavailable where the runtime cannot run here or the
+    case's stack is not on this host, ImageError where its image is not given.
     """
     runtime_name = "bare" if on_host else case.runtime
     backend = registry.require("runtimes", runtime_name)
@@ -149,15 +148,19 @@ def start(
         asked = dataclasses.replace(
             asked,
             mounts=mounts(dataset, work, place),
-            env={**common, **_INSIDE, **_threads(), **_plugins_inside()},
+            env={
+                **common,
+                **_INSIDE,
+                **stacks.environment(case.image, stacks.PREFIX_INSIDE),
+                **_threads(),
+                **_plugins_inside(),
+            },
         )
         seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
     else:
-        seen, folder, python = dataset, str(work), sys.executable
-        if form:
-            python = asked.image.rstrip("/") + PYTHON_INSIDE
-            env = {"PYTHONPATH": str(_package_alone(work)), "PYTHONNOUSERSITE": "1"}
-            asked = dataclasses.replace(asked, env={**common, **env})
+        seen, folder = dataset, str(work)
+        python, env = _on_host(stacks.DEFAULT if on_host else case.image, asked.image, work)
+        asked = dataclasses.replace(asked, env={**common, **env})
     command = [python, "-m", "iobench.worker", f"{folder}/task.json"]
     launcher = registry.require("launchers", case.launcher).make()
     return Started(
@@ -169,6 +172,22 @@ def start(
         runtime=runtime,
         shown=_shown(asked.mounts, place),
     )
+
+
+def _on_host(name: str, image: str, work: Path) -> tuple[str, dict[str, str]]:
+    """Return the interpreter of a worker without a container, and what its environment gets.
+
+    ``image``: the unpacked folder that it runs from; "": the host's own stack ``name``.
+    """
+    if image:
+        root = image.rstrip("/")
+        env = stacks.from_prefix(name, root + stacks.PREFIX_INSIDE)
+        return root + PYTHON_INSIDE, {**env, "PYTHONPATH": str(_package_alone(work))}
+    stack = stacks.on_host(name)
+    if not stack.prefix:
+        return stack.python, {}
+    path = [str(_package_alone(work)), *stack.python_path]
+    return stack.python, {**stack.env, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
