@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Literal
 
 import pydantic
@@ -89,10 +89,13 @@ class ContrastSpec(_Strict):
 def check(
     where: str,
     contrast: ContrastSpec,
-    matrix: Mapping[str, Collection[Any]],
+    known: Collection[Any],
     fields: Collection[str],
 ) -> None:
-    """Judge one ``[[contrasts]]`` entry; raises SpecError naming key, value and what is allowed."""
+    """Judge one ``[[contrasts]]`` entry; raises SpecError naming key, value and what is allowed.
+
+    ``known``: the values that the matrix names of what it is over.
+    """
     if contrast.over != "pipeline" and contrast.over not in fields:
         allowed = ", ".join(sorted(fields))
         raise SpecError(f"{where}.over: unknown key {contrast.over!r}; allowed: {allowed}")
@@ -101,7 +104,7 @@ def check(
     for cache in contrast.caches:
         check_cache(f"{where}.caches", cache)
     check_filter(f"{where}.where", contrast.where, fields)
-    _check_values(where, contrast, matrix)
+    _check_values(where, contrast, known)
     _check_numbers(where, contrast)
 
 
@@ -142,11 +145,8 @@ def check_cache(where: str, cache: str | float) -> str:
     )
 
 
-def _check_values(
-    where: str, contrast: ContrastSpec, matrix: Mapping[str, Collection[Any]]
-) -> None:
+def _check_values(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
     # runtimes that are not here are left out of a suite, so any that is known may be named
-    known = matrix.get(contrast.over, ())
     allowed = set(registry.names("runtimes")) if contrast.over == "runtime" else set(known)
     if contrast.over == "pipeline":
         allowed = {registry.ALIASES.get(str(v), str(v)) for v in known}

@@ -13,7 +13,7 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import tomllib
@@ -78,8 +78,20 @@ class ExtraCase(CaseSpec):
     repeats: int | None = pydantic.Field(default=None, ge=1)
 
 
+def _tables(matrix: Any) -> Any:
+    """Return ``[matrix]`` or every ``[[matrix]]`` as tables of lists: one value is a list of it."""
+    tables = [matrix] if isinstance(matrix, dict) else matrix
+    if not isinstance(tables, list | tuple) or not all(isinstance(t, dict) for t in tables):
+        return tables
+    return tuple({k: v if isinstance(v, list) else [v] for k, v in t.items()} for t in tables)
+
+
 class Spec(_Strict):
-    """A whole suite."""
+    """A whole suite.
+
+    ``matrix``: a case for every combination of the listed values; of several tables, as a study
+    that varies one factor after the other writes them, all their cases, each once.
+    """
 
     name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     about: str = ""
@@ -92,7 +104,7 @@ class Spec(_Strict):
     stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()
-    matrix: dict[str, list[Any]] = {}
+    matrix: Annotated[tuple[dict[str, list[Any]], ...], pydantic.BeforeValidator(_tables)] = ()
     cases: tuple[ExtraCase, ...] = ()
     ladder: LadderSpec = LadderSpec()
     contrasts: tuple[ContrastSpec, ...] = ()
@@ -143,7 +155,9 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
             )
         _check_ladder(spec)
         for i, contrast in enumerate(spec.contrasts):
-            contrast_spec.check(f"contrasts[{i}]", contrast, spec.matrix, CaseSpec.model_fields)
+            contrast_spec.check(
+                f"contrasts[{i}]", contrast, named(spec, contrast.over), CaseSpec.model_fields
+            )
             if contrast.base != "fastest" and contrast.over == "pipeline":
                 pipeline(str(contrast.base))
     except SpecError as error:
@@ -153,24 +167,36 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
 
 def expand(spec: Spec) -> tuple[Case, ...]:
     """Return the matrix's cases, then the extra ones; labels are unique."""
-    unknown = sorted(set(spec.matrix) - set(CaseSpec.model_fields))
-    if unknown:
-        allowed = ", ".join(sorted(CaseSpec.model_fields))
-        raise SpecError(f"matrix: unknown key {unknown[0]!r}; allowed: {allowed}")
-    for key, values in spec.matrix.items():
-        if not values:
-            raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
-    keys = list(spec.matrix)
-    cells = [
-        dict(zip(keys, values, strict=True)) for values in itertools.product(*spec.matrix.values())
-    ]
-    made = [_case(spec, _cell(c), f"matrix {c}" if c else "case") for c in cells]
-    if spec.cases and not spec.matrix:
-        made = []
+    made: list[Case] = []
+    for cell in _cells(spec):
+        case = _case(spec, _cell(cell), f"matrix {cell}" if cell else "case")
+        if len(spec.matrix) < 2 or case not in made:  # tables may share a case
+            made.append(case)
     made += [_case(spec, extra, f"cases[{i}]") for i, extra in enumerate(spec.cases)]
     if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
     return _label(made, len(spec.cases) if spec.matrix else 0)
+
+
+def _cells(spec: Spec) -> list[dict[str, Any]]:
+    """Return key -> value of every cell of the tables; [{}] is the case as it is, alone."""
+    cells: list[dict[str, Any]] = []
+    for table in spec.matrix:
+        unknown = sorted(set(table) - set(CaseSpec.model_fields))
+        if unknown:
+            allowed = ", ".join(sorted(CaseSpec.model_fields))
+            raise SpecError(f"matrix: unknown key {unknown[0]!r}; allowed: {allowed}")
+        for key, values in table.items():
+            if not values:
+                raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
+        cells += [dict(zip(table, v, strict=True)) for v in itertools.product(*table.values())]
+    return cells if spec.matrix or spec.cases else [{}]
+
+
+def named(spec: Spec, key: str) -> list[Any]:
+    """Return the values that the matrix names of ``key``, each once."""
+    every = [value for table in spec.matrix for value in table.get(key, [])]
+    return [value for i, value in enumerate(every) if value not in every[:i]]
 
 
 def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
