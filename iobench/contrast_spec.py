@@ -13,8 +13,10 @@ from iobench.model import STAGES, Case
 from iobench.stats import FLOOR_PAIRS
 from iobench.units import nbytes
 
-#: Pairs of serial probes that a contrast over runtimes gets when it has found a difference.
-PROBES = 8
+#: Pairs of serial probes that a contrast over runtimes gets when it has found a difference: the
+#: fewest in which one disturbed pair, however far out, cannot hide a stage's difference (2 * 110 of
+#: 2^14 signed-rank sums lie as low as that pair's rank, below 5 % / 3 stages).
+PROBES = 14
 #: Three stages are told apart at 95 % together: seven pairs are the fewest whose interval exists.
 MIN_PROBES = 7
 #: More than a week of the shortest trials; every pair of a plan is held in memory.
@@ -48,7 +50,7 @@ class ContrastSpec(_Strict):
     ladder found fastest.  ``arms``: only these values; ``first = N``: the first N arms after the
     base, ``after = N``: those beyond them.  ``also``: second bases in the same blocks, never
     primary; they count neither for ``first`` nor for ``after``.  ``looks``: pairs after which it
-    may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 8).
+    may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 14).
     ``instead``: only where no two runtimes are left to compare.
     """
 
