@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pydantic
 import tomllib
 
-from iobench import codec, contrast_spec, registry, stacks
+from iobench import codec, contrast_spec, registry, stacks, world
 from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
 from iobench.images.model import NAMES as IMAGES
@@ -31,7 +31,7 @@ SPECS = Path(__file__).parent / "specs"
 #: Case fields that a user names by ``pipeline``.
 PIPELINE_FIELDS = ("loader", "format", "content")
 #: Keys whose options mean nothing to another member.
-_WITH_OPTIONS = ("trainer", "runtime")
+_WITH_OPTIONS = ("trainer", "runtime", "launcher")
 
 
 class _Strict(pydantic.BaseModel):
@@ -64,11 +64,13 @@ class CaseSpec(_Strict):
     workers: int | None = pydantic.Field(default=None, ge=0)
     prefetch: int | None = pydantic.Field(default=None, ge=1)
     world_size: int | None = pydantic.Field(default=None, ge=1)
+    sharing: Literal["stride", "disjoint"] | None = None
     samples: int | None = pydantic.Field(default=None, ge=1)
     loader_options: dict[str, Any] = {}
     format_options: dict[str, Any] = {}
     trainer_options: dict[str, Any] = {}
     runtime_options: dict[str, Any] = {}
+    launcher_options: dict[str, Any] = {}
 
 
 class ExtraCase(CaseSpec):
@@ -273,12 +275,14 @@ def _check_case(case: Case, where: str) -> None:
         ("format", case.format, form.make, case.format_options),
         ("trainer", case.trainer, trainer.make, case.trainer_options),
         ("runtime", case.runtime, runtime.make, case.runtime_options),
+        ("launcher", case.launcher, launcher.make, case.launcher_options),
     ):
         check_options(f"{where}: {axis} {name}", make, options)
     try:  # only these two know which of their values are possible
-        launcher.make().argv((), world_size=case.world_size)
+        launcher.make(**case.launcher_options).argv((), world_size=case.world_size)
         trainer.step_s(case.batch, case.trainer_options)
         runtime.make(**case.runtime_options)
+        world.check(case)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
 
@@ -341,7 +345,10 @@ def _label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
         same = [c for c in matrix if c.pipeline == case.pipeline]
         if i >= len(matrix):
             same = [*(same or matrix), *cases[len(matrix) :]]
-        parts = [f"{n}={_short(getattr(case, n))}" for n in _varying(same)]
+        names = _varying(same)
+        if case.world_size > 1 and "world_size" not in names:  # a rate of several ranks says so
+            names.append("world_size")
+        parts = [f"{n}={_short(getattr(case, n))}" for n in names]
         out.append(dataclasses.replace(case, label=" ".join([case.pipeline, *parts])))
     return tuple(out)
 

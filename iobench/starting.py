@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import iobench
 from iobench import registry, stacks
 from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
-from iobench.errors import ImageError
+from iobench.errors import BackendUnavailable, ImageError
 from iobench.fingerprint import steering
 from iobench.model import Case, Dataset, Extent, Placement, Scalar
 from iobench.protocols import (
@@ -69,6 +70,8 @@ class Started:
     folder: str
     name: str
     runtime: Any
+    #: The launcher puts each rank into a process group of its own.
+    ranks_apart: bool = False
     #: (path inside, path outside) of every folder shown; () where paths are the host's.
     shown: Sequence[tuple[str, str]] = ()
 
@@ -122,18 +125,21 @@ def start(
     name: str,
     on_host: bool = False,
     place: Placement | None = None,
+    world_size: int = 1,
 ) -> Started:
     """Return how the case's worker is started on ``work`` (its folder, ``task.json`` in it).
 
-    ``on_host``: without the case's runtime, for what only looks at files.  ``place``: where the
-    data were put, if anywhere.  Raises BackendUnavailable where the runtime cannot run here or the
+    ``on_host``: without the case's runtime and launcher, for what only looks at files.  ``place``:
+    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  Raises BackendUnavailable where the runtime cannot run here or the
     case's stack is not on this host, ImageError where its image is not given.
     """
     runtime_name = "bare" if on_host else case.runtime
     backend = registry.require("runtimes", runtime_name)
     runtime = backend.make(**({} if on_host else case.runtime_options))
     form = runtime.form()
-    common = {**_COMMON, HELD: name}
+    launching = registry.load("launchers", "local" if on_host else case.launcher)
+    wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
+    common = {**_COMMON, **wanted, HELD: name}
     asked = Start(
         image=image_of(case, form, images) if form else "",
         name=name,
@@ -162,16 +168,35 @@ def start(
         python, env = _on_host(stacks.DEFAULT if on_host else case.image, asked.image, work)
         asked = dataclasses.replace(asked, env={**common, **env})
     command = [python, "-m", "iobench.worker", f"{folder}/task.json"]
-    launcher = registry.require("launchers", case.launcher).make()
+    launcher = launching.make(**({} if on_host else case.launcher_options))
+    if launching.inside:
+        command = launcher.argv(command, world_size=world_size)
+        if not backend.isolated:
+            _check_inside(case.launcher, launcher, command[0], asked.env)
+        argv = runtime.argv(command, asked)
+    else:
+        registry.require("launchers", "local" if on_host else case.launcher)
+        argv = launcher.argv(runtime.argv(command, asked), world_size=world_size)
     return Started(
-        argv=launcher.argv(runtime.argv(command, asked), world_size=case.world_size),
+        argv=argv,
         variables={} if backend.isolated else asked.env,
         dataset=seen,
         folder=folder,
         name=name,
         runtime=runtime,
         shown=_shown(asked.mounts, place),
+        ranks_apart=launching.inside,
     )
+
+
+def _check_inside(name: str, launcher: Any, program: str, env: Mapping[str, str]) -> None:
+    """Raise BackendUnavailable for a launcher that is not here, nor in the worker's own stack.
+
+    The stack's programs come first on the worker's PATH.
+    """
+    own = "PATH" in env and shutil.which(program, path=env["PATH"])
+    if not own and (reason := launcher.available()):
+        raise BackendUnavailable(f"launcher {name!r} cannot run here: {reason}")
 
 
 def _on_host(name: str, image: str, work: Path) -> tuple[str, dict[str, str]]:

@@ -11,6 +11,7 @@ import dataclasses
 import gc
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import socket
@@ -33,10 +34,12 @@ from iobench.model import (
     task_from_json,
     to_json,
 )
-from iobench.order import sample_order
-from iobench.protocols import CALLS_BEGIN, CALLS_END, Loader, LoadRequest
+from iobench.order import multiset_sum, sample_order
+from iobench.protocols import CALLS_BEGIN, CALLS_END, HELD_FIFO, Loader, LoadRequest
 
 _EMPTY = Steps((), (), (), (), ())
+#: Stages whose steps are the case's trainer's.
+TRAINED = ("train", "compute", "alone")
 #: A trainer that costs nothing would be replayed millions of times.
 MAX_REPLAYS = 2000
 #: Samples of a traced loop, in whole batches: one that every call of stops twice is slow.
@@ -46,9 +49,10 @@ CALLS_SAMPLES = 256
 def main(argv: List[str]) -> int:
     """Run the task in ``argv[0]``; the exit status tells whether a result was written."""
     born = timing.clock()
-    lifetime.end_with_driver()
+    lifetime.end_with_driver(Path(argv[0]).with_name(HELD_FIFO))
     task = task_from_json(json.loads(Path(argv[0]).read_text()))
-    launcher = registry.load("launchers", task.trial.case.launcher).make()
+    case = task.trial.case
+    launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)
     rank, world_size = launcher.rank(os.environ)
     try:
         result = run(task, rank, world_size, born)
@@ -60,6 +64,8 @@ def main(argv: List[str]) -> int:
     partial = path.with_suffix(".tmp")
     partial.write_text(json.dumps(to_json(result)))
     partial.rename(path)
+    if result.error and world_size > 1:
+        os._exit(1)  # MPI's own exit would wait for ranks that wait for this one
     return 1 if result.error else 0
 
 
@@ -106,6 +112,7 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
             world_size=world_size,
             batch=case.batch,
             limit=case.samples,
+            sharing=case.sharing,
         ),
         labels=index.labels,
         sizes=index.sizes,
@@ -117,6 +124,9 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
         seed=case.seed,
         order=case.order,
         decode_delay_s=task.decode_delay_s,
+        rank=rank,
+        world_size=world_size,
+        sharing=case.sharing,
     )
     return request, index.digests
 
@@ -149,10 +159,22 @@ class _Job:
     def trainer(self) -> Any:
         """Make the case's trainer, or the null one where nobody trains."""
         case = self.task.trial.case
-        if self.task.trial.stage in ("train", "compute"):
+        if self.task.trial.stage in TRAINED:
             make = registry.load("trainers", case.trainer).make
-            return make(batch=case.batch, **case.trainer_options)
+            given = {"batch": case.batch, "rank": self.rank, "world_size": self.world_size}
+            takes = inspect.signature(make).parameters
+            given = {name: value for name, value in given.items() if name in takes}
+            return make(**given, **case.trainer_options)
         return registry.load("trainers", "null").make(batch=case.batch)
+
+    def meet(self) -> None:
+        """Wait until every rank is about to begin its loop."""
+        if self.world_size > 1:
+            lifetime.meet(Path(self.task.handshake), self.rank, self.world_size)
+
+    def agree(self, value: int) -> int:
+        """Return rank 0's value on every rank."""
+        return lifetime.agree(Path(self.task.handshake), self.rank, value)
 
     def result(
         self,
@@ -180,6 +202,8 @@ class _Job:
             io=io,
             ids_digest=_ids_digest(np.sort(ids)),
             order_digest=_ids_digest(ids),
+            ids_sum=multiset_sum(ids),
+            began_s=measured.began_s,
             bytes_needed=int(self.request.sizes[ids].sum()) if len(ids) else 0,
             fingerprint=collect(self.request.root),
             **(extra or {}),
@@ -197,6 +221,7 @@ def _ladder(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     warmup = timing.warmup_steps(
         queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
     )
+    job.meet()
     before = iocount.snapshot()
     measured = timing.measure(loader.batches(), trainer, warmup=warmup)
     loader.close()
@@ -214,18 +239,26 @@ def _compute(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     batch = next(iter(loader.batches()))
     loader.close()
     job.open_s = timing.clock() - opened
+    job.meet()
     before = iocount.snapshot()
-    measured = timing.measure(_replay(batch, job.task), trainer, warmup=1)
+    measured = timing.measure(_replay(batch, job), trainer, warmup=1)
     io = iocount.difference(before, iocount.snapshot())
     notes = {"trainer": dict(trainer.describe()), "replayed_samples": len(batch.ids)}
     trainer.close()
     return measured, io, {"notes": notes}
 
 
-def _replay(batch: Batch, task: Task) -> Any:
-    start = timing.clock()
-    for step in range(task.steps or MAX_REPLAYS):
-        if step > 2 and task.seconds and timing.clock() - start > task.seconds:
+def _replay(batch: Batch, job: _Job) -> Any:
+    """Yield the batch for so many steps or seconds; ranks that wait for each other: all alike."""
+    start, task = timing.clock(), job.task
+    last = task.steps or MAX_REPLAYS
+    for step in range(last):
+        if step > 2 and task.seconds and job.world_size == 1:
+            if timing.clock() - start > task.seconds:
+                return
+        elif step == 3 and task.seconds:  # several ranks: rank 0 says how many fit
+            last = min(last, job.agree(3 + int(task.seconds * 3 / (timing.clock() - start))))
+        if step >= last:
             return
         yield batch
 
@@ -293,7 +326,7 @@ def _write_extents(request: LoadRequest, path: Path) -> None:
 
 
 _STAGES = {
-    "compute": _compute, "digest": _digest, "probe": _probe, "calls": _calls, "ceiling": _extents,
+    "compute": _compute, "alone": _compute, "digest": _digest, "probe": _probe, "calls": _calls, "ceiling": _extents,
 }  # fmt: skip
 
 
@@ -303,7 +336,7 @@ def _import_libraries(task: Task) -> None:
     axes = [("formats", case.format)]
     if stage != "ceiling":  # only says where the samples lie
         axes.append(("loaders", case.loader))
-    if stage in ("train", "compute"):
+    if stage in TRAINED:
         axes.append(("trainers", case.trainer))
     for axis, name in axes:
         for module in registry.require(axis, name).requires:

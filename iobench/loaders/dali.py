@@ -377,4 +377,5 @@ BACKEND = LoaderBackend(
     formats=frozenset({"jpeg", "lmdb", "tar", "hdf5", "hdf5-raw", "lmdb-raw"}),
     native=frozenset(NATIVE),
     orders={"lmdb": _STORED, "tar": _STORED},
+    sharings={"lmdb": frozenset(), "tar": frozenset()},
 )
