@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from iobench import roofline, stalls, stats
+from iobench import roofline, stalls, stats, world
 from iobench.contrasts import estimate
 from iobench.figures import (
     DATA_STAGES,
     WARM_STATES,
     Evidence,
     standing,
+    startup_parts,
     startup_s,
     step_waits_s,
     trial_window,
@@ -43,9 +44,11 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "batch": case.batch,
         "workers": case.workers,
         "world_size": case.world_size,
+        "sharing": case.sharing,
         "cores": _cores(found, case),
         "stages": stages,
         "compute_from": source,
+        "comm": _comm(found, case, compute),
         **_stalls(found, case, compute),
         "au": {c: _au(found.windows(case, "train", c), compute) for c in _caches(found, case)},
         "limits": {
@@ -184,6 +187,35 @@ def _au(train: Sequence[TrainTrial], compute: Sequence[TrainTrial]) -> dict[str,
     return estimate(stats.t_interval([stalls.au(t.steps, step_s, t.wall_s) for t in train]))
 
 
+def _comm(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> dict[str, Any] | None:
+    """Return what several ranks' steps take longer than one's, seconds a step; None for one rank.
+
+    ``exchange_s``: what the trainers themselves count a step for exchanging gradients, of the rank
+    that waits least in it.  ``efficiency``: METHOD 1.6, of the compute rung.
+    """
+    if case.world_size == 1:
+        return None
+    alone = found.alone(case)
+    entry: dict[str, Any] = {"value": None, "ranks": case.world_size, "reason": ""}
+    if not compute or not alone:
+        where = "compute" if not compute else "compute on one rank"
+        return entry | {"reason": f"{where} has no valid trial"}
+    several_s = math.fsum(t.wall_s / t.steps for t in compute) / len(compute)
+    alone_s = math.fsum(t.wall_s / t.steps for t in alone) / len(alone)
+    exchanges = [
+        min(times)
+        for r in found.computed(case)
+        if (times := [t for rank in r.ranks if (t := world.exchange_s(rank)) is not None])
+    ]
+    return entry | {
+        **_stall(stalls.communication(compute, alone)),
+        "step_s": several_s,
+        "alone_step_s": alone_s,
+        "exchange_s": math.fsum(exchanges) / len(exchanges) if exchanges else None,
+        "efficiency": stalls.weak_scaling(alone_s, several_s, case.world_size)[1],
+    }
+
+
 def _caches(found: Evidence, case: Case) -> list[str]:
     """Return the cache states of this case's ``train`` trials, cold first."""
     caches = {
@@ -308,7 +340,7 @@ def _startup(found: Evidence, case: Case) -> dict[str, Any] | None:
     times = [s for r in records if (s := startup_s(r)) is not None]
     if not times:
         return None
-    parts = [r.ranks[0].startup for r in records]
+    parts = [p for r in records if (p := startup_parts(r)) is not None]
     return estimate(stats.t_interval(times)) | {
         name: math.fsum(getattr(p, name) for p in parts) / len(parts)
         for name in ("process_s", "imports_s", "open_s", "first_batch_s")
@@ -325,13 +357,16 @@ def _waits(found: Evidence, case: Case, cache: str) -> dict[str, Any] | None:
 
 
 def _cores(found: Evidence, case: Case) -> int | None:
-    """Return the cores that a worker of this case could use, as its fingerprint says."""
+    """Return the cores that the ranks of this case could use together, as fingerprints say.
+
+    A limit (cgroup) holds for all of them: they are in one group.
+    """
     for record in found.of(case, "load") + found.of(case, "train"):
-        for rank in record.ranks:
-            affinity = rank.fingerprint.get("affinity")
-            limit = (rank.fingerprint.get("limits") or {}).get("cpus")
-            if affinity:
-                return min(len(affinity), math.floor(limit) or 1) if limit else len(affinity)
+        affinity = {c for r in record.ranks for c in r.fingerprint.get("affinity") or ()}
+        limits = [(r.fingerprint.get("limits") or {}).get("cpus") for r in record.ranks]
+        limit = next(filter(None, limits), None)
+        if affinity:
+            return min(len(affinity), math.floor(limit) or 1) if limit else len(affinity)
     return None
 
 

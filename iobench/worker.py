@@ -110,7 +110,7 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
             epoch=0,
             rank=rank,
             world_size=world_size,
-            batch=case.batch,
+            batch=case.batch * (case.world_size // world_size),  # one for all: what all would read
             limit=case.samples,
             sharing=case.sharing,
         ),

@@ -115,6 +115,23 @@ def together(results: Sequence[RankResult]) -> IoCounters:
     )
 
 
+def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]:
+    """Return (wait, compute) of every step of ranks that go :func:`in_step`, in seconds.
+
+    A step lasts until the slowest rank has its batch: what one rank waits for, the others spend in
+    the exchange.  So the job's wait is the longest of the ranks', its compute the shortest.
+    """
+    waits = [
+        [b - a for a, b in zip(r.steps.request_s, r.steps.ready_s, strict=True)] for r in results
+    ]
+    computes = [
+        [b - a for a, b in zip(r.steps.ready_s, r.steps.done_s, strict=True)] for r in results
+    ]
+    return [max(w) for w in zip(*waits, strict=False)], [
+        min(c) for c in zip(*computes, strict=False)
+    ]
+
+
 def in_step(results: Sequence[RankResult]) -> bool:
     """Tell whether the ranks go step by step together, because they exchange gradients."""
     return len(results) > 1 and all(exchange_s(r) is not None for r in results)

@@ -39,6 +39,10 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
             console.print(
                 f"{case['case']}: computes {words.number(alone['value'])} samples/s alone"
             )
+    for case in analysis["pipelines"]:
+        if words.communication(case):
+            text = f"  {case['case']}: {words.communication(case)}"
+            console.print(Text(text, style="dim"), soft_wrap=True)
     _fastest(analysis, console)
     if analysis["contrasts"]:
         across = [c for c in analysis["contrasts"] if {"runtime", "placement"} & {*c["over"]}]

@@ -118,6 +118,27 @@ def no_stall(entry: Mapping[str, Any]) -> bool:
     )
 
 
+def communication(case: Mapping[str, Any]) -> str:
+    """Return one line on what several ranks cost: their step, one rank's, and the difference.
+
+    "" for one rank, and where nothing was planned that could tell.
+    """
+    found = case.get("comm")
+    if not found:
+        return ""
+    if found["value"] is None:
+        return f"communication n/a: {found['reason']}"
+    spread = limits(found, milliseconds)
+    own = found["exchange_s"]
+    count = "" if own is None else f"; the exchange of gradients takes {milliseconds(own)} ms of it"
+    return (
+        f"a step takes {milliseconds(found['step_s'])} ms on {found['ranks']} ranks and "
+        f"{milliseconds(found['alone_step_s'])} ms on one: communication and shared cores "
+        f"{milliseconds(found['value'])} ms{f' ({spread})' if spread else ''}, efficiency "
+        f"{percent(found['efficiency'])}{count}"
+    )
+
+
 def outcome(contrast: Mapping[str, Any]) -> str:
     """Return one sentence: who, by how much, how sure, and what could have been seen."""
     arm, base = contrast["arm"], contrast["base"]
