@@ -13,8 +13,8 @@ from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
 from iobench.spec import Spec, expand
+from iobench.starting import check_launcher, runtime_of
 from iobench.starting import images_for as images_of
-from iobench.starting import runtime_of
 
 __all__ = [
     "image_names",
@@ -111,15 +111,19 @@ def _starts(case: Case, folder: Path) -> None:
 
 
 def _once(cases: Iterable[Case]) -> Sequence[Case]:
-    """Return one case of each runtime, its options and image: finding a form reads a whole tree."""
-    return list({(c.runtime, c.image, repr(c.runtime_options)): c for c in cases}.values())
+    """Return one case of each runtime, image and launcher: finding a form reads a whole tree."""
+    found = {}
+    for c in cases:
+        options = repr((c.runtime_options, c.launcher_options))
+        found[c.runtime, c.image, c.launcher, options] = c
+    return list(found.values())
 
 
 def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
     """Have the case's image in the form that its runtime takes, or its stack on this host.
 
     Raises ImageError, and BackendUnavailable where the runtime's options are not possible here or
-    the stack is not installed.
+    the stack or the launcher is not installed.
     """
     runtime = runtime_of(case)
     if case.runtime_options and (reason := runtime.available()):
@@ -127,7 +131,7 @@ def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
         raise BackendUnavailable(f"runtime {case.runtime!r} with {options}: {reason}")
     form = runtime.form()
     if not form:
-        stacks.on_host(case.image)
+        check_launcher(case, stacks.on_host(case.image).env)
         return
     image = images.find(case.image, folder)
     if not making:

@@ -169,13 +169,11 @@ def start(
         asked = dataclasses.replace(asked, env={**common, **env})
     command = [python, "-m", "iobench.worker", f"{folder}/task.json"]
     launcher = launching.make(**({} if on_host else case.launcher_options))
+    if not on_host and not (launching.inside and backend.isolated):
+        check_launcher(case, asked.env)
     if launching.inside:
-        command = launcher.argv(command, world_size=world_size)
-        if not backend.isolated:
-            _check_inside(case.launcher, launcher, command[0], asked.env)
-        argv = runtime.argv(command, asked)
+        argv = runtime.argv(launcher.argv(command, world_size=world_size), asked)
     else:
-        registry.require("launchers", "local" if on_host else case.launcher)
         argv = launcher.argv(runtime.argv(command, asked), world_size=world_size)
     return Started(
         argv=argv,
@@ -189,14 +187,19 @@ def start(
     )
 
 
-def _check_inside(name: str, launcher: Any, program: str, env: Mapping[str, str]) -> None:
-    """Raise BackendUnavailable for a launcher that is not here, nor in the worker's own stack.
+def check_launcher(case: Case, env: Mapping[str, str]) -> None:
+    """Raise BackendUnavailable where a case's launcher is not on this host, nor in its stack.
 
-    The stack's programs come first on the worker's PATH.
+    ``env``: of the stack's processes; its own programs come first on their PATH.
     """
-    own = "PATH" in env and shutil.which(program, path=env["PATH"])
-    if not own and (reason := launcher.available()):
-        raise BackendUnavailable(f"launcher {name!r} cannot run here: {reason}")
+    backend = registry.load("launchers", case.launcher)
+    launcher = backend.make(**case.launcher_options)
+    program = launcher.argv((), world_size=case.world_size)[:1] if backend.inside else []
+    if program and "PATH" in env and shutil.which(program[0], path=env["PATH"]):
+        return
+    registry.require("launchers", case.launcher)
+    if reason := launcher.available():
+        raise BackendUnavailable(f"launcher {case.launcher!r} cannot run here: {reason}")
 
 
 def _on_host(name: str, image: str, work: Path) -> tuple[str, dict[str, str]]:

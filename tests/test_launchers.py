@@ -108,6 +108,7 @@ def test_without_open_mpi_the_reason_has_a_remedy(tmp_path, monkeypatch) -> None
     [
         ("F1121 layer.cpp:9] Check failed\n" + ENDED, (3, 7, "F1121 layer.cpp:9] Check failed")),
         ("a\n" + KILLED + "b\n", (1, -9, "a\nb")),
+        ("F1 x\n[n17:9] *** Process received signal ***\n" + KILLED, (1, -9, "F1 x")),
         (NEWER, (2, 1, "")),
         ("Killed by nobody\n", None),
         (ABORTED, None),

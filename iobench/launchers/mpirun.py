@@ -29,6 +29,8 @@ _RULE = re.compile(r"^-{60,}\s*$", re.MULTILINE)
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node\s+\S+\s+exited on\s+signal (\d+)")
 _STATUS = re.compile(r"Process name:\s+\[\S*,(\d+)\]\s+Exit code:\s+(\d+)")
 _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting\s+improperly")
+#: A rank's MPI library on a signal: ``[node:pid] *** Process received signal ***``, a backtrace.
+_TRACE = re.compile(r"\[\S+:\d+\] ")
 
 
 class MpiRun:
@@ -73,7 +75,8 @@ class MpiRun:
 def failure(text: str) -> Optional[Failure]:
     """Return which rank mpirun says failed first, and standard error without mpirun's words."""
     parts = _RULE.split(text)
-    said = "\n".join(part.strip("\n") for part in parts[0::2] if part.strip())
+    lines = (line for part in parts[0::2] for line in part.splitlines())
+    said = "\n".join(line for line in lines if line.strip() and not _TRACE.match(line))
     for words in parts[1::2]:
         killed, ended = _KILLED.search(words), _STATUS.search(words)
         if killed:
