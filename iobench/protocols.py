@@ -373,9 +373,11 @@ class LauncherBackend(Backend[Launcher]):
     ``inside``: it starts the ranks where they run, in the container (one node), not around it.
     ``variables``: what its ranks' environment gets where the user's own says nothing.
     ``failure``: (standard error) -> the rank that failed first, None where it does not say.
+    ``images``: those that have it, for one that starts inside.
     """
 
     inside: bool = False
+    images: FrozenSet[str] = frozenset()
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     failure: Callable[[str], Optional[Failure]] = lambda text: None
 

@@ -22,7 +22,17 @@ def started(trial: Trial) -> int:
 
 
 def check(case: Case) -> None:
-    """Raise SpecError where several ranks of a case make no sense, or cannot share its data so."""
+    """Raise SpecError where several ranks of a case make no sense, or cannot share its data so.
+
+    One rank too needs a launcher that is where it starts.
+    """
+    launcher = registry.load("launchers", case.launcher)
+    isolated = registry.load("runtimes", case.runtime).isolated
+    if launcher.inside and isolated and case.image not in launcher.images:
+        raise SpecError(
+            f"launcher {case.launcher!r} starts inside the container, and image {case.image!r} has "
+            f"none; those that have: {', '.join(sorted(launcher.images)) or 'no image'}"
+        )
     if case.world_size == 1:
         return
     if not registry.load("trainers", case.trainer).ranks:

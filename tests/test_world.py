@@ -401,6 +401,13 @@ def test_a_trainer_that_exchanges_nothing_is_not_run_on_several_ranks() -> None:
         expanded(trainer="torch", world_size=2)
 
 
+def test_a_container_must_hold_the_launcher_that_starts_in_it() -> None:
+    with pytest.raises(SpecError, match="image 'torch' has none; those that have: caffe"):
+        expanded(runtime="docker")
+    assert expanded(runtime="docker", image="caffe").image == "caffe"
+    assert expanded(runtime="unpacked").image == "torch"  # the host's is seen there
+
+
 def test_a_loader_says_how_it_can_share(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError, match=r"dali:lmdb cannot share .* it serves one rank only"):
         expanded(pipeline="dali:lmdb", order="stored", world_size=2)

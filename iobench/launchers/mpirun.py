@@ -105,6 +105,7 @@ BACKEND = LauncherBackend(
     make=make,
     summary="several ranks on one node, by Open MPI's mpirun",
     inside=True,
+    images=frozenset({"caffe"}),
     variables=QUIET,
     failure=failure,
 )
