@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from iobench import registry
-from iobench.errors import SpecError
+from iobench.errors import BackendUnavailable, SpecError
+from iobench.launchers.mpirun import QUIET
 
 
 def test_argv_is_the_command_alone() -> None:
@@ -139,7 +140,7 @@ def begun(tmp_path, monkeypatch):
     ours.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
     ours.chmod(0o755)
     monkeypatch.setenv("PATH", f"{ours.parent}:/usr/bin:/bin")
-    for name in ("OMPI_MCA_pml", "OMPI_MCA_btl"):
+    for name in QUIET:
         monkeypatch.delenv(name, raising=False)
 
     def start(world_size: int = 2, on_host: bool = False, **changes: object):
@@ -177,8 +178,6 @@ def test_local_and_what_only_looks_at_files_start_one_process(begun) -> None:
 
 
 def test_quiet_defaults_give_way_to_the_users_own(begun, monkeypatch) -> None:
-    from iobench.launchers.mpirun import QUIET
-
     env = begun().variables
     assert {n: env[n] for n in QUIET} == dict(QUIET)
     monkeypatch.setenv("OMPI_MCA_pml", "ucx")
@@ -189,8 +188,6 @@ def test_quiet_defaults_give_way_to_the_users_own(begun, monkeypatch) -> None:
 
 
 def test_a_missing_mpirun_is_said_before_anything_starts(begun, tmp_path, monkeypatch) -> None:
-    from iobench.errors import BackendUnavailable
-
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendUnavailable, match=r"launcher 'mpirun' cannot run here: no program"):
         begun()

@@ -141,6 +141,17 @@ def test_each_rank_reads_its_own_rows(run: Run, sharing: str) -> None:
     assert len({rank.pid for rank in record.ranks}) == 2
 
 
+def test_an_allocation_of_several_nodes_is_not_looked_at(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("SLURM_JOBID", "7"), ("SLURM_JOB_ID", "7"), ("SLURM_NNODES", "2"),
+        ("SLURM_NODELIST", "n[1-2]"), ("SLURM_TASKS_PER_NODE", "1(x2)"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    assert run("train").status == VALID
+
+
 def test_ranks_begin_together_and_the_skew_is_kept(run: Run) -> None:
     record = run("train")
     began = [rank.began_s for rank in record.ranks]

@@ -18,8 +18,11 @@ from iobench.protocols import Failure, Launcher, LauncherBackend
 BINDINGS = ("none", "hwthread", "core", "socket", "numa")
 RANK, SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
 #: One host's ranks talk through shared memory, and look for no fabric.  "none": the kernel's single
-#: copy (process_vm_readv) needs ptrace, which containers forbid; every arm shall copy alike.
+#: copy (process_vm_readv) needs ptrace, which containers forbid; every arm shall copy alike.  plm,
+#: ras: this node alone, whatever a batch system has allocated beside it (its srun is in no container).
 QUIET: Mapping[str, str] = {
+    "OMPI_MCA_plm": "isolated",
+    "OMPI_MCA_ras": "^slurm,tm,lsf,gridengine,alps",
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,vader,tcp",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
