@@ -76,8 +76,7 @@ def _prep(
     cores = case.get("cores")
     who = f"{workers} workers of each of {ranks} ranks" if ranks > 1 else f"{workers} workers"
     text = (
-        f"{who} prepare {prep:,.0f} samples/s, the compute takes "
-        f"{roofs[roofline.COMPUTE]:,.0f}: "
+        f"{who} prepare {prep:,.0f} samples/s, the compute takes {roofs[roofline.COMPUTE]:,.0f}: "
     )
     if cores and wanted > cores:
         yield (

@@ -1,9 +1,9 @@
 """Gradients of synchronous data parallel training: averaged over the ranks by one MPI all-reduce.
 
 For frameworks whose parameters are blobs with ``data`` and ``diff`` (Caffe).  A step is forward,
-backward, the exchange, update.  As all ranks begin with rank 0's weights and add the same mean, they
-stay the same, and n ranks of batch b do what one does with batch n b (but for layers that look at a
-whole batch: BatchNorm).
+backward, the exchange, update.  As all ranks begin with rank 0's weights and add the same mean,
+they stay the same, and n ranks of batch b do what one does with batch n b (but for layers that look
+at a whole batch: BatchNorm).
 
 Worker side: Python 3.9; mpi4py is imported by the first exchange of several ranks.
 """
@@ -126,8 +126,9 @@ def mean(params: Sequence[Any], world_size: Optional[int] = None) -> Any:
     comm = MPI.COMM_WORLD
     if comm.Get_size() != wanted:
         raise BackendUnavailable(
-            f"{wanted} ranks were started and mpi4py sees {comm.Get_size()}: it is linked to another "
-            "MPI than the mpirun that started them; set launcher option program to that MPI's"
+            f"{wanted} ranks were started and mpi4py sees {comm.Get_size()}: it is linked to "
+            "another MPI than the mpirun that started them; set launcher option program to that "
+            "MPI's"
         )
     return Gradients(params, comm)
 

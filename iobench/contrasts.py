@@ -167,7 +167,9 @@ def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
         shared = (arm.world_size, arm.sharing) == (base.world_size, base.sharing)
         name = "ids_digest" if arm.order != base.order else "order_digest"
         one, other = (
-            [getattr(r, name) for r in x.ranks] if shared else [add_sums([r.ids_sum for r in x.ranks])]
+            [getattr(r, name) for r in x.ranks]
+            if shared
+            else [add_sums([r.ids_sum for r in x.ranks])]
             for x in (pair.arm, pair.base)
         )
         if not all(one) or not all(other):

@@ -152,7 +152,8 @@ def _shared_memory(case: Case, facts: Facts) -> Finding | None:
     return Finding(
         "/dev/shm",
         f"{facts.shm_bytes >> 20} MiB, and the loader's queue of {case.workers} workers x "
-        f"{case.prefetch} batches{ranks} needs {-(-need >> 20)} MiB: workers would die with 'bus error'",
+        f"{case.prefetch} batches{ranks} needs {-(-need >> 20)} MiB: workers would die with "
+        "'bus error'",
         "set runtime_options.shm_mb higher or leave it out (docker, podman), enlarge the host's "
         "/dev/shm, or use a smaller batch, prefetch or fewer workers",
     )

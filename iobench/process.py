@@ -204,7 +204,7 @@ def worker_of(
 def _end(process: subprocess.Popen[bytes], started: Started) -> None:
     """Kill a worker's process group and what its runtime started by its name."""
     if started.ranks_apart and process.poll() is None:
-        process.terminate()  # it ends its ranks, and removes its folder in /tmp and its shared memory
+        process.terminate()  # it ends its ranks, and removes its folder and its shared memory
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_TERMINATE_S)
     with contextlib.suppress(ProcessLookupError):

@@ -130,8 +130,9 @@ def start(
     """Return how the case's worker is started on ``work`` (its folder, ``task.json`` in it).
 
     ``on_host``: without the case's runtime and launcher, for what only looks at files.  ``place``:
-    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  Raises BackendUnavailable where the runtime cannot run here or the
-    case's stack is not on this host, ImageError where its image is not given.
+    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  Raises
+    BackendUnavailable where the runtime cannot run here or the case's stack or launcher is not on
+    this host, ImageError where its image is not given.
     """
     runtime_name = "bare" if on_host else case.runtime
     backend = registry.require("runtimes", runtime_name)

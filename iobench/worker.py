@@ -326,7 +326,8 @@ def _write_extents(request: LoadRequest, path: Path) -> None:
 
 
 _STAGES = {
-    "compute": _compute, "alone": _compute, "digest": _digest, "probe": _probe, "calls": _calls, "ceiling": _extents,
+    "compute": _compute, "alone": _compute, "digest": _digest, "probe": _probe, "calls": _calls,
+    "ceiling": _extents,
 }  # fmt: skip
 
 

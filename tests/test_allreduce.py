@@ -34,16 +34,16 @@ class Comm:
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank = world, rank
 
-    def Get_size(self) -> int:  # noqa: N802
+    def Get_size(self) -> int:
         return self.world.size
 
     def allgather(self, value: Any) -> List[Any]:
         return self.world.all(self.rank, value)
 
-    def Bcast(self, array: np.ndarray, root: int) -> None:  # noqa: N802
+    def Bcast(self, array: np.ndarray, root: int) -> None:
         array[...] = self.world.all(self.rank, array.copy())[root]
 
-    def Allreduce(self, here: Any, array: np.ndarray, op: str) -> None:  # noqa: N802
+    def Allreduce(self, here: Any, array: np.ndarray, op: str) -> None:
         assert (here, op) == ("in place", "sum")
         array[...] = sum(self.world.all(self.rank, array.copy()))
 

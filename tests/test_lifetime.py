@@ -26,7 +26,7 @@ ctypes.PyDLL(None).sleep(60)  # a long call that holds the interpreter
 """
 
 
-def start(held: Path) -> "subprocess.Popen[str]":
+def start(held: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", RANK, str(held)],
         stdin=subprocess.DEVNULL,

@@ -105,9 +105,7 @@ def test_another_sharing_names_what_is_allowed() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 2**40), max_size=40), st.integers(0, 40), st.randoms())
-def test_sums_of_parts_are_the_sum_of_the_whole(
-    ids: list[int], cut: int, random: object
-) -> None:
+def test_sums_of_parts_are_the_sum_of_the_whole(ids: list[int], cut: int, random: object) -> None:
     whole = np.array(ids, np.int64)
     mixed = list(ids)
     random.shuffle(mixed)  # type: ignore[attr-defined]

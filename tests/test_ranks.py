@@ -305,7 +305,8 @@ for step in range(int(steps)):
     if exchanged == "yes":
         exchange()
     solver.apply_update()
-weights = {f"{name}.{i}": b.data.copy() for name, bs in net.params.items() for i, b in enumerate(bs)}
+named = [(name, i, b) for name, bs in net.params.items() for i, b in enumerate(bs)]
+weights = {f"{name}.{i}": b.data.copy() for name, i, b in named}
 facts = dict(exchange.describe())
 np.savez(f"{out}.{rank}.npz", rows=np.array(rows), comm_s=facts.get("comm_s", -1.0), **weights)
 """
@@ -369,7 +370,15 @@ class Caffe:
         script = self.root / "train.py"
         script.write_text(TRAIN)
         pattern, out = self.root / f"{name}.solver%d", self.root / name
-        command = [self.python, str(script), str(pattern), str(STEPS), declared, exchanged, str(out)]
+        command = [
+            self.python,
+            str(script),
+            str(pattern),
+            str(STEPS),
+            declared,
+            exchanged,
+            str(out),
+        ]
         launcher = registry.load("launchers", "mpirun").make()
         self._do(launcher.argv(command, world_size=ranks))
         return [dict(np.load(f"{out}.{rank}.npz")) for rank in range(ranks)]
@@ -429,5 +438,7 @@ def test_with_batch_norm_weights_agree_and_statistics_do_not(caffe: Caffe) -> No
     assert identical(weights(first, without="norm."), weights(second, without="norm."))
     assert not identical(weights(first), weights(second))
     (single,) = caffe.train(1, 2 * EACH, norm=True)
-    apart = [np.abs(weights(first)[n] - w).max() for n, w in weights(single, without="norm.").items()]
+    apart = [
+        np.abs(weights(first)[n] - w).max() for n, w in weights(single, without="norm.").items()
+    ]
     assert max(apart) > 1e-5, "each rank normalises by its own half"

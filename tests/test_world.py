@@ -329,9 +329,7 @@ def test_communication_is_compute_on_n_ranks_minus_compute_on_one() -> None:
     case = case_of(label="two", trainer="emulated")
     trials, records = [], []
     for block in (1, 2, 3):
-        several = [
-            rank_of(r, loop([(0.0, 0.5)] * 6), case, comm_s=0.09 + 0.01 * r) for r in (0, 1)
-        ]
+        several = [rank_of(r, loop([(0.0, 0.5)] * 6), case, comm_s=0.09 + 0.01 * r) for r in (0, 1)]
         alone = [rank_of(0, loop([(0.0, 0.375)] * 6), case, world_size=1)]
         for stage, ranks in (("compute", several), ("alone", alone)):
             trial = Trial(f"{stage}{block}", case, stage, "-", block=block)

@@ -19,7 +19,7 @@ BINDINGS = ("none", "hwthread", "core", "socket", "numa")
 RANK, SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
 #: One host's ranks talk through shared memory, and look for no fabric.  "none": the kernel's single
 #: copy (process_vm_readv) needs ptrace, which containers forbid; every arm shall copy alike.  plm,
-#: ras: this node alone, whatever a batch system has allocated beside it (its srun is in no container).
+#: ras: this node alone, whatever a batch system has allocated beside it (srun is in no container).
 QUIET: Mapping[str, str] = {
     "OMPI_MCA_plm": "isolated",
     "OMPI_MCA_ras": "^slurm,tm,lsf,gridengine,alps",
@@ -92,9 +92,7 @@ def failure(text: str) -> Optional[Failure]:
     return None
 
 
-def make(
-    *, program: str = "mpirun", bind_to: str = "none", oversubscribe: bool = True
-) -> Launcher:
+def make(*, program: str = "mpirun", bind_to: str = "none", oversubscribe: bool = True) -> Launcher:
     """Return the launcher.
 
     ``program``: mpirun's name or path, where the ranks run.  ``bind_to``: ``none`` leaves ranks and

@@ -39,10 +39,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
             console.print(
                 f"{case['case']}: computes {words.number(alone['value'])} samples/s alone"
             )
-    for case in analysis["pipelines"]:
-        if words.communication(case):
-            text = f"  {case['case']}: {words.communication(case)}"
-            console.print(Text(text, style="dim"), soft_wrap=True)
+    _communication(analysis["pipelines"], console)
     _fastest(analysis, console)
     if analysis["contrasts"]:
         across = [c for c in analysis["contrasts"] if {"runtime", "placement"} & {*c["over"]}]
@@ -130,6 +127,14 @@ def _reasons(cases: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
                 grouped.setdefault(text, {}).setdefault(case["case"], []).append(cache)
     for text, who in grouped.items():
         yield Text(f"  {words.who(who)}: {text}", style="dim")
+
+
+def _communication(cases: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print one line for each case of several ranks: what they cost."""
+    for case in cases:
+        if words.communication(case):
+            text = f"  {case['case']}: {words.communication(case)}"
+            console.print(Text(text, style="dim"), soft_wrap=True)
 
 
 def _fastest(analysis: Mapping[str, Any], console: Console) -> None:
