@@ -17,6 +17,7 @@ from typing import Any
 import pydantic
 
 from iobench import inside, limits, registry, starting, strace
+from iobench.caffe import log as caffe_log
 from iobench.errors import TrialFailed
 from iobench.model import Dataset, Extent, Placement, RankResult, Task, Trial, to_json
 from iobench.starting import ImageUse, Started
@@ -24,6 +25,11 @@ from iobench.timing import clock
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
 _POLL_S = 0.002
+#: What most likely ended a process by these signals.
+_LIKELY = {
+    signal.SIGBUS: "a mapped file, such as an LMDB, was cut short: convert again? /dev/shm is full?",
+    signal.SIGABRT: "a library's own check failed",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +130,16 @@ class Worker:
 
     def _why(self) -> str:
         code = self._process.returncode
-        text = (self.work / "stderr").read_text(errors="replace").strip().splitlines()
+        said = (self.work / "stderr").read_text(errors="replace")
+        if reason := caffe_log.fatal(said):
+            return reason
+        text = said.strip().splitlines()
         last = f": {text[-1]}" if text else ""
         if code is not None and code > 128:  # a container's end, as its runtime tells it
             code = 128 - code
         if code is not None and code < 0 and -code in set(signal.Signals):
-            return f"worker killed by {signal.Signals(-code).name} (out of memory?){last}"
+            likely = _LIKELY.get(-code, "out of memory?")
+            return f"worker killed by {signal.Signals(-code).name} ({likely}){last}"
         return f"worker ended with status {code} and no result{last}"
 
 
