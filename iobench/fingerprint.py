@@ -22,6 +22,7 @@ LIBRARIES = (
     "numpy",
     "nvidia-dali-cuda120",
     "opencv-python-headless",
+    "plyvel",
     "simplejpeg",
     "torch",
 )

@@ -91,7 +91,7 @@ class Case:
     placement: str = "bind"
     order: str = "shuffled"  # stored, shuffled, window:N
     transform: str = "rrc224"
-    content: str = "jpeg"  # jpeg (encoded bytes) or raw (pixels)
+    content: str = "jpeg"  # jpeg (encoded bytes), raw (pixels), float (Caffe's HDF5 values)
     batch: int = 64
     workers: int = 2
     prefetch: int = 2
@@ -109,7 +109,7 @@ class Case:
 
     @property
     def pipeline(self) -> str:
-        """``loader:format``, with ``-raw`` after a format that holds pixels."""
+        """``loader:format``, with the content after one that does not hold JPEG bytes."""
         return f"{self.loader}:{self.stored_form}"
 
     @property

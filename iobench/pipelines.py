@@ -21,7 +21,7 @@ from iobench.figures import (
     why_missing,
     why_not_planned,
 )
-from iobench.model import EXPLORATORY, STAGES, VALID, Case, Record
+from iobench.model import EXPLORATORY, STAGES, VALID, Case, RankResult, Record
 from iobench.stalls import TrainTrial
 
 PERCENTILES = (50, 90, 99)
@@ -60,6 +60,7 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "step_wait_s": {c: _waits(found, case, c) for c in _caches(found, case)},
         "probe": _probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
         "harness_step_s": _harness(found, case),
+        "remarks": _remarks(found, case),
         "validity": validity(
             found, [t.id for t in found.plan.trials if t.case.label == case.label]
         ),
@@ -382,6 +383,32 @@ def _probe(records: Sequence[Record]) -> dict[str, Any] | None:
     if not whole:
         return None
     return {"seconds": means, "shares": {k.removesuffix("_s"): v / whole for k, v in means.items()}}
+
+
+def _remarks(found: Evidence, case: Case) -> list[str]:
+    """Return what a reader of this case's figures should know, each once, as its parts noted it."""
+    lines: dict[str, None] = {}
+    for stage in ("load", "train", "compute"):
+        for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
+            if short := _short_run(rank, case):
+                lines[f"{stage}: {short}"] = None
+            for part in ("loader", "trainer"):
+                if remark := (rank.notes.get(part) or {}).get("remark"):
+                    lines[f"{stage}: {remark}"] = None
+    return list(lines)
+
+
+def _short_run(rank: RankResult, case: Case) -> str:
+    """Say that a run was short against a queue that fills by itself, "" where it was not."""
+    wanted = int((rank.notes.get("loader") or {}).get("long_run_batches") or 0)
+    steps = len(rank.steps.done_s)
+    if steps >= wanted:
+        return ""
+    return (
+        f"{steps} batches against a queue of {rank.notes['queue_batches']} measure the queue, not "
+        f"the loader: take {wanted * case.batch * case.world_size:,} samples or more, or a smaller "
+        "batch or prefetch"
+    )
 
 
 def _harness(found: Evidence, case: Case) -> float | None:

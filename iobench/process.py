@@ -17,6 +17,7 @@ from typing import Any
 import pydantic
 
 from iobench import inside, limits, registry, starting, strace, world
+from iobench.caffe import log as caffe_log
 from iobench.errors import TrialFailed
 from iobench.model import Dataset, Extent, Placement, RankResult, Task, Trial, to_json
 from iobench.protocols import HELD_FIFO
@@ -27,6 +28,11 @@ _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
 _POLL_S = 0.002
 #: Seconds that a launcher gets to end its ranks and remove what it keeps of them.
 _TERMINATE_S = 3.0
+#: What most likely ended a process by these signals.
+_LIKELY = {
+    signal.SIGBUS: "a mapped file, such as an LMDB, was cut short: convert again? /dev/shm is full?",
+    signal.SIGABRT: "a library's own check failed",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,16 +140,19 @@ class Worker:
         if errors:
             return errors[0]
         code, who = self._process.returncode, "worker"
-        text = (self.work / "stderr").read_text(errors="replace")
-        failed = registry.load("launchers", self._trial.case.launcher).failure(text)
+        said = (self.work / "stderr").read_text(errors="replace")
+        failed = registry.load("launchers", self._trial.case.launcher).failure(said)
         if failed is not None:
-            code, who, text = failed.code, world.name(failed.rank, self._world_size), failed.said
-        said = text.strip().splitlines()
-        last = f": {said[-1]}" if said else ""
+            code, who, said = failed.code, world.name(failed.rank, self._world_size), failed.said
+        if reason := caffe_log.fatal(said):
+            return reason if self._world_size == 1 else f"{who}: {reason}"
+        text = said.strip().splitlines()
+        last = f": {text[-1]}" if text else ""
         if code is not None and code > 128:  # a container's end, as its runtime tells it
             code = 128 - code
         if code is not None and code < 0 and -code in set(signal.Signals):
-            return f"{who} killed by {signal.Signals(-code).name} (out of memory?){last}"
+            likely = _LIKELY.get(-code, "out of memory?")
+            return f"{who} killed by {signal.Signals(-code).name} ({likely}){last}"
         return f"{who} ended with status {code} and no result{last}"
 
 

@@ -139,14 +139,20 @@ class Loader(Protocol):
         """Stop and reap the workers (their I/O then counts in this process); harmless twice."""
         ...
 
+    # It may have ``describe() -> Mapping[str, Scalar]`` too: facts for the record.
+
 
 # -- trainer: who consumes batches -----------------------------------------------------------
 
 
 class Trainer(Protocol):
-    """Consumes batches."""
+    """Consumes batches.
 
-    #: True for one that reads the files itself (Caffe's data layers): ``step`` takes no batch.
+    One that ``feeds_itself`` (a program with its own data layer) has two methods instead of
+    ``step``: ``feed(loader, request, warmup=)`` trains on what the loader would have read,
+    ``replay(request, seconds=)`` on nothing; both return what the measured loop does.
+    """
+
     feeds_itself: bool
     #: Device its batches should be on: "cpu" or "cuda".
     device: str
@@ -292,7 +298,7 @@ class Backend(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class FormatBackend(Backend[Format]):
-    """``contents``: ``jpeg`` (encoded) and, where it can hold pixels, ``raw``.
+    """``contents``: ``jpeg`` (encoded); where it can hold pixels, ``raw``; Caffe's ``float``.
 
     ``fileless``: nothing on disk, so no cache state and no ceiling.
     ``mapped``: reads go through mmap (the ceiling says so: fio cannot replay that as it is).
@@ -308,7 +314,9 @@ class LoaderBackend(Backend[Any]):
     """``make(request, **options) -> Loader``.
 
     ``stages``: rungs that can run alone.  ``no_stage``: why one cannot.  ``formats``: stored forms
-    it takes (None: any).  ``native``: those it reads with its own reader.
+    it takes (None: any).  ``native``: those it reads with its own reader.  ``transforms``: those it
+    can do (None: any); ``no_transform``: why no other.  ``threads``: of one whose decoding threads
+    are not to be chosen, their number: a case's ``workers`` is that (0: as the case says).
     """
 
     stages: FrozenSet[str] = frozenset({"read", "decode", "load"})
@@ -320,6 +328,9 @@ class LoaderBackend(Backend[Any]):
     #: Stored form -> how it can share the data among ranks; one that is not named: any way.  An
     #: empty set: one rank only.
     sharings: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
+    transforms: Optional[FrozenSet[str]] = None
+    no_transform: str = ""
+    threads: int = 0
     #: Serial probe: (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
@@ -331,8 +342,10 @@ class TrainerBackend(Backend[Any]):
     ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
     ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has
     ``comm_s``), or train nothing that would have to be one.
+    ``loaders``: those that it goes with (None: any); one that feeds itself reads what they would.
     """
 
+    loaders: Optional[FrozenSet[str]] = None
     step_s: Callable[[int, Mapping[str, Scalar]], float] = lambda batch, options: 0.0
     ranks: bool = False
 

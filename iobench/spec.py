@@ -50,7 +50,7 @@ class CaseSpec(_Strict):
     """One case, or the defaults of all of them; unset keys fall through to the defaults."""
 
     pipeline: str | None = None
-    content: Literal["jpeg", "raw"] | None = None
+    content: Literal["jpeg", "raw", "float"] | None = None
     trainer: str | None = None
     runtime: str | None = None
     image: str | None = None
@@ -182,7 +182,7 @@ def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
 
 
 def pipeline(name: str) -> tuple[str, str, str]:
-    """Return (loader, format, content) of ``loader:format``, ``loader:format-raw`` or an alias."""
+    """Return (loader, format, content) of ``loader:format``, ``loader:format-raw`` ... or an alias."""
     full = registry.ALIASES.get(name, name)
     loader, colon, stored = full.partition(":")
     if not colon:
@@ -193,8 +193,8 @@ def pipeline(name: str) -> tuple[str, str, str]:
     form, dash, content = stored.partition("-")
     registry.load("loaders", loader)
     registry.load("formats", form)
-    if dash and content != "raw":
-        raise SpecError(f"pipeline {name!r}: content {content!r} is unknown; allowed: raw")
+    if dash and content not in ("raw", "float"):
+        raise SpecError(f"pipeline {name!r}: content {content!r} is unknown; allowed: raw, float")
     return loader, form, content or "jpeg"
 
 
@@ -219,7 +219,8 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
             options = f"{key}_options"
             if options in layer.model_fields_set and getattr(layer, key) in (None, fields.get(key)):
                 fields[options] = {**fields.get(options, {}), **getattr(layer, options)}
-    case = Case(**fields)
+    threads = registry.load("loaders", fields.get("loader", Case.loader)).threads
+    case = Case(**{**fields, **({"workers": threads} if threads else {})})
     if "image" not in fields:
         case = dataclasses.replace(case, image=stacks.default_of(case.trainer, case.loader))
     _check_case(case, where)
@@ -269,6 +270,16 @@ def _check_case(case: Case, where: str) -> None:
     if case.transform not in codec.TRANSFORMS:
         allowed = ", ".join(sorted(codec.TRANSFORMS))
         raise SpecError(f"{where}: transform {case.transform!r} is unknown; allowed: {allowed}")
+    if loader.transforms is not None and case.transform not in loader.transforms:
+        raise SpecError(
+            f"{where}: loader {case.loader!r} cannot do transform {case.transform!r}: "
+            f"{loader.no_transform}; it does: {', '.join(sorted(loader.transforms))}"
+        )
+    if trainer.loaders is not None and case.loader not in trainer.loaders:
+        raise SpecError(
+            f"{where}: trainer {case.trainer!r} goes with loader "
+            f"{', '.join(sorted(trainer.loaders))}, not with {case.loader!r}"
+        )
     _check_image(case, where)
     for axis, name, make, options in (
         ("loader", case.loader, loader.make, case.loader_options),

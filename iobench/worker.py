@@ -223,10 +223,14 @@ def _ladder(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     )
     job.meet()
     before = iocount.snapshot()
-    measured = timing.measure(loader.batches(), trainer, warmup=warmup)
+    if trainer.feeds_itself:
+        measured = trainer.feed(loader, job.request, warmup=warmup)
+    else:
+        measured = timing.measure(loader.batches(), trainer, warmup=warmup)
     loader.close()
     io = iocount.difference(before, iocount.snapshot())
     notes = {"queue_batches": loader.queue_batches, "trainer": dict(trainer.describe())}
+    notes["loader"] = dict(getattr(loader, "describe", dict)())
     trainer.close()
     return measured, io, {"notes": notes if stage == "train" else {**notes, "trainer": {}}}
 
@@ -235,17 +239,26 @@ def _compute(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     """compute: one resident batch, replayed; no byte is read inside the loop."""
     opened = timing.clock()
     trainer = job.trainer()
-    loader = job.loader(ids=job.request.ids[: job.request.batch], device=trainer.device, workers=1)
-    batch = next(iter(loader.batches()))
-    loader.close()
+    batch = None if trainer.feeds_itself else _resident(job, trainer.device)
     job.open_s = timing.clock() - opened
     job.meet()
     before = iocount.snapshot()
-    measured = timing.measure(_replay(batch, job), trainer, warmup=1)
+    if batch is None:
+        measured = trainer.replay(job.request, seconds=job.task.seconds)
+    else:
+        measured = timing.measure(_replay(batch, job), trainer, warmup=1)
     io = iocount.difference(before, iocount.snapshot())
-    notes = {"trainer": dict(trainer.describe()), "replayed_samples": len(batch.ids)}
+    notes = {"trainer": dict(trainer.describe()), "replayed_samples": len(measured.ids[0])}
     trainer.close()
     return measured, io, {"notes": notes}
+
+
+def _resident(job: _Job, device: str) -> Batch:
+    """Return the first batch, its loader closed."""
+    loader = job.loader(ids=job.request.ids[: job.request.batch], device=device, workers=1)
+    batch = next(iter(loader.batches()))
+    loader.close()
+    return batch
 
 
 def _replay(batch: Batch, job: _Job) -> Any:
@@ -335,10 +348,12 @@ def _import_libraries(task: Task) -> None:
     """Import what the case needs, so that start-up stays out of the loop and out of the proof."""
     case, stage = task.trial.case, task.trial.stage
     axes = [("formats", case.format)]
-    if stage != "ceiling":  # only says where the samples lie
-        axes.append(("loaders", case.loader))
-    if stage in TRAINED:
+    trains = stage in TRAINED
+    if trains:
         axes.append(("trainers", case.trainer))
+    alone = trains and registry.load("trainers", case.trainer).make.feeds_itself
+    if stage != "ceiling" and not alone:  # ceiling only says where the samples lie
+        axes.append(("loaders", case.loader))
     for axis, name in axes:
         for module in registry.require(axis, name).requires:
             importlib.import_module(module)

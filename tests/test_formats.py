@@ -15,8 +15,9 @@ import pytest
 
 from iobench import convert, registry, synthesis
 from iobench import dataset as datasets
+from iobench import datum as caffe
 from iobench.errors import DatasetError
-from iobench.formats import lmdb as caffe
+from iobench.formats import lmdb as caffe_lmdb
 from iobench.model import Dataset
 from iobench.protocols import StoredSample
 from tests.capabilities import need
@@ -132,11 +133,13 @@ def test_a_value_that_is_no_datum_is_told(damaged: bytes) -> None:
 
 def test_lmdb_grows_past_its_first_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("lmdb")
-    monkeypatch.setattr(caffe, "COMMIT_BYTES", 8 << 20)
+    monkeypatch.setattr(caffe_lmdb, "COMMIT_BYTES", 8 << 20)
     blob = bytes(4 << 20)
     count = 300  # 300 x 4 MiB are more than the 1 GiB that the map begins with
-    caffe.LmdbFormat().write((StoredSample(i, f"k{i}", blob, i) for i in range(count)), tmp_path)
-    reader = caffe.LmdbReader(tmp_path, count, readahead=False, lock=False)
+    caffe_lmdb.LmdbFormat().write(
+        (StoredSample(i, f"k{i}", blob, i) for i in range(count)), tmp_path
+    )
+    reader = caffe_lmdb.LmdbReader(tmp_path, count, readahead=False, lock=False)
     assert reader.read(count - 1) == (blob, count - 1)
     reader.close()
     (tmp_path / "data.mdb").unlink()

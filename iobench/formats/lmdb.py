@@ -1,17 +1,17 @@
 """Caffe's LMDB: one ``Datum`` message a key ``%08d_<name>``, as convert_imageset writes it.
 
-``encoded`` data is the JPEG file; raw data is uint8, channels first, blue first (OpenCV's order,
-which Caffe's own tools store).  The message is written by hand: six fields need no protobuf.
+What a message holds: :mod:`iobench.datum`.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from iobench.datum import datum, key_of, parse_datum, pixels_of
 from iobench.errors import DatasetError
 from iobench.model import Dataset, Extent
 from iobench.protocols import FormatBackend, StoredSample
@@ -19,15 +19,6 @@ from iobench.protocols import FormatBackend, StoredSample
 DATA = "data.mdb"
 #: Bytes a write transaction collects.
 COMMIT_BYTES = 64 << 20
-
-
-class Datum(NamedTuple):
-    """What a message holds: ``data`` is a view; shape is (0, 0, 0) where it is encoded."""
-
-    data: Any
-    label: int
-    shape: Tuple[int, int, int]  # channels, height, width
-    encoded: bool
 
 
 class LmdbReader:
@@ -63,11 +54,8 @@ class LmdbReader:
         The view is not copied, as a decoder needs no copy; its pages are read when they are
         touched, and it must not be used after :meth:`close`.
         """
-        datum = parse_datum(self._value(index))
-        if datum.encoded:
-            return datum.data, datum.label
-        planes = np.frombuffer(datum.data, np.uint8).reshape(datum.shape)
-        return np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)), datum.label
+        found = parse_datum(self._value(index))
+        return (found.data if found.encoded else pixels_of(found)), found.label
 
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the message's bytes in ``data.mdb``; the few pages of the tree are left out.
@@ -165,76 +153,13 @@ def _batches(samples: Iterable[StoredSample]) -> Iterator[List[Tuple[bytes, byte
     pairs: List[Tuple[bytes, bytes]] = []
     size = 0
     for sample in samples:
-        key = b"%08d_%s" % (sample.id, os.fsencode(sample.key))
-        pairs.append((key[:500], datum(sample)))  # LMDB's keys end at 511 bytes
+        pairs.append((key_of(sample), datum(sample)))
         size += len(pairs[-1][1])
         if size >= COMMIT_BYTES:
             yield pairs
             pairs, size = [], 0
     if pairs:
         yield pairs
-
-
-def datum(sample: StoredSample) -> bytes:
-    """Return a sample as a serialised Datum (caffe.proto: channels 1, height 2, width 3, data 4,
-    label 5, encoded 7).
-    """
-    label = b"\x28" + _varint(sample.label)
-    if isinstance(sample.data, np.ndarray):
-        planes = sample.data[:, :, ::-1].transpose(2, 0, 1)
-        head = b"".join(bytes([8 * (i + 1)]) + _varint(n) for i, n in enumerate(planes.shape))
-        return head + b"\x22" + _varint(planes.size) + planes.tobytes() + label
-    return b"".join((b"\x22", _varint(len(sample.data)), sample.data, label, b"\x38\x01"))
-
-
-def parse_datum(message: Any) -> Datum:
-    """Return the fields of a serialised Datum (bytes-like); ``data`` is a view of it.
-
-    Raises DatasetError when it is no Datum with bytes in it.
-    """
-    view = memoryview(message)
-    numbers = {1: 0, 2: 0, 3: 0, 5: 0, 7: 0}
-    data = None
-    at = 0
-    try:
-        while at < len(view):
-            tag, at = _read_varint(view, at)
-            field, kind = tag >> 3, tag & 7
-            value, at = _read_varint(view, at)
-            if kind == 2:
-                if field == 4:
-                    data = view[at : at + value]
-                at += value
-            elif kind == 0 and field in numbers:
-                numbers[field] = value
-            else:
-                raise ValueError(f"field {field}, wire type {kind}")
-        if data is None or at != len(view):
-            raise ValueError("no data" if data is None else "cut short")
-    except (ValueError, IndexError) as error:
-        raise DatasetError(f"an LMDB value is no Caffe Datum ({error}): convert again") from None
-    return Datum(data, numbers[5], (numbers[1], numbers[2], numbers[3]), bool(numbers[7]))
-
-
-def _varint(number: int) -> bytes:
-    """Return a protobuf varint: seven bits a byte, least significant first."""
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _read_varint(view: memoryview, at: int) -> Tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = view[at]
-        number |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return number, at
-        shift += 7
 
 
 def _mapped_at(path: str) -> int:

@@ -33,6 +33,8 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         why = [p for p in measured if p["limits"]["cold"]["words"] or p["limits"]["warm"]["words"]]
         for line in _reasons(why):
             console.print(line, soft_wrap=True)
+    for remark in words.remarks(analysis["pipelines"]):
+        console.print(Text(f"  {remark}", style="dim"), soft_wrap=True)
     for case in analysis["pipelines"]:
         alone = words.rate(case, "compute", "-")
         if not _has_train(case) and alone:

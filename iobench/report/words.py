@@ -201,6 +201,15 @@ def startup(contrast: Mapping[str, Any]) -> str:
     return f"start-up {entry['value']:+.2f} s{' ' + spread if spread else ''}"
 
 
+def remarks(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return each remark on how a case was measured once, with the cases it holds for."""
+    grouped: dict[str, list[str]] = {}
+    for case in cases:
+        for text in case.get("remarks") or ():
+            grouped.setdefault(text, []).append(case["case"])
+    return [f"{', '.join(who)}: {text}" for text, who in grouped.items()]
+
+
 def staging(contrast: Mapping[str, Any]) -> str:
     """Return ``3.1 s to make (141 MB), pays after 12 epochs (9 to 20)``, "" where nothing was."""
     found = contrast.get("staging")
