@@ -22,6 +22,9 @@ from iobench.protocols import HELD
 _POLL_S = 0.002
 #: Seconds between looks for another rank.
 _MEET_S = 0.0005
+#: A FIFO in the work folder that the driver holds open, for ranks: a launcher gives its own
+#: standard input to one rank at most.
+FIFO = "held"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER, _ANYBODY = 0x59616D61, -1
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from iobench import roofline, stalls, stats, world
+from iobench import roofline, stalls, stats
 from iobench.contrasts import estimate
 from iobench.figures import (
     DATA_STAGES,
@@ -22,6 +22,7 @@ from iobench.figures import (
     why_not_planned,
 )
 from iobench.model import EXPLORATORY, STAGES, VALID, Case, RankResult, Record
+from iobench.scaling import communication
 from iobench.stalls import TrainTrial
 
 PERCENTILES = (50, 90, 99)
@@ -48,7 +49,7 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "cores": _cores(found, case),
         "stages": stages,
         "compute_from": source,
-        "comm": _comm(found, case, compute),
+        "comm": communication(found, case, compute),
         **_stalls(found, case, compute),
         "au": {c: _au(found.windows(case, "train", c), compute) for c in _caches(found, case)},
         "limits": {
@@ -186,35 +187,6 @@ def _au(train: Sequence[TrainTrial], compute: Sequence[TrainTrial]) -> dict[str,
         return None
     step_s = math.fsum(c.wall_s / c.steps for c in compute) / len(compute)
     return estimate(stats.t_interval([stalls.au(t.steps, step_s, t.wall_s) for t in train]))
-
-
-def _comm(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> dict[str, Any] | None:
-    """Return what several ranks' steps take longer than one's, seconds a step; None for one rank.
-
-    ``exchange_s``: what the trainers themselves count a step for exchanging gradients, of the rank
-    that waits least in it.  ``efficiency``: METHOD 1.6, of the compute rung.
-    """
-    if case.world_size == 1:
-        return None
-    alone = found.alone(case)
-    entry: dict[str, Any] = {"value": None, "ranks": case.world_size, "reason": ""}
-    if not compute or not alone:
-        where = "compute" if not compute else "compute on one rank"
-        return entry | {"reason": f"{where} has no valid trial"}
-    several_s = math.fsum(t.wall_s / t.steps for t in compute) / len(compute)
-    alone_s = math.fsum(t.wall_s / t.steps for t in alone) / len(alone)
-    exchanges = [
-        min(times)
-        for r in found.computed(case)
-        if (times := [t for rank in r.ranks if (t := world.exchange_s(rank)) is not None])
-    ]
-    return entry | {
-        **_stall(stalls.communication(compute, alone)),
-        "step_s": several_s,
-        "alone_step_s": alone_s,
-        "exchange_s": math.fsum(exchanges) / len(exchanges) if exchanges else None,
-        "efficiency": stalls.weak_scaling(alone_s, several_s, case.world_size)[1],
-    }
 
 
 def _caches(found: Evidence, case: Case) -> list[str]:

@@ -16,11 +16,10 @@ from typing import Any
 
 import pydantic
 
-from iobench import inside, limits, registry, starting, strace, world
+from iobench import inside, lifetime, limits, registry, starting, strace, world
 from iobench.caffe import log as caffe_log
 from iobench.errors import TrialFailed
 from iobench.model import Dataset, Extent, Placement, RankResult, Task, Trial, to_json
-from iobench.protocols import HELD_FIFO
 from iobench.starting import ImageUse, Started
 from iobench.timing import clock
 
@@ -192,8 +191,8 @@ def worker_of(
             group = undo.enter_context(limits.group(case.cpus, case.memory_bytes, name))
             enter += group.prefix
         if started.ranks_apart:
-            os.mkfifo(work / HELD_FIFO)
-            undo.callback(os.close, os.open(work / HELD_FIFO, os.O_RDWR))
+            os.mkfifo(work / lifetime.FIFO)
+            undo.callback(os.close, os.open(work / lifetime.FIFO, os.O_RDWR))
         stderr = undo.enter_context(open(work / "stderr", "wb"))
         begun = clock()
         process = subprocess.Popen(

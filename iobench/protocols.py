@@ -181,9 +181,6 @@ JPEG_INSIDE, PLUGINS_INSIDE = "/iobench/jpeg", "/iobench/plugins"
 #: Set for every worker, to the name of its start: the driver holds its standard input, which closes
 #: when that dies.
 HELD = "IOBENCH_HELD"
-#: A FIFO in the work folder that the driver holds open, for ranks: a launcher gives its own
-#: standard input to one rank at most.
-HELD_FIFO = "held"
 #: A traced worker asks for these two paths, which are nowhere, before and after its loop.
 CALLS_BEGIN, CALLS_END = "/iobench/calls-begin", "/iobench/calls-end"
 

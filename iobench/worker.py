@@ -35,7 +35,7 @@ from iobench.model import (
     to_json,
 )
 from iobench.order import multiset_sum, sample_order
-from iobench.protocols import CALLS_BEGIN, CALLS_END, HELD_FIFO, Loader, LoadRequest
+from iobench.protocols import CALLS_BEGIN, CALLS_END, Loader, LoadRequest
 
 _EMPTY = Steps((), (), (), (), ())
 #: Stages whose steps are the case's trainer's.
@@ -49,7 +49,7 @@ CALLS_SAMPLES = 256
 def main(argv: List[str]) -> int:
     """Run the task in ``argv[0]``; the exit status tells whether a result was written."""
     born = timing.clock()
-    lifetime.end_with_driver(Path(argv[0]).with_name(HELD_FIFO))
+    lifetime.end_with_driver(Path(argv[0]).with_name(lifetime.FIFO))
     task = task_from_json(json.loads(Path(argv[0]).read_text()))
     case = task.trial.case
     launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)

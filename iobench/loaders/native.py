@@ -271,7 +271,8 @@ class NativeLoader:
         caffe.set_multiprocess(self._world > 1)
         caffe.set_solver_count(self._world)
         caffe.set_solver_rank(self._rank)
-        caffe.set_random_seed(codec.SampleRandom(request.seed, request.epoch).below(1 << 31))
+        seed = codec.SampleRandom(request.seed + request.rank, request.epoch)
+        caffe.set_random_seed(seed.below(1 << 31))  # a rank its own crops and mirrors
         path = self._work() / "data.prototxt"
         path.write_text(self._text)
         # the phase that crops at random, and in which ranks share the records
