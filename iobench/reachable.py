@@ -12,7 +12,7 @@ from pathlib import Path
 from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
-from iobench.spec import Spec, expand
+from iobench.spec import Spec, expand, left_out
 from iobench.starting import images_for as images_of
 from iobench.starting import runtime_of
 
@@ -57,11 +57,12 @@ def without_missing(
     wanted = [str(name) for name in spec.matrix.get("runtime", [])]
     why = {name: _why_not(spec, name, folder, say, making) for name in wanted}
     notes = [f"runtime {name} is left out: {reason}" for name, reason in why.items() if reason]
-    for note in notes:
-        say(f"note: {note}")
     left = [name for name in wanted if not why[name]]
     if wanted:
         spec = spec.model_copy(update={"matrix": {**spec.matrix, "runtime": left or ["bare"]}})
+    notes += left_out(spec)
+    for note in notes:
+        say(f"note: {note}")
     for case in _once(expand(spec)):
         if case.runtime not in left:
             registry.require("runtimes", case.runtime)

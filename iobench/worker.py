@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from iobench import inside, iocount, lifetime, registry, timing
+from iobench import batching, bridge, inside, iocount, lifetime, registry, timing
 from iobench.dataset import form_root, load_index, samples_digest
 from iobench.errors import IobenchError
 from iobench.fingerprint import collect
@@ -65,7 +65,7 @@ def main(argv: List[str]) -> int:
 
 def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     """Run one rank of ``task``; the caller writes what it returns."""
-    _import_libraries(task)
+    far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = timing.clock()
     folder = Path(task.handshake)
@@ -80,8 +80,11 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
         _prepare_inside(task, folder / f"prepared.{rank}")
     lifetime.wait_for(folder / "go", parent)
     request, digests = request_of(task, rank, world_size)
-    job = _Job(task, rank, world_size, request, digests, born, imported)
-    result = job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
+    job = _Job(task, rank, world_size, request, digests, born, imported, far)
+    try:
+        result = job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
+    finally:
+        job.close()
     if task.inside:
         left = {inside.AFTER: inside.look(_files(task))}
         result = dataclasses.replace(result, notes={**result.notes, **left})
@@ -133,18 +136,30 @@ class _Job:
         digests: List[str],
         born: float,
         imported: float,
+        far: Optional[bridge.Bridge],
     ) -> None:
         self.task, self.rank, self.world_size, self.request = task, rank, world_size, request
         self.digests = digests
         self._born, self._imported = born, imported
         self.open_s = 0.0
+        self._far = far
 
     def loader(self, **changes: Any) -> Loader:
-        """Open the case's loader on the request."""
+        """Open the case's loader on the request, in the Python that it needs."""
         case = self.task.trial.case
+        request = dataclasses.replace(self.request, **changes)
+        python = bridge.python_of(case)
+        if python:
+            self._far = self._far or bridge.Bridge(python, case)
+            return self._far.loader(request)
         make = registry.load("loaders", case.loader).make
-        loader: Loader = make(dataclasses.replace(self.request, **changes), **case.loader_options)
+        loader: Loader = make(request, **case.loader_options)
         return loader
+
+    def close(self) -> None:
+        """End the other Python, if there is one."""
+        if self._far is not None:
+            self._far.close()
 
     def trainer(self) -> Any:
         """Make the case's trainer, or the null one where nobody trains."""
@@ -181,7 +196,10 @@ class _Job:
             ids_digest=_ids_digest(np.sort(ids)),
             order_digest=_ids_digest(ids),
             bytes_needed=int(self.request.sizes[ids].sum()) if len(ids) else 0,
-            fingerprint=collect(self.request.root),
+            fingerprint={
+                **collect(self.request.root),
+                **({"loader": self._far.facts()} if self._far else {}),
+            },
             **(extra or {}),
         )
 
@@ -200,8 +218,12 @@ def _ladder(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     before = iocount.snapshot()
     measured = timing.measure(loader.batches(), trainer, warmup=warmup)
     loader.close()
-    io = iocount.difference(before, iocount.snapshot())
-    notes = {"queue_batches": loader.queue_batches, "trainer": dict(trainer.describe())}
+    io = bridge.with_far_side(iocount.difference(before, iocount.snapshot()), loader)
+    notes = {
+        "queue_batches": loader.queue_batches,
+        "trainer": dict(trainer.describe()),
+        **bridge.notes(loader),
+    }
     trainer.close()
     return measured, io, {"notes": notes if stage == "train" else {**notes, "trainer": {}}}
 
@@ -297,17 +319,28 @@ _STAGES = {
 }  # fmt: skip
 
 
-def _import_libraries(task: Task) -> None:
-    """Import what the case needs, so that start-up stays out of the loop and out of the proof."""
+def _import_libraries(task: Task) -> Optional[bridge.Bridge]:
+    """Import what the case needs, so that start-up stays out of the loop and out of the proof.
+
+    Return the other Python that the loader runs in, if any, its libraries imported too.
+    """
     case, stage = task.trial.case, task.trial.stage
     axes = [("formats", case.format)]
-    if stage != "ceiling":  # only says where the samples lie
+    python = bridge.python_of(case) if stage != "ceiling" else ""  # says where the samples lie
+    # a tracer follows what is started after it came
+    far = bridge.Bridge(python, case) if python and stage not in ("probe", "calls") else None
+    if not python and stage != "ceiling":
         axes.append(("loaders", case.loader))
     if stage in ("train", "compute"):
         axes.append(("trainers", case.trainer))
+    modules = list(batching.REQUIRES) if python and stage == "probe" else []
     for axis, name in axes:
-        for module in registry.require(axis, name).requires:
-            importlib.import_module(module)
+        modules += registry.require(axis, name).requires
+    for module in modules:
+        importlib.import_module(module)
+    if far is not None:
+        far.wait_up()
+    return far
 
 
 def _prepare_inside(task: Task, path: Path) -> None:

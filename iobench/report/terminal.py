@@ -39,6 +39,9 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
             console.print(
                 f"{case['case']}: computes {words.number(alone['value'])} samples/s alone"
             )
+        if words.handover(case):
+            line = f"  {case['case']}: {words.handover(case)}"
+            console.print(Text(line, style="dim"), soft_wrap=True)
     _fastest(analysis, console)
     if analysis["contrasts"]:
         across = [c for c in analysis["contrasts"] if {"runtime", "placement"} & {*c["over"]}]
