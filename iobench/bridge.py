@@ -31,7 +31,7 @@ from iobench import bridge_far, errors, registry
 from iobench.bridge_far import BATCH, SLOTS, Layout
 from iobench.errors import BackendUnavailable, IobenchError, TrialFailed
 from iobench.model import Batch, Case, IoCounters, to_json
-from iobench.protocols import HELD, LoadRequest
+from iobench.protocols import LoadRequest
 from iobench.timing import clock
 
 #: Set for a worker outside any container: the Python that has torch, and what its environment was
@@ -43,11 +43,8 @@ _SHARED_MEMORY = "/dev/shm"
 _ALIVE_S = 1.0
 #: Seconds that the far side has to stop its workers.
 _CLOSE_S = 20.0
-#: Fields of a request that cross as they are.
-_PLAIN = (
-    "format_name", "stage", "batch", "workers", "prefetch", "transform", "seed", "epoch", "order",
-    "digest", "decode_delay_s",
-)  # fmt: skip
+#: Fields of a request that do not cross as they are; the far side has no device.
+_OTHERS = ("dataset", "format", "root", "ids", "labels", "sizes", "device")
 
 
 def impossible(loader: str, image: str, *, container: bool) -> str:
@@ -167,7 +164,8 @@ class Bridge:
         for name, values in (("ids", request.ids), ("labels", request.labels)):
             memory[name][:] = values
         memory["sizes"][:] = request.sizes
-        document = {name: getattr(request, name) for name in _PLAIN}
+        plain = [f.name for f in dataclasses.fields(request) if f.name not in _OTHERS]
+        document = {name: getattr(request, name) for name in plain}
         document.update(
             dataset=to_json(request.dataset),
             root=str(request.root),
@@ -182,6 +180,7 @@ class Bridge:
         return memory
 
     def send(self, packet: bytes) -> None:
+        """Send a packet; raises what the far side raised, where it no longer listens."""
         try:
             self._channel.send(packet)
         except OSError:
@@ -241,7 +240,7 @@ class BridgedLoader:
         self.queue_batches = int(made["queue_batches"]) + SLOTS - 1
         #: What the far side read and computed since the loop began.
         self.io = IoCounters()
-        self._open = True
+        self._open, self._done = True, False
         self._copy_s, self._wake_s = array("d"), array("d")
 
     def batches(self) -> Iterator[Batch]:
@@ -261,6 +260,7 @@ class BridgedLoader:
             self._copy_s.append(sent - begun)
             self._wake_s.append(got - max(asked, sent))
             yield self._batch(self._slots[slot], nbytes)
+        self._done = True
 
     def _batch(self, slot: Mapping[str, Any], nbytes: int) -> Batch:
         digests = slot.get("digests")
@@ -273,7 +273,10 @@ class BridgedLoader:
         )
 
     def close(self) -> None:
-        """Have the loader closed, its workers reaped and their I/O told; harmless twice."""
+        """Have the loader closed, its workers reaped and their I/O told; harmless twice.
+
+        Raises TrialFailed where that fails after a whole epoch.
+        """
         if not self._open:
             return
         self._open = False
@@ -282,7 +285,9 @@ class BridgedLoader:
             self.io = IoCounters(**json.loads(self._bridge.receive(bridge_far.CLOSED)))
             self._bridge.learn(json.loads(self._bridge.receive(bridge_far.FACTS)))
         except IobenchError:
-            self._bridge.close()  # it has said why where a batch was due, or nobody asks any more
+            self._bridge.close()
+            if self._done:  # else it was said where a batch was due, or nobody wanted the batch
+                raise
 
     def notes(self) -> Dict[str, Any]:
         """Return what the hand-over took, in seconds a batch, for the trial's record.
@@ -331,5 +336,5 @@ def _environment(python: str) -> Dict[str, str]:
         variables.update(json.loads(os.environ.get(RESTORE, "{}")))
     package = str(Path(__file__).absolute().parent.parent)
     path = [package, *filter(None, (variables.get("PYTHONPATH") or "").split(os.pathsep))]
-    variables.update({"PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), HELD: "bridge"})
+    variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     return {name: value for name, value in variables.items() if value is not None}

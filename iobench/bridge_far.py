@@ -110,7 +110,7 @@ def _arrays(memory: Any, pieces: Iterable[Piece], offset: int) -> Dict[str, Any]
 
 def main(argv: List[str]) -> int:
     """Serve one loader; ``argv``: socket, shared file (descriptors), loader, format."""
-    lifetime.end_with_driver()
+    lifetime.end_with_starter()
     channel = socket.socket(fileno=int(argv[0]))
     try:
         _serve(channel, int(argv[1]), *argv[2:])
