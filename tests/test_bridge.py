@@ -287,8 +287,7 @@ def test_a_far_side_that_is_killed_is_told_and_leaves_no_worker(far: Any, loader
     with pytest.raises(TrialFailed, match=r"killed by SIGKILL \(out of memory\?\)"):
         list(batches)
     made.close()
-    _, alive = psutil.wait_procs(workers, 20)
-    assert not alive
+    _until(lambda: all(map(_gone, workers)))
 
 
 def test_too_little_shared_memory_is_told_before_anything_is_made(
@@ -500,9 +499,15 @@ def test_a_killed_worker_leaves_nothing(smoke: Dataset, tmp_path: Path, released
         others = process.children(recursive=True)
         worker.kill()
         worker.wait()
-        _, alive = psutil.wait_procs(others, 20)
-        assert not alive
+        _until(lambda: all(map(_gone, others)))
     assert shared_memory() == before
+
+
+def _gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _until(done: Callable[[], Any], limit_s: float = 60.0) -> None:
