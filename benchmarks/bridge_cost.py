@@ -111,7 +111,9 @@ def main() -> int:
     forms = sorted({p.split(":")[1] for p in args.pipelines} - {"jpeg"})
     found = suites.dataset(args.data, args.recipe, args.samples, forms)
     results = []
-    print("pipeline      ratio   95 % interval     batch ms direct  bridged  hand-over  (copy, wake)")
+    print(
+        "pipeline      ratio   95 % interval     batch ms direct  bridged  hand-over  (copy, wake)"
+    )
     for pipeline in args.pipelines:
         row = judge(pipeline, pairs_of(pipeline, found, args), args.batch)
         results.append(row)

@@ -56,7 +56,9 @@ def impossible(loader: str, image: str, *, container: bool) -> str:
     if home in ("", image) or (home == _TORCH and not container):
         return ""
     where = f"image {image!r}" if container else f"the stack {image!r}"
-    others = [n for n in registry.names("loaders") if registry.load("loaders", n).image in ("", image)]
+    others = [
+        n for n in registry.names("loaders") if registry.load("loaders", n).image in ("", image)
+    ]
     return (
         f"loader {loader!r} needs the Python of stack {home!r}, which {where} does not have; "
         f"use loader {', '.join(n for n in others if n != 'null')}"
@@ -89,7 +91,8 @@ class Bridge:
         self._facts: Dict[str, Any] = {}
         self._process: Optional[subprocess.Popen[bytes]] = None
         try:
-            self._memory: Any = tempfile.TemporaryFile(dir=_SHARED_MEMORY)  # O_TMPFILE: no name
+            # O_TMPFILE: it has no name
+            self._memory: Any = tempfile.TemporaryFile(dir=_SHARED_MEMORY)  # noqa: SIM115
         except OSError as error:
             raise BackendUnavailable(
                 f"no shared memory for the {case.loader} loader of another Python: "

@@ -109,10 +109,9 @@ def test_a_corrupt_sample_is_named_where_its_batch_is_due(
     root.mkdir()
     photos.Files().write(samples, root)
     loader = ThreadsLoader(request((samples, stored[1], root), workers=workers))
-    seen = []
+    seen: List[List[int]] = []
     with pytest.raises(DatasetError, match=r"^sample 9 of .*/jpeg: no readable JPEG") as raised:
-        for batch in loader.batches():
-            seen.append(batch.ids.tolist())  # noqa: PERF401  (those before the error count)
+        seen.extend(batch.ids.tolist() for batch in loader.batches())
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert "\n" not in str(raised.value)
     loader.close()

@@ -146,9 +146,7 @@ class LmdbReader:
         # refuses to open a path twice
         self._forget()
         try:
-            key, environment = _SHARED.take(
-                self._root, lock=self._lock, readahead=self._readahead
-            )
+            key, environment = _SHARED.take(self._root, lock=self._lock, readahead=self._readahead)
         except lmdb.Error as error:
             raise DatasetError(f"cannot open {self._root}: {error}; convert again") from None
         pages = 1 + environment.info()["last_pgno"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Union
 
 import numpy as np
 
@@ -73,15 +73,18 @@ class ThreadsLoader:
         for maker in self._makers:
             maker.close()
 
-    def _make(self, maker: BatchMaker, k: int) -> Batch:
-        return maker.make(self._ids[k], self._buffers[k % len(self._buffers)])
-
     def _work(self, maker: BatchMaker) -> None:
         for k in self._turns.claimed():
-            try:
-                self._turns.give(k, self._make(maker, k))
-            except BaseException as error:  # noqa: BLE001  (raised again where the batch is due)
-                self._turns.give(k, error)
+            self._turns.give(k, self._attempt(maker, k))
+
+    def _attempt(self, maker: BatchMaker, k: int) -> Union[Batch, BaseException]:
+        try:
+            return self._make(maker, k)
+        except BaseException as error:  # noqa: BLE001  (raised again where the batch is due)
+            return error
+
+    def _make(self, maker: BatchMaker, k: int) -> Batch:
+        return maker.make(self._ids[k], self._buffers[k % len(self._buffers)])
 
 
 class _Turns:
