@@ -15,7 +15,7 @@ from iobench.contrast_spec import ContrastSpec, check_cache, is_value, matches
 from iobench.errors import SpecError
 from iobench.model import Case, Contrast, Trial
 from iobench.plan import IN_MEMORY, number
-from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, pipeline
+from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, left_out, pipeline
 
 #: Group -> (blocks that are planned already, blocks wanted).
 Spans = Mapping[str, tuple[int, int]]
@@ -58,7 +58,7 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
                 f"{where}: no two cases differ in {wanted.over!r} alone, so there is "
                 f"nothing to compare; give matrix.{wanted.over} two values"
             )
-        if any(_has_base(wanted, group) for group in found):  # else it is told below
+        if left_out(spec) and any(_has_base(wanted, group) for group in found):
             found = [group for group in found if _has_base(wanted, group)]
         for group in found:
             fileless = all(registry.load("formats", c.format).fileless for c in group)
@@ -231,7 +231,7 @@ def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
 
 
 def _has_base(wanted: ContrastSpec, group: Sequence[Case]) -> bool:
-    """Tell whether a group has its base: where that one cannot run, there is nothing to compare."""
+    """Tell whether a group has its base; where that one was left out, nothing is compared."""
     return wanted.base == "fastest" or any(_is_base(wanted, case) for case in group)
 
 
