@@ -1,9 +1,9 @@
 """Which software a case runs in: its interpreter on bare metal, and what its environment must say.
 
 A stack has the name of an image (``Case.image``).  In an image, all of it is at ``PREFIX_INSIDE``.
-On bare metal ``torch`` is the driver's own Python, and ``caffe`` the prefix that `make caffe` puts at
-``.tools/caffe`` (the image's own files), or what ``CAFFE_ROOT`` names: such a prefix, or a Caffe of
-the user's (Intel-Caffe, a site's module).
+On bare metal ``torch`` is the driver's own Python, and ``caffe`` the prefix that `make caffe` puts
+at ``.tools/caffe`` (the image's own files; a site may have them at ``PREFIX_INSIDE``), or what
+``CAFFE_ROOT`` names: such a prefix, or a Caffe of the user's (Intel-Caffe, a module).
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def environment(name: str, prefix: str) -> dict[str, str]:
         **_GLOG,
         **_MPI,
         "OPAL_PREFIX": prefix,
+        "OPAL_SYSCONFDIR": f"{prefix}/etc/openmpi",  # else the host's /etc/openmpi is read
         "PMIX_MCA_mca_base_component_path": f"{prefix}/{_LIBRARIES}/pmix2/lib/pmix",
     }
 
@@ -88,8 +89,9 @@ def on_host(name: str, variables: Mapping[str, str] = os.environ) -> Stack:
         raise BackendUnavailable(f"{CAFFE_ROOT}={root} is no folder: {_WHAT_ROOT}")
     if root and not (Path(root) / RECORD).exists():
         return _own(Path(root).absolute(), variables)
-    prefix = Path(root).absolute() if root else tools.FOLDER / "caffe"
-    if not (prefix / RECORD).exists():
+    places = [Path(root)] if root else [tools.FOLDER / "caffe", Path(PREFIX_INSIDE)]
+    prefix = next((p.absolute() for p in places if (p / RECORD).exists()), None)
+    if prefix is None:
         raise BackendUnavailable(
             "Caffe is not installed on this host: `make caffe` installs it without root, or set "
             f"{CAFFE_ROOT} to a build of your own"

@@ -87,6 +87,7 @@ def test_a_prefix_of_ours(prefix) -> None:
 
 def test_not_installed_says_what_to_do(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(stacks.tools, "FOLDER", tmp_path)
+    monkeypatch.setattr(stacks, "PREFIX_INSIDE", str(tmp_path / "opt"))
     reason = stacks.missing("caffe", {})
     assert "`make caffe`" in reason
     assert "CAFFE_ROOT" in reason
