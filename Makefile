@@ -45,6 +45,9 @@ data: setup ## Make (or copy from DATA) the dataset of SPEC in each format; prin
 
 bench-io: setup ## The main job: set up, make data and images, run SPEC, leave a report
 	@$(INSTALL) fio
+	@stacks=$$($(IOBENCH) image needed --bare '$(SPEC)') || exit; \
+		test -z "$$stacks" || test -n "$$CAFFE_ROOT" || \
+		$(IOBENCH) image install $$stacks --images '$(IMAGES)'
 	@images=$$($(IOBENCH) image needed '$(SPEC)') || exit; test -z "$$images" || { \
 		$(INSTALL) containers && \
 		$(IOBENCH) image build $$images --form all --images '$(IMAGES)'; \

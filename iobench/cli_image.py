@@ -90,9 +90,11 @@ def image_build(
 
 @image.command("needed")
 @click.argument("spec_name", metavar="SPEC")
-def image_needed(spec_name: str) -> int:
+@click.option("--bare", is_flag=True, help="Those missing on this host, for its bare trials.")
+def image_needed(spec_name: str, bare: bool) -> int:
     """Print the images that SPEC's runtimes run, one a line; nothing when it needs none."""
-    for name in reachable.image_names(spec.load(spec_name)):
+    needed = reachable.host_stacks if bare else reachable.image_names
+    for name in needed(spec.load(spec_name)):
         click.echo(name)
     return 0
 

@@ -252,7 +252,7 @@ def _steal() -> Check:
 
 def _clock() -> Check:
     readings = [clock() for _ in range(2000)]
-    steps = [b - a for a, b in zip(readings, readings[1:], strict=False) if b > a]
+    steps = [b - a for a, b in zip(readings, readings[1:]) if b > a]
     step = statistics.median(steps)
     return Check(
         "clock",
@@ -311,7 +311,10 @@ def _caffe() -> Check:
         reason, _, remedy = str(error).partition(": ")
         return Check("caffe", False, f"{reason}, so no Caffe without a container", remedy)
     env = {**os.environ, **stack.env, "PYTHONPATH": os.pathsep.join(stack.python_path)}
-    code, said = containers.ask([stack.python, "-c", _ABOUT_CAFFE], env=env)
+    argv = [stack.python, "-c", _ABOUT_CAFFE]
+    if stack.own and not stack.packages:
+        argv = ["caffe", "--version"]
+    code, said = containers.ask(argv, env=env)
     facts = stacks.record(stack)
     kind = "your own build" if stack.own else f"OpenBLAS {facts.get('openblas', '?')}"
     if code:

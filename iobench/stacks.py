@@ -46,7 +46,7 @@ class Stack:
 
     ``python``: its interpreter.  ``env``: what it needs, beside ``PYTHONPATH``, of which
     ``python_path`` are its own folders.  ``prefix``: where it lies; "": the driver's own Python.
-    ``own``: a build of the user's.
+    ``own``: a build of the user's; ``packages``: with its Python package, not the program alone.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Stack:
     python_path: tuple[str, ...] = ()
     prefix: str = ""
     own: bool = False
+    packages: bool = True
 
 
 def default_of(trainer: str, loader: str) -> str:
@@ -162,7 +163,9 @@ def _own(root: Path, variables: Mapping[str, str]) -> Stack:
     }
     own_path = [str(p) for p in packages[:1]]
     own_path += [f for f in variables.get("PYTHONPATH", "").split(os.pathsep) if f]
-    return Stack("caffe", python, env, tuple(own_path), str(root), own=True)
+    return Stack(
+        "caffe", python, env, tuple(own_path), str(root), own=True, packages=bool(packages)
+    )
 
 
 def _without_us(path: str) -> str:

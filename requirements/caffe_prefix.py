@@ -101,16 +101,12 @@ def set_rpath(program: Path, prefix: Path, root: Path) -> None:
     if program.name.startswith("python"):  # wheels have a DT_RUNPATH of their own: loaded before
         calls = [["--add-needed", name] for name in ("libstdc++.so.6", "libgcc_s.so.1")] + calls
     for words in calls:  # one change a call: old versions mix up the strings of several
-        with_libraries([root / "usr/bin/patchelf", *words, program], root)
+        with_libraries([root / "usr/bin/patchelf", *words, program], prefix)
 
 
-def with_libraries(argv: List[object], root: Path) -> str:
-    """Run a program of a root with the root's libraries, glibc's left out."""
-    env = dict(os.environ)
-    if root != Path("/"):
-        env["LD_LIBRARY_PATH"] = ":".join(
-            str(root / f) for f in (f"usr/lib/{TRIPLET}", f"lib/{TRIPLET}")
-        )
+def with_libraries(argv: List[object], prefix: Path) -> str:
+    """Run a program with the prefix's libraries, which hold no glibc of another version."""
+    env = {**os.environ, "LD_LIBRARY_PATH": str(prefix / LIBRARIES)}
     done = subprocess.run(
         [str(w) for w in argv], env=env, capture_output=True, text=True, check=False
     )

@@ -318,13 +318,16 @@ def test_blas_is_openblas(caffe: stacks.Stack) -> None:
 
 @pytest.mark.system
 def test_two_ranks_talk_and_say_nothing(caffe: stacks.Stack, tmp_path: Path) -> None:
-    code = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.allreduce(c.rank + 1), c.size)"
+    code = (
+        "import sys; from mpi4py import MPI; c = MPI.COMM_WORLD; "
+        "sys.stdout.write('%d of %d\\n' % (c.allreduce(c.rank + 1), c.size))"
+    )
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     argv = ["mpirun", *root, "--oversubscribe", "-np", "2", caffe.python, "-c", code]
     done = subprocess.run(
         argv, env={**os.environ, **caffe.env}, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["3", "2"] * 2, "")
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, ["3 of 2"] * 2, "")
 
 
 @pytest.mark.system
