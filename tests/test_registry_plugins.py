@@ -7,8 +7,8 @@ from typing import Dict, Iterator
 
 import pytest
 
-from iobench import dataset as datasets
 from iobench import catalogue, mounts, registry, spec
+from iobench import dataset as datasets
 from iobench.errors import SpecError
 from iobench.launch import Settings, run_trial
 from iobench.model import VALID, Case, Dataset, Trial
