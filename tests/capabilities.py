@@ -179,6 +179,7 @@ def _image() -> str:
 
 
 def _caffe() -> str:
+    """Ask for the stack that bare trials would take; whether it starts is for the tests to say."""
     from iobench import stacks
 
     return stacks.missing("caffe")
