@@ -35,6 +35,19 @@ def end_with_driver(held: Path) -> None:
         _die_with_parent()
 
 
+def end_with_starter() -> None:
+    """End this process group when whoever started it does, even by ``kill -9``.
+
+    For a process that leads its group, and whose standard input is a pipe that the starter holds.
+    When that closes the kernel itself sends SIGKILL: not even a long call delays it.
+    """
+    fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if _closed():  # it may have gone before
+        os.killpg(0, signal.SIGKILL)
+
+
 def wait_for(word: Path, parent: int) -> None:
     """Return when the file is there; raise IobenchError when the ``parent`` has gone."""
     while not word.exists():
@@ -137,9 +150,14 @@ def _end_with_input() -> bool:
 
 def _driver_has_gone(*_: Any) -> None:
     """End this process group at once if standard input has closed."""
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
-    if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
+    if _closed():
         if os.getpid() != 1:
             os.killpg(0, signal.SIGKILL)
         os._exit(1)  # in a container the first process takes all others with it
+
+
+def _closed() -> bool:
+    """Return whether nobody holds the other end of standard input any more."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))

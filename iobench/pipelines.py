@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from iobench import roofline, stalls, stats
@@ -60,6 +61,7 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "startup_s": _startup(found, case),
         "step_wait_s": {c: _waits(found, case, c) for c in _caches(found, case)},
         "probe": _probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
+        "handover_s": _handover(found, case),
         "harness_step_s": _harness(found, case),
         "remarks": _remarks(found, case),
         "validity": validity(
@@ -381,6 +383,30 @@ def _short_run(rank: RankResult, case: Case) -> str:
         f"the loader: take {wanted * case.batch * case.world_size:,} samples or more, or a smaller "
         "batch or prefetch"
     )
+
+
+def _handover(found: Evidence, case: Case) -> dict[str, Any] | None:
+    """Return the seconds a batch that bringing it from another process took; None where none was.
+
+    ``median``, ``copy`` and ``wake``: medians over trials of each trial's median.
+    """
+    noted = [
+        rank.notes["handover_s"]
+        for stage in ("load", "train")  # the others hand over no pixels
+        for record in found.of(case, stage)
+        for rank in record.ranks
+        if "handover_s" in rank.notes
+    ]
+    if not noted:
+        return None
+    batches = sum(n["batches"] for n in noted)
+    return {
+        "batches": batches,
+        "median": median(n["median"] for n in noted),
+        "mean": math.fsum(n["mean"] * n["batches"] for n in noted) / batches,
+        "copy": median(n["copy_median"] for n in noted),
+        "wake": median(n["wake_median"] for n in noted),
+    }
 
 
 def _harness(found: Evidence, case: Case) -> float | None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
-from iobench.spec import Spec, expand
+from iobench.spec import Spec, expand, left_out
 from iobench.starting import check_launcher, runtime_of
 from iobench.starting import images_for as images_of
 
 __all__ = [
+    "host_stacks",
     "image_names",
     "images_of",
     "same_images",
@@ -30,6 +31,12 @@ Say = Callable[[str], None]
 def image_names(spec: Spec) -> list[str]:
     """Return the images that the spec's runtimes run, on this machine or another."""
     return sorted({case.image for case in expand(spec) if runtime_of(case).form()})
+
+
+def host_stacks(spec: Spec) -> list[str]:
+    """Return the stacks that the spec needs on this host, no container, and that are not here."""
+    bare = {case.image for case in expand(spec) if not runtime_of(case).form()}
+    return sorted(name for name in bare if stacks.missing(name))
 
 
 def services_of(spec: Spec, folder: Path, say: Say) -> contextlib.AbstractContextManager[None]:
@@ -57,11 +64,12 @@ def without_missing(
     wanted = [str(name) for name in spec.matrix.get("runtime", [])]
     why = {name: _why_not(spec, name, folder, say, making) for name in wanted}
     notes = [f"runtime {name} is left out: {reason}" for name, reason in why.items() if reason]
-    for note in notes:
-        say(f"note: {note}")
     left = [name for name in wanted if not why[name]]
     if wanted:
         spec = spec.model_copy(update={"matrix": {**spec.matrix, "runtime": left or ["bare"]}})
+    notes += left_out(spec)
+    for note in notes:
+        say(f"note: {note}")
     for case in _once(expand(spec)):
         if case.runtime not in left:
             registry.require("runtimes", case.runtime)

@@ -18,18 +18,18 @@ from typing import Any, Literal
 import pydantic
 import tomllib
 
-from iobench import codec, contrast_spec, registry, stacks, world
+from iobench import bridge, codec, contrast_spec, registry, stacks, world
 from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
 from iobench.images.model import NAMES as IMAGES
+from iobench.labels import PIPELINE_FIELDS as PIPELINE_FIELDS
+from iobench.labels import label
 from iobench.model import STAGES, Case
 from iobench.options import check_options
 from iobench.units import nbytes
 from iobench.units import seconds as seconds
 
 SPECS = Path(__file__).parent / "specs"
-#: Case fields that a user names by ``pipeline``.
-PIPELINE_FIELDS = ("loader", "format", "content")
 #: Keys whose options mean nothing to another member.
 _WITH_OPTIONS = ("trainer", "runtime", "launcher")
 
@@ -162,17 +162,40 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     for key, values in spec.matrix.items():
         if not values:
             raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
-    keys = list(spec.matrix)
-    cells = [
-        dict(zip(keys, values, strict=True)) for values in itertools.product(*spec.matrix.values())
-    ]
-    made = [_case(spec, _cell(c), f"matrix {c}" if c else "case") for c in cells]
-    if spec.cases and not spec.matrix:
-        made = []
-    made += [_case(spec, extra, f"cases[{i}]") for i, extra in enumerate(spec.cases)]
+    built = _matrix(spec)
+    # all of them out of reach: the first says why
+    built = [(case, where) for case, where in built if not _out_of_reach(case)] or built
+    for i, extra in enumerate(spec.cases):
+        built.append((_case(spec, extra, f"cases[{i}]"), f"cases[{i}]"))
+    for case, where in built:
+        _check_case(case, where)
+    made = [case for case, _ in built]
     if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
-    return _label(made, len(spec.cases) if spec.matrix else 0)
+    return label(made, len(spec.cases) if spec.matrix else 0)
+
+
+def left_out(spec: Spec) -> list[str]:
+    """Return the cells of the matrix that no case is made of, and why, one line a reason."""
+    found: dict[str, list[str]] = {}
+    for case, _ in _matrix(spec):
+        if reason := _out_of_reach(case):
+            found.setdefault(reason, []).append(f"{case.pipeline} with runtime {case.runtime}")
+    return [f"{', '.join(dict.fromkeys(cells))}: left out: {why}" for why, cells in found.items()]
+
+
+def _matrix(spec: Spec) -> list[tuple[Case, str]]:
+    """Return the case of every cell, not judged yet, and where it stands in the spec."""
+    if spec.cases and not spec.matrix:
+        return []
+    cells = [
+        dict(zip(spec.matrix, values, strict=True))
+        for values in itertools.product(*spec.matrix.values())
+    ]
+    wheres = [f"matrix {cell}" if cell else "case" for cell in cells]
+    return [
+        (_case(spec, _cell(cell), where), where) for cell, where in zip(cells, wheres, strict=True)
+    ]
 
 
 def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
@@ -223,8 +246,13 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     case = Case(**{**fields, **({"workers": threads} if threads else {})})
     if "image" not in fields:
         case = dataclasses.replace(case, image=stacks.default_of(case.trainer, case.loader))
-    _check_case(case, where)
     return case
+
+
+def _out_of_reach(case: Case) -> str:
+    """Return why the case's loader cannot be had where the case runs, "" where it can."""
+    runtime = registry.load("runtimes", case.runtime)
+    return bridge.impossible(case.loader, case.image, container=bool(runtime.make().form()))
 
 
 def _set(fields: dict[str, Any], key: str, value: Any) -> None:
@@ -309,6 +337,8 @@ def _check_image(case: Case, where: str) -> None:
             f"{where}: trainer {case.trainer!r} runs in image {needed!r}, not in {case.image!r}; "
             "leave image out"
         )
+    if reason := _out_of_reach(case):
+        raise SpecError(f"{where}: {reason}")
     if case.placement in ("image", "overlay") and not runtime.isolated:
         raise SpecError(
             f"{where}: placement {case.placement!r} needs a container, and runtime "
@@ -342,39 +372,6 @@ def _check_ladder(spec: Spec) -> None:
     for cache in spec.ladder.caches:
         check_cache("ladder.caches", cache)
     contrast_spec.check_filter("ladder.only", spec.ladder.only, CaseSpec.model_fields)
-
-
-def _label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
-    """Name each case by its pipeline and what tells it from the others.
-
-    The last ``extra`` cases stand beside the matrix: they name what differs from it, so that its
-    own labels stay short.
-    """
-    matrix = cases[: len(cases) - extra] or cases
-    out = []
-    for i, case in enumerate(cases):
-        same = [c for c in matrix if c.pipeline == case.pipeline]
-        if i >= len(matrix):
-            same = [*(same or matrix), *cases[len(matrix) :]]
-        names = _varying(same)
-        if case.world_size > 1 and "world_size" not in names:  # a rate of several ranks says so
-            names.append("world_size")
-        parts = [f"{n}={_short(getattr(case, n))}" for n in names]
-        out.append(dataclasses.replace(case, label=" ".join([case.pipeline, *parts])))
-    return tuple(out)
-
-
-def _varying(cases: Sequence[Case]) -> list[str]:
-    names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
-    if all(c.image == stacks.default_of(c.trainer, c.loader) for c in cases):
-        names.remove("image")  # it follows from the others
-    return [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ",".join(f"{k}:{v}" for k, v in value.items()) or "-"
-    return str(value)
 
 
 def _first_error(error: pydantic.ValidationError, prefix: str = "") -> str:

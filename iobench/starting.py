@@ -7,14 +7,16 @@ own Python runs there.  What such a worker writes about files is told back in ho
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import iobench
-from iobench import registry, stacks
+from iobench import bridge, registry, stacks
 from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.fingerprint import steering
@@ -216,7 +218,10 @@ def _on_host(name: str, image: str, work: Path) -> tuple[str, dict[str, str]]:
     if not stack.prefix:
         return stack.python, {}
     path = [str(_package_alone(work)), *stack.python_path]
-    return stack.python, {**stack.env, "PYTHONPATH": os.pathsep.join(path)}
+    env = {**stack.env, "PYTHONPATH": os.pathsep.join(path)}
+    # a loader of the driver's own Python can be brought in from there
+    before = json.dumps({name: os.environ.get(name) for name in env})
+    return stack.python, {**env, bridge.PYTHON: sys.executable, bridge.RESTORE: before}
 
 
 def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:

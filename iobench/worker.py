@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from iobench import inside, iocount, lifetime, registry, timing
+from iobench import batching, bridge, inside, iocount, lifetime, registry, timing
 from iobench.dataset import form_root, load_index, samples_digest
 from iobench.errors import IobenchError
 from iobench.fingerprint import collect
@@ -71,7 +71,7 @@ def main(argv: List[str]) -> int:
 
 def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     """Run one rank of ``task``; the caller writes what it returns."""
-    _import_libraries(task)
+    far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = timing.clock()
     folder = Path(task.handshake)
@@ -86,8 +86,11 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
         _prepare_inside(task, folder / f"prepared.{rank}")
     lifetime.wait_for(folder / "go", parent)
     request, digests = request_of(task, rank, world_size)
-    job = _Job(task, rank, world_size, request, digests, born, imported)
-    result = job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
+    job = _Job(task, rank, world_size, request, digests, born, imported, far)
+    try:
+        result = job.result(*_STAGES.get(task.trial.stage, _ladder)(job))
+    finally:
+        job.close()
     if task.inside:
         left = {inside.AFTER: inside.look(_files(task))}
         result = dataclasses.replace(result, notes={**result.notes, **left})
@@ -143,18 +146,30 @@ class _Job:
         digests: List[str],
         born: float,
         imported: float,
+        far: Optional[bridge.Bridge],
     ) -> None:
         self.task, self.rank, self.world_size, self.request = task, rank, world_size, request
         self.digests = digests
         self._born, self._imported = born, imported
         self.open_s = 0.0
+        self._far = far
 
     def loader(self, **changes: Any) -> Loader:
-        """Open the case's loader on the request."""
+        """Open the case's loader on the request, in the Python that it needs."""
         case = self.task.trial.case
+        request = dataclasses.replace(self.request, **changes)
+        python = bridge.python_of(case)
+        if python:
+            self._far = self._far or bridge.Bridge(python, case)
+            return self._far.loader(request)
         make = registry.load("loaders", case.loader).make
-        loader: Loader = make(dataclasses.replace(self.request, **changes), **case.loader_options)
+        loader: Loader = make(request, **case.loader_options)
         return loader
+
+    def close(self) -> None:
+        """End the other Python, if there is one."""
+        if self._far is not None:
+            self._far.close()
 
     def trainer(self) -> Any:
         """Make the case's trainer, or the null one where nobody trains."""
@@ -205,7 +220,10 @@ class _Job:
             ids_sum=multiset_sum(ids),
             began_s=measured.began_s,
             bytes_needed=int(self.request.sizes[ids].sum()) if len(ids) else 0,
-            fingerprint=collect(self.request.root),
+            fingerprint={
+                **collect(self.request.root),
+                **({"loader": self._far.facts()} if self._far else {}),
+            },
             **(extra or {}),
         )
 
@@ -228,9 +246,13 @@ def _ladder(job: _Job) -> Tuple[timing.Measured, IoCounters, Dict[str, Any]]:
     else:
         measured = timing.measure(loader.batches(), trainer, warmup=warmup)
     loader.close()
-    io = iocount.difference(before, iocount.snapshot())
-    notes = {"queue_batches": loader.queue_batches, "trainer": dict(trainer.describe())}
-    notes["loader"] = dict(getattr(loader, "describe", dict)())
+    io = bridge.with_far_side(iocount.difference(before, iocount.snapshot()), loader)
+    notes = {
+        "queue_batches": loader.queue_batches,
+        "trainer": dict(trainer.describe()),
+        "loader": dict(getattr(loader, "describe", dict)()),
+        **bridge.notes(loader),
+    }
     trainer.close()
     return measured, io, {"notes": notes if stage == "train" else {**notes, "trainer": {}}}
 
@@ -344,19 +366,31 @@ _STAGES = {
 }  # fmt: skip
 
 
-def _import_libraries(task: Task) -> None:
-    """Import what the case needs, so that start-up stays out of the loop and out of the proof."""
+def _import_libraries(task: Task) -> Optional[bridge.Bridge]:
+    """Import what the case needs, so that start-up stays out of the loop and out of the proof.
+
+    Return the other Python that the loader runs in, if any, its libraries imported too.
+    """
     case, stage = task.trial.case, task.trial.stage
     axes = [("formats", case.format)]
     trains = stage in TRAINED
+    feeds = trains and getattr(registry.load("trainers", case.trainer).make, "feeds_itself", False)
+    loads = stage != "ceiling" and not feeds  # ceiling only says where the samples lie
+    python = bridge.python_of(case) if loads else ""
+    # a tracer follows what is started after it came
+    far = bridge.Bridge(python, case) if python and stage not in ("probe", "calls") else None
+    if loads and not python:
+        axes.append(("loaders", case.loader))
     if trains:
         axes.append(("trainers", case.trainer))
-    alone = trains and registry.load("trainers", case.trainer).make.feeds_itself
-    if stage != "ceiling" and not alone:  # ceiling only says where the samples lie
-        axes.append(("loaders", case.loader))
+    modules = list(batching.REQUIRES) if python and stage == "probe" else []
     for axis, name in axes:
-        for module in registry.require(axis, name).requires:
-            importlib.import_module(module)
+        modules += registry.require(axis, name).requires
+    for module in modules:
+        importlib.import_module(module)
+    if far is not None:
+        far.wait_up()
+    return far
 
 
 def _prepare_inside(task: Task, path: Path) -> None:

@@ -33,15 +33,8 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         why = [p for p in measured if p["limits"]["cold"]["words"] or p["limits"]["warm"]["words"]]
         for line in _reasons(why):
             console.print(line, soft_wrap=True)
-    for remark in words.remarks(analysis["pipelines"]):
-        console.print(Text(f"  {remark}", style="dim"), soft_wrap=True)
-    for case in analysis["pipelines"]:
-        alone = words.rate(case, "compute", "-")
-        if not _has_train(case) and alone:
-            console.print(
-                f"{case['case']}: computes {words.number(alone['value'])} samples/s alone"
-            )
-    _communication(analysis["pipelines"], console)
+    for line in _beside(analysis["pipelines"]):
+        console.print(line, soft_wrap=True)
     _fastest(analysis, console)
     if analysis["contrasts"]:
         across = [c for c in analysis["contrasts"] if {"runtime", "placement"} & {*c["over"]}]
@@ -131,12 +124,18 @@ def _reasons(cases: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
         yield Text(f"  {words.who(who)}: {text}", style="dim")
 
 
-def _communication(cases: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print one line for each case of several ranks: what they cost."""
+def _beside(cases: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield what no column of the table holds: remarks, a rate without data, what a hand-over and
+    several ranks cost."""
+    for remark in words.remarks(cases):
+        yield Text(f"  {remark}", style="dim")
     for case in cases:
-        if words.communication(case):
-            text = f"  {case['case']}: {words.communication(case)}"
-            console.print(Text(text, style="dim"), soft_wrap=True)
+        alone = words.rate(case, "compute", "-")
+        if not _has_train(case) and alone:
+            yield Text(f"{case['case']}: computes {words.number(alone['value'])} samples/s alone")
+        for said in (words.communication(case), words.handover(case)):
+            if said:
+                yield Text(f"  {case['case']}: {said}", style="dim")
 
 
 def _fastest(analysis: Mapping[str, Any], console: Console) -> None:

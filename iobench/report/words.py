@@ -210,6 +210,19 @@ def remarks(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{', '.join(who)}: {text}" for text, who in grouped.items()]
 
 
+def handover(case: Mapping[str, Any]) -> str:
+    """Return what bringing a batch from another process cost, "" where none was brought.
+
+    ``6.31 ms a batch to bring it from another process (copy 6.25, wake-up 0.061)``
+    """
+    found = case.get("handover_s")
+    if not found:
+        return ""
+    copy, wake = milliseconds(found["copy"]), milliseconds(found["wake"])
+    whole = milliseconds(found["median"])
+    return f"{whole} ms a batch to bring it from another process (copy {copy}, wake-up {wake})"
+
+
 def staging(contrast: Mapping[str, Any]) -> str:
     """Return ``3.1 s to make (141 MB), pays after 12 epochs (9 to 20)``, "" where nothing was."""
     found = contrast.get("staging")
