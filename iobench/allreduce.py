@@ -10,6 +10,7 @@ Worker side: Python 3.9; mpi4py is imported by the first exchange of several ran
 
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
@@ -82,12 +83,20 @@ class Gradients:
         return self._seconds
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks."""
+        """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks.
+
+        ``weights_digest``: of every parameter, bit by bit: equal on all ranks, or they have not
+        trained one net.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for blob in self._params:
+            digest.update(np.ascontiguousarray(blob.data))
         facts: Dict[str, Scalar] = {
             "ranks": int(self._comm.Get_size()),
             "comm_bytes": int(self._flat.nbytes),
             "comm_s": float(np.median(self._seconds)) if self._seconds else 0.0,
             "comm_first_s": float(self._seconds[0]) if self._seconds else 0.0,
+            "weights_digest": digest.hexdigest(),
         }
         return facts
 
@@ -109,6 +118,7 @@ class Gradients:
 def mean(params: Sequence[Any], world_size: Optional[int] = None) -> Any:
     """Return the exchange of a net's parameters: a :class:`Gradients`, or :class:`Alone`.
 
+    ``params``: those that are learned; statistics (BatchNorm's) are each rank's own.
     ``world_size``: of the case; None: as mpirun's environment says.  Raises BackendUnavailable
     without mpi4py, or where this process's MPI knows of another number of ranks (its mpirun and
     its mpi4py are of two installations: then every rank believes that it is alone).

@@ -232,6 +232,8 @@ def _judge(
     errors = world.errors(ranks)
     if errors:
         return FAILED, errors
+    if parted := world.parted(ranks):
+        return INVALID, (parted,)
     if trial.stage == "ceiling":
         if ceiling_result["invalid"]:
             return INVALID, (ceiling_result["invalid"],)

@@ -147,6 +147,18 @@ def in_step(results: Sequence[RankResult]) -> bool:
     return len(results) > 1 and all(exchange_s(r) is not None for r in results)
 
 
+def parted(results: Sequence[RankResult]) -> str:
+    """Return why ranks that exchange gradients did not train one net; "" where they did."""
+    trainers = [r.notes.get("trainer") or {} for r in results]
+    digests = [t.get("weights_digest") for t in trainers if isinstance(t, Mapping)]
+    if len(set(filter(None, digests))) < 2:
+        return ""
+    return (
+        "the ranks' weights differ after the run, so they did not train one net: did every rank "
+        "begin with rank 0's weights and exchange in every step?"
+    )
+
+
 def exchange_s(result: RankResult) -> float | None:
     """Return the seconds a step that a rank's trainer says it spent exchanging gradients."""
     trainer = result.notes.get("trainer") or {}

@@ -89,13 +89,26 @@ def test_ranks_begin_alike_and_step_by_the_mean(mpi: SimpleNamespace) -> None:
         exchange()
         return params, dict(exchange.describe()), len(exchange.seconds)
 
-    for params, facts, count in on_every_rank(3, work):
+    found = on_every_rank(3, work)
+    assert len({facts["weights_digest"] for _, facts, _ in found}) == 1
+    for params, facts, count in found:
         assert params[0].data.tolist() == [[1.0, 2.0], [3.0, 4.0]]
         assert params[1].data.tolist() == [5.0]
         assert np.allclose(params[0].diff, [[2.0, 4.0], [6.0, 8.0]])
         assert np.allclose(params[1].diff, [10.0])
         assert (facts["ranks"], facts["comm_bytes"], count) == (3, 5 * 4, 1)
         assert facts["comm_s"] == facts["comm_first_s"] > 0
+
+
+def test_weights_that_part_have_another_digest(mpi: SimpleNamespace) -> None:
+    def work(rank: int, comm: Comm) -> Any:
+        param = blob([1.0, 2.0])
+        exchange = allreduce.Gradients([param], comm)
+        exchange.broadcast()
+        param.data[1] += rank * 2.0**-22
+        return exchange.describe()["weights_digest"]
+
+    assert len(set(on_every_rank(2, work))) == 2
 
 
 def test_the_exchange_is_timed_by_its_clock(mpi: SimpleNamespace) -> None:

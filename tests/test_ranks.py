@@ -390,6 +390,41 @@ def caffe(tmp_path_factory: pytest.TempPathFactory) -> Caffe:
     return Caffe(tmp_path_factory.mktemp("caffe"))
 
 
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    need("caffe")
+    return container.small_dataset(tmp_path_factory.mktemp("photos"), samples=48)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "order", "sharing"),
+    [("lmdb", "stored", "stride"), ("jpeg", "shuffled", "stride"),
+     ("jpeg", "shuffled", "disjoint")],
+)  # fmt: skip
+def test_caffe_trains_one_net_on_two_ranks(
+    photos: Dataset, pipeline: str, order: str, sharing: str
+) -> None:
+    case = Case(
+        label="x", format=pipeline, loader="native", trainer="caffe", image="caffe",
+        trainer_options={"net": "small"}, launcher="mpirun", world_size=2, batch=4, workers=1,
+        order=order, sharing=sharing, transform="crop224", location=photos.root, seed=3,
+    )  # fmt: skip
+    trial = Trial("t", case, "train", "warm")
+    record = run_trial(trial, photos, 1, Settings(limit_s=120, compute_s=0.5))
+    assert (record.status, record.reasons) == (VALID, ())
+    for rank in record.ranks:
+        ids = sample_order(
+            48, order, seed=3, rank=rank.rank, world_size=2, batch=4, sharing=sharing
+        )
+        assert rank.order_digest == _ids_digest(ids)  # held against the labels by the loader
+        assert rank.notes["trainer"]["comm_s"] > 0
+        assert rank.notes["trainer"]["ranks"] == 2
+    assert len({rank.notes["trainer"]["weights_digest"] for rank in record.ranks}) == 1
+    losses = {rank.notes["trainer"]["losses_digest"] for rank in record.ranks}
+    assert len(losses) == 2, "each rank saw its own samples"
+    assert record.cache.bytes_needed == sum(rank.bytes_needed for rank in record.ranks)
+
+
 def weights(kept: Dict[str, Any], *, without: str = "") -> Dict[str, np.ndarray]:
     facts = ("rows", "comm_s")
     return {

@@ -205,6 +205,19 @@ def test_errors_name_the_rank_and_are_said_once() -> None:
     assert world.errors([alone]) == ("E: no such file",)
 
 
+def test_ranks_whose_weights_part_have_not_trained_one_net() -> None:
+    def after(*digests: str) -> list[RankResult]:
+        made = [rank_of(r, loop([]), case_of(), comm_s=0.1) for r in range(len(digests))]
+        return [
+            dataclasses.replace(m, notes={"trainer": {"comm_s": 0.1, "weights_digest": d}})
+            for m, d in zip(made, digests, strict=True)
+        ]
+
+    assert world.parted(after("a", "a")) == ""
+    assert "weights differ" in world.parted(after("a", "b"))
+    assert world.parted([rank_of(0, loop([]), case_of())]) == ""
+
+
 def test_one_rank_answers_what_does_not_depend_on_ranks() -> None:
     case = case_of(world_size=4)
     stages = ("ceiling", "read", "load", "train", "compute", "digest", "probe", "calls", "alone")

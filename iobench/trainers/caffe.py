@@ -73,14 +73,13 @@ class CaffeTrainer:
             self._solver: Any = caffe.get_solver(str(job.write(Path(folder))))
         self._net: Any = self._solver.net
         self._last = len(self._net.layers) - 1
-        params = [blob for blobs in self._net.params.values() for blob in blobs]
-        self._exchange = allreduce.mean(params, world_size)
+        self._exchange = allreduce.mean(_learned(self._net), world_size)
         self._exchange.broadcast()
         self._shape, self._batch, self._name = (batch, *shape), batch, job.name
         self._version = str(caffe.__version__)
         self._score = _score_of(self._net)
         self._classes = _classes_of(self._net, self._score)
-        self._parameters = job.parameters or _trained(self._net)
+        self._parameters = job.parameters or sum(int(b.count) for b in _learned(self._net))
         self._labels = np.zeros((batch, 1, 1, 1), np.float32)
         self._address = 0
         self._keep_losses = losses
@@ -203,13 +202,12 @@ def _classes_of(net: Any, score: str) -> int:
     return int(net.blobs[score].data.shape[1])
 
 
-def _trained(net: Any) -> int:
-    """Return the values of all parameters but batch normalisation's statistics."""
+def _learned(net: Any) -> List[Any]:
+    """Return all parameters but batch normalisation's statistics."""
     kinds = dict(zip(net._layer_names, (layer.type for layer in net.layers)))
-    blobs: List[Any] = [
+    return [
         blob for name, found in net.params.items() if kinds[name] != "BatchNorm" for blob in found
     ]
-    return sum(int(blob.count) for blob in blobs)
 
 
 def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
