@@ -61,10 +61,16 @@ class Gradients:
             )
 
     def broadcast(self) -> None:
-        """Give every rank the weights of rank 0."""
+        """Give every rank the weights of rank 0, and have MPI connect the ranks.
+
+        It does that, and reads the libraries for it, at the first all-reduce: not in the loop.
+        """
+        from mpi4py import MPI
+
         self._gather("data")
         self._comm.Bcast(self._flat, root=0)
         self._scatter("data")
+        self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
 
     def __call__(self) -> None:
         """Replace every rank's gradients by their mean; call it between backward and update."""

@@ -55,24 +55,17 @@ def name(rank: int, world_size: int) -> str:
 
 
 def errors(results: Sequence[RankResult]) -> tuple[str, ...]:
-    """Return one line for each different error; with several ranks it says whose.
-
-    What all of them say is said once.
-    """
-    said: dict[str, list[RankResult]] = {}
-    for result in results:
-        if result.error:
-            said.setdefault(result.error.splitlines()[-1], []).append(result)
-    lines = []
-    for text, who in said.items():
-        world = who[0].world_size
-        if world == 1:
-            lines.append(text)
-        elif len(who) == world:
-            lines.append(f"every rank: {text}")
-        else:
-            lines += [f"{name(r.rank, world)}: {text}" for r in who[:1]]
-    return tuple(lines)
+    """Return the error of a trial, one line; of several ranks the first one's, which it names."""
+    failed = [(r, r.error.splitlines()[-1]) for r in results if r.error]
+    if not failed:
+        return ()
+    (first, text), *others = failed
+    if first.world_size == 1:
+        return (text,)
+    if len(failed) == first.world_size and all(other == text for _, other in others):
+        return (f"every rank: {text}",)
+    more = f" ({len(others)} more failed)" if others else ""
+    return (f"{name(first.rank, first.world_size)}: {text}{more}",)
 
 
 def skew_s(results: Sequence[RankResult]) -> float:

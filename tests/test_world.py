@@ -192,13 +192,13 @@ def test_a_skew_over_one_percent_of_the_loop_is_said() -> None:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def test_errors_name_the_rank_and_are_said_once() -> None:
+def test_one_error_names_the_rank() -> None:
     case = case_of()
     failed = [rank_of(r, loop([]), case, error=f"Traceback\nE: bad file {r}") for r in (0, 1)]
     fine = rank_of(1, loop([]), case)
     assert world.errors([fine]) == ()
     assert world.errors([failed[0], fine]) == ("rank 0 of 2: E: bad file 0",)
-    assert world.errors(failed) == ("rank 0 of 2: E: bad file 0", "rank 1 of 2: E: bad file 1")
+    assert world.errors(failed) == ("rank 0 of 2: E: bad file 0 (1 more failed)",)
     same = [dataclasses.replace(r, error="E: no such file") for r in failed]
     assert world.errors(same) == ("every rank: E: no such file",)
     alone = rank_of(0, loop([]), case_of(world_size=1), error="E: no such file")
