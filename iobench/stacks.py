@@ -28,13 +28,6 @@ CAFFE_ROOT, CAFFE_PYTHON = "CAFFE_ROOT", "CAFFE_PYTHON"
 _LIBRARIES = "lib/x86_64-linux-gnu"
 #: glog: errors and fatal lines only, on standard error; else it writes files into /tmp.
 _GLOG = {"GLOG_logtostderr": "1", "GLOG_minloglevel": "2"}
-#: One host's ranks: shared memory, no search for fabrics.  "none": the kernel's single copy is
-#: forbidden in containers, and every arm shall copy alike.
-_MPI = {
-    "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,vader,tcp",
-    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-}
 _OWN_PYTHON = ("python", "share/python")
 _OWN_PROGRAM = ("build/tools", "bin", "tools")
 _OWN_LIBRARIES = ("build/lib", "lib", "lib64")
@@ -70,7 +63,6 @@ def environment(name: str, prefix: str) -> dict[str, str]:
         return {}
     return {
         **_GLOG,
-        **_MPI,
         "OPAL_PREFIX": prefix,
         "OPAL_SYSCONFDIR": f"{prefix}/etc/openmpi",  # else the host's /etc/openmpi is read
         "PMIX_MCA_mca_base_component_path": f"{prefix}/{_LIBRARIES}/pmix2/lib/pmix",

@@ -20,5 +20,6 @@ else
     rm -rf /opt/iobench
 fi
 $root/usr/bin/python3.9 "$here/caffe_prefix.py" $root /opt/iobench /wheels /tmp/pins
+rm -rf /tmp/root
 mkdir -p /packages
 mv /opt/iobench/lib/python3/dist-packages/nvidia* /packages/
