@@ -70,9 +70,10 @@ MODULES = (
     "blake3", "cv2", "h5py", "lmdb", "nvidia.dali", "plyvel", "simplejpeg",
 )  # fmt: skip
 #: glibc's own: the host's, or the image's.
-GLIBC = re.compile(
-    r"(ld-linux-x86-64|lib(c|m|dl|pthread|rt|util|resolv|nsl|anl|mvec|BrokenLocale|thread_db))\.so\.\d"
-)
+GLIBC = {
+    *("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libmvec.so.1", "libdl.so.2"),
+    *("libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2", "libanl.so.1"),
+}
 #: Libraries that only a machine with a GPU has.
 OF_DRIVER = re.compile(r"lib(cuda|nvidia-.*|nvcuvid|cufile)\.so")
 RECORD = "share/iobench-caffe.json"
@@ -190,7 +191,7 @@ def copy_libraries(root: Path, prefix: Path) -> None:
     waiting = [(f, n) for f in elves(prefix) for n in f.needed]
     while waiting:
         asking, name = waiting.pop()
-        if name in known or GLIBC.match(name):
+        if name in known or name in GLIBC:
             continue
         source = find_library(root, name)
         if source is None:
@@ -271,17 +272,8 @@ def compile_all(prefix: Path) -> None:
     env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
     for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"):
         env.pop(name, None)
-    words = [
-        "-m",
-        "compileall",
-        "-q",
-        "--invalidation-mode",
-        "unchecked-hash",
-        "-s",
-        str(prefix),
-        "-p",
-        HOME,
-    ]
+    words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    words += ["-s", str(prefix), "-p", HOME]
     started = [
         subprocess.Popen(
             [str(python), *words, *(str(prefix / f) for f in share)],
@@ -315,7 +307,7 @@ def unresolved(prefix: Path) -> List[str]:
         ]
         own = bool(found.search) and not found.program
         for name in found.needed:
-            there = GLIBC.match(name) or OF_DRIVER.match(name) or name in loaded
+            there = name in GLIBC or OF_DRIVER.match(name) or name in loaded
             there = there or any((f / name).exists() for f in folders)
             if not there and (own or name not in names):
                 missing[name] = found.path.name
@@ -350,6 +342,7 @@ def check(prefix: Path) -> None:
     env = {
         "PATH": "/usr/bin:/bin",
         "LC_ALL": "C",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "GLOG_minloglevel": "2",
         "OPAL_PREFIX": str(prefix),
     }

@@ -2,7 +2,7 @@
 # Run by the Dockerfile. Installs Debian packages at the versions of a lock file, or, where the
 # mirror has moved on, at its own; which of the two is written to /opt/iobench/share/debian-pins.
 #
-#   image-debian.sh LOCK     LOCK: lines "package=version", more words of a line do not matter
+#   image-debian.sh LOCK     LOCK: lines "package=version"
 set -eu
 lock=$1
 share=/opt/iobench/share
@@ -10,7 +10,7 @@ export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 
 apt() { apt-get -q -o APT::Update::Error-Mode=any -o Acquire::Retries=3 "$@"; }
 
-wanted=$(grep -v '^#' "$lock" | cut -d ' ' -f 1)
+wanted=$(grep -v '^#' "$lock")
 apt update
 # shellcheck disable=SC2046,SC2086  # lists of words
 apt install -y --no-install-recommends $wanted || {
