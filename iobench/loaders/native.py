@@ -109,7 +109,7 @@ class NativeLoader:
             numbers = net.blobs[LABEL].data.astype(np.int64).ravel()
             ids, labels = self._who(wanted, numbers)
             seen.append(numbers)
-            nbytes = self._nbytes(ids, found)
+            nbytes = self._nbytes(ids)
             del data
             yield Batch(found.copy() if self._count == 1 else found, labels, ids, nbytes)
         self._hold_against(np.concatenate(seen), np.asarray(every, np.int64))
@@ -188,9 +188,14 @@ class NativeLoader:
         for name, (value, able) in asked.items():
             if value and self._layer not in able:
                 raise SpecError(
-                    f"Caffe's {self._layer} layer has no {name}, which {' and '.join(able)} has: "
-                    "leave that loader option out"
+                    f"Caffe's {self._layer} layer has no {name} (only {' and '.join(able)}): leave "
+                    "that loader option out"
                 )
+        if self._shuffle and self._rand_skip:
+            raise SpecError(
+                "shuffle and rand_skip together: Caffe shuffles again where the list ends, so that "
+                "an epoch holds some samples twice; give one of them"
+            )
         if (self._height > 0) != (self._width > 0) or min(self._height, self._width) < 0:
             raise SpecError("new_height and new_width go together: give both, or neither")
         if not 0 <= self._rand_skip <= len(request.ids):
@@ -307,11 +312,9 @@ class NativeLoader:
                 f"`iobench data verify`"
             )
 
-    def _nbytes(self, ids: np.ndarray, data: np.ndarray) -> int:
+    def _nbytes(self, ids: np.ndarray) -> int:
         if self._layer == "DummyData":
             return 0
-        if self._layer == "HDF5Data":
-            return int(data.nbytes)
         return int(np.asarray(self._request.sizes)[ids].sum())
 
     def _proof(self) -> Iterator[Batch]:
