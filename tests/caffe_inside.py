@@ -1,4 +1,4 @@
-"""Run by Caffe's own Python (3.9, no pytest): the real loader and trainers, on a dataset made before.
+"""Run by Caffe's own Python (3.9, no pytest): the real loader and trainers, on a made dataset.
 
 ``python -m tests.caffe_inside FUNCTION '{"argument": ...}'`` prints what the function returns, as
 JSON; tests/test_caffe_system.py holds it against what it should be.
@@ -101,7 +101,14 @@ def _find(piece: np.ndarray, image: np.ndarray) -> Any:
 
 
 def epochs(
-    root: str, form: str, *, options: Dict[str, Any], count: int, batch: int, held_out: str, **net: Any
+    root: str,
+    form: str,
+    *,
+    options: Dict[str, Any],
+    count: int,
+    batch: int,
+    held_out: str,
+    **net: Any,
 ) -> Dict[str, Any]:
     """Train ``count`` epochs; return the share of held-out samples that are given their class."""
     made = trainer(batch=batch, **net)
@@ -181,7 +188,10 @@ def held(root: str) -> Dict[str, Any]:
     copy = np.array(first.data)
     batches.close()
     source.close()
-    return {"same": bool(np.array_equal(copy, first.data)), "threads": len(os.listdir("/proc/self/task"))}
+    return {
+        "same": bool(np.array_equal(copy, first.data)),
+        "threads": len(os.listdir("/proc/self/task")),
+    }
 
 
 def refused(root: str, form: str, options: Dict[str, Any], **changes: Any) -> str:
@@ -209,4 +219,4 @@ def solver(root: str, path: str) -> Dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](**json.loads(sys.argv[2]))))
+    sys.stdout.write(json.dumps(globals()[sys.argv[1]](**json.loads(sys.argv[2]))))

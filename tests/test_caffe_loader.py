@@ -26,7 +26,7 @@ SAMPLES = 12
 
 def request(folder: Path, form: str = "jpeg", **changes: Any) -> LoadRequest:
     """A request for samples whose files are empty: Caffe would read them, the loader does not."""
-    stored = [s for s in photos_of(SAMPLES)]
+    stored = photos_of(SAMPLES)
     dataset = photos.dataset_of(stored, folder)
     root = folder / form
     if not root.exists():

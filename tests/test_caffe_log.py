@@ -1,4 +1,4 @@
-"""Caffe's log: the steps of a real run, and one clear line for each way in which it really ended."""
+"""Caffe's log: the steps of a real run, and one clear line for each of its real ends."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def test_a_log_without_a_fatal_line_says_nothing() -> None:
 
 
 def test_a_check_without_advice_is_told_as_it_is() -> None:
-    said = log.fatal("F1121 18:57:57.000001 7 blob.cpp:33] Check failed: shape[i] >= 0 (-1 vs. 0)\n")
+    said = log.fatal(
+        "F1121 18:57:57.000001 7 blob.cpp:33] Check failed: shape[i] >= 0 (-1 vs. 0)\n"
+    )
     assert said.startswith("Caffe stopped at blob.cpp:33: Check failed: shape[i] >= 0 (-1 vs. 0)")
 
 

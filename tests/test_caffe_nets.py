@@ -1,4 +1,4 @@
-"""Prototxt by hand: text that reads back, nets that have their papers' parameters, users' solvers."""
+"""Prototxt by hand: text that reads back, nets with their papers' parameters, users' solvers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def by_hand(found: Message) -> int:
         shape = shapes[bottoms[0]]
         if kind in ("Convolution", "Pooling"):
             p = layer.get("convolution_param") or layer.get("pooling_param")
-            k, s, pad = (int(p.get(n, d)) for n, d in (("kernel_size", 0), ("stride", 1), ("pad", 0)))
+            k, s, pad = (
+                int(p.get(n, d)) for n, d in (("kernel_size", 0), ("stride", 1), ("pad", 0))
+            )
             if kind == "Convolution":
                 outputs, bias = int(p.get("num_output")), str(p.get("bias_term", "true")) == "true"
                 total += outputs * (shape[0] // int(p.get("group", 1)) * k * k + bias)
@@ -152,7 +154,7 @@ def test_the_larger_nets_end_in_their_papers_shapes() -> None:
 
 
 def test_an_unknown_net_is_told() -> None:
-    with pytest.raises(SpecError, match="resnet51.*caffenet.*googlenet"):
+    with pytest.raises(SpecError, match=r"resnet51.*caffenet.*googlenet"):
         nets.net("resnet51")
 
 
@@ -172,12 +174,16 @@ def test_data_layers() -> None:
     assert made.all("top") == ["data", "label"]
     text = render(made.get("data_param"))
     assert text == 'source: "/d"\nbatch_size: 8\nbackend: LMDB\nprefetch: 6\n'
-    listed = layers.images("/l", batch=8, prefetch=6, transform=None, shuffle=True, height=256, width=9)
+    listed = layers.images(
+        "/l", batch=8, prefetch=6, transform=None, shuffle=True, height=256, width=9
+    )
     assert not listed.all("transform_param")
     expected = 'source: "/l"\nbatch_size: 8\nshuffle: true\nnew_height: 256\nnew_width: 9\n'
     assert render(listed.get("image_data_param")) == expected
     assert render(listed.get("data_param")) == "prefetch: 6\n"
-    assert render(layers.hdf5("/h", batch=2).get("hdf5_data_param")) == 'source: "/h"\nbatch_size: 2\n'
+    assert (
+        render(layers.hdf5("/h", batch=2).get("hdf5_data_param")) == 'source: "/h"\nbatch_size: 2\n'
+    )
     dummy = layers.dummy(2, (3, 4, 5)).get("dummy_data_param")
     assert [s.all("dim") for s in dummy.all("shape")] == [[2, 3, 4, 5], [2]]
 
@@ -190,7 +196,8 @@ layer { name: "in" type: "Data" top: "img" top: "cls" include { phase: TRAIN }
         data_param { source: "x" batch_size: 256 backend: LMDB } }
 layer { name: "in" type: "Data" top: "img" top: "cls" include { phase: TEST }
         data_param { source: "y" batch_size: 50 backend: LMDB } }
-layer { name: "fc" type: "InnerProduct" bottom: "img" top: "fc" inner_product_param { num_output: 5 } }
+layer { name: "fc" type: "InnerProduct" bottom: "img" top: "fc"
+        inner_product_param { num_output: 5 } }
 layer { name: "acc" type: "Accuracy" bottom: "fc" bottom: "cls" top: "acc" include { phase: TEST } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "cls" top: "loss" }
 """
@@ -220,7 +227,11 @@ def test_a_users_solver_keeps_its_rule_and_gets_our_data(tmp_path: Path) -> None
     text = job.write(made).read_text()
     found = parse(text, "solver")
     assert found.get("net") == str(made / "net.prototxt")
-    assert (found.get("type"), found.get("stepsize"), found.get("momentum")) == ("Nesterov", "10", "0.8")
+    assert (found.get("type"), found.get("stepsize"), found.get("momentum")) == (
+        "Nesterov",
+        "10",
+        "0.8",
+    )
     assert (found.get("max_iter"), found.get("display")) == ("30", "1")
     assert (found.get("solver_mode"), found.get("random_seed")) == ("CPU", "4")
     for name in ("test_iter", "test_interval", "snapshot", "snapshot_prefix"):
@@ -235,8 +246,16 @@ def test_a_users_solver_keeps_its_rule_and_gets_our_data(tmp_path: Path) -> None
         (OWN_NET, 'net: "gone.prototxt"', ["cannot read the net", "gone.prototxt"]),
         (OWN_NET, "net: {", ["solver.prototxt, line"]),
         (OWN_NET.replace("layer", "layers"), OWN_SOLVER, ["older Caffe"]),
-        ('layer { name: "r" type: "ReLU" bottom: "a" top: "a" }', OWN_SOLVER, ["one data layer", "none"]),
-        (OWN_NET.replace('top: "cls" include { phase: TRAIN }', ""), OWN_SOLVER, ["Data with 1 tops"]),
+        (
+            'layer { name: "r" type: "ReLU" bottom: "a" top: "a" }',
+            OWN_SOLVER,
+            ["one data layer", "none"],
+        ),
+        (
+            OWN_NET.replace('top: "cls" include { phase: TRAIN }', ""),
+            OWN_SOLVER,
+            ["Data with 1 tops"],
+        ),
     ],
 )
 def test_a_solver_that_does_not_fit_is_told(
@@ -248,7 +267,7 @@ def test_a_solver_that_does_not_fit_is_told(
 
 
 def test_a_solver_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="cannot read the solver .*solver.prototxt: No such file"):
+    with pytest.raises(SpecError, match=r"cannot read the solver .*solver\.prototxt: No such file"):
         solver.users(str(tmp_path / "solver.prototxt"), DATA, solver.running(1, 0))
 
 

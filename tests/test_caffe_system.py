@@ -71,7 +71,9 @@ def make(root: Path, samples: int, first: int) -> Dataset:
         path = root / "jpeg" / f"c{label}" / f"{i:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        rows.append(Row(f"c{label}/{i:05d}", label, len(data), sample_digest(data), f"c{label}/{i:05d}.jpg"))
+        rows.append(
+            Row(f"c{label}/{i:05d}", label, len(data), sample_digest(data), f"c{label}/{i:05d}.jpg")
+        )
     datasets.write_index(root, rows)
     nbytes, classes, digest = datasets.totals(rows)
     found = Dataset(str(root), "stripes", samples, nbytes, classes, 0, digest, "tests",
@@ -139,7 +141,9 @@ def test_the_twin_sees_another_sample(data: Dataset, tmp_path: Path) -> None:
     need("lmdb")
     copy = make(tmp_path / "set", 24, 0)
     stored = [
-        photos.StoredSample(i, f"k{i}", Path(copy.jpeg_root, f"c{j % 4}/{j:05d}.jpg").read_bytes(), j % 4)
+        photos.StoredSample(
+            i, f"k{i}", Path(copy.jpeg_root, f"c{j % 4}/{j:05d}.jpg").read_bytes(), j % 4
+        )
         for i, j in enumerate([4, 1, 2, 3, 0, *range(5, 24)])
     ]
     photos.store(stored, tmp_path, photos_format("lmdb"), "lmdb")
@@ -203,7 +207,9 @@ def test_every_pipeline_learns(form: str, data: Dataset, held_out: Dataset, tmp_
     assert found["classes"] == CLASSES
 
 
-def test_the_same_order_gives_the_same_losses(data: Dataset, held_out: Dataset, tmp_path: Path) -> None:
+def test_the_same_order_gives_the_same_losses(
+    data: Dataset, held_out: Dataset, tmp_path: Path
+) -> None:
     arguments = {
         "root": data.root, "form": "jpeg", "options": {}, "count": 1, "batch": 8,
         "held_out": held_out.root, "net": "small", "classes": CLASSES, "losses": True,
@@ -255,7 +261,9 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "y" top: "loss
 def test_a_users_solver_trains(data: Dataset, tmp_path: Path) -> None:
     (tmp_path / "own.prototxt").write_text(OWN)
     path = tmp_path / "solver.prototxt"
-    path.write_text('net: "own.prototxt" type: "Adam" base_lr: 1e-6 lr_policy: "fixed" momentum: 0.9')
+    path.write_text(
+        'net: "own.prototxt" type: "Adam" base_lr: 1e-6 lr_policy: "fixed" momentum: 0.9'
+    )
     found = inside("solver", tmp_path, root=data.root, path=str(path))
     for name in ("caffe", "caffe_train"):
         assert found[name]["net"] == "own"

@@ -136,7 +136,9 @@ def test_lmdb_grows_past_its_first_map(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(caffe_lmdb, "COMMIT_BYTES", 8 << 20)
     blob = bytes(4 << 20)
     count = 300  # 300 x 4 MiB are more than the 1 GiB that the map begins with
-    caffe_lmdb.LmdbFormat().write((StoredSample(i, f"k{i}", blob, i) for i in range(count)), tmp_path)
+    caffe_lmdb.LmdbFormat().write(
+        (StoredSample(i, f"k{i}", blob, i) for i in range(count)), tmp_path
+    )
     reader = caffe_lmdb.LmdbReader(tmp_path, count, readahead=False, lock=False)
     assert reader.read(count - 1) == (blob, count - 1)
     reader.close()

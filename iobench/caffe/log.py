@@ -101,7 +101,7 @@ def training(text: str) -> TrainLog:
 _HINTS: Tuple[Tuple[str, str], ...] = (
     (
         r"Failed to parse|ReadProtoFromTextFile|Unknown layer type|[Uu]nknown (bottom|enum)",
-        "the prototxt does not parse or names what this Caffe does not have: mend the solver or net",
+        "the prototxt does not parse or names what this Caffe has not: mend the solver or net",
     ),
     (
         r"cv_img\.data|Could not load|Could not open or find file",
@@ -117,7 +117,10 @@ _HINTS: Tuple[Tuple[str, str], ...] = (
         r"mdb_status|MDB_",
         "the LMDB is missing or damaged: delete its folder and convert again",
     ),
-    (r"leveldb|iter_->status", "the LevelDB is missing, damaged or in use: delete its folder and convert again"),
+    (
+        r"leveldb|iter_->status",
+        "the LevelDB is missing, damaged or in use: delete its folder and convert again",
+    ),
     (
         r"HDF5 dataset|hdf_blobs_|HDF5 file|dataset ndims|H5LT|num_axes",
         "the HDF5 file is missing or not in Caffe's layout (data of n x 3 x h x w floats, label of "

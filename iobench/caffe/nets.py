@@ -1,7 +1,7 @@
 """The networks that the Caffe trainers train, from their descriptions to prototxt.
 
-- ``alexnet``, ``resnet18``, ``resnet50``: the very networks of :mod:`iobench.nets` (AlexNet with one
-  tower, ResNets whose 3x3 convolution strides), so that frameworks are compared on equal work.
+- ``alexnet``, ``resnet18``, ``resnet50``: the very networks of :mod:`iobench.nets` (AlexNet with
+  one tower, ResNets whose 3x3 convolution strides), so that frameworks do equal work.
 - ``caffenet``: BVLC's reference net: AlexNet with two groups, pooling before normalisation
   (Jia et al., arXiv 1408.5093).
 - ``googlenet``: Szegedy et al. (arXiv 1409.4842), table 1, without the two auxiliary classifiers,
@@ -78,9 +78,7 @@ class _Builder:
         self.parameters += outputs * (channels // group) * kernel * kernel
         self.parameters += 0 if bias is None else outputs
         shape = outputs, sizes[0], sizes[1]
-        return self.add(
-            "Convolution", name, [bottom], name, shape, convolution_param=parameter
-        )
+        return self.add("Convolution", name, [bottom], name, shape, convolution_param=parameter)
 
     def relu(self, bottom: str) -> str:
         return self.add("ReLU", f"relu_{bottom}", [bottom], bottom, self.shapes[bottom])
@@ -128,14 +126,10 @@ class _Builder:
         self, name: str, bottom: str, outputs: int, filler: Message = _XAVIER, bias: float = 0.0
     ) -> str:
         channels, height, width = self.shapes[bottom]
-        parameter = message(
-            num_output=outputs, weight_filler=filler, bias_filler=_constant(bias)
-        )
+        parameter = message(num_output=outputs, weight_filler=filler, bias_filler=_constant(bias))
         self.parameters += outputs * (channels * height * width + 1)
         shape = outputs, 1, 1
-        return self.add(
-            "InnerProduct", name, [bottom], name, shape, inner_product_param=parameter
-        )
+        return self.add("InnerProduct", name, [bottom], name, shape, inner_product_param=parameter)
 
     def concat(self, name: str, bottoms: Sequence[str]) -> str:
         _, height, width = self.shapes[bottoms[0]]

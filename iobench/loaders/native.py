@@ -128,7 +128,7 @@ class NativeLoader:
             self._folder = None
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return the layer, its threads, and after how many batches a run is no longer its queue."""
+        """Return the layer, its threads, and how many batches measure it and not its queue."""
         facts: Dict[str, Scalar] = {
             "layer": self._layer,
             "decode_threads": 1 if self._queues else 0,
@@ -222,7 +222,7 @@ class NativeLoader:
         return Path(self._folder.name)
 
     def _database(self) -> Path:
-        """Return a folder of links: Caffe locks and, in LevelDB, writes where it opens a database."""
+        """Return a folder of links: Caffe locks, and LevelDB writes, where a database is opened."""
         if self._request.format_name == "leveldb":
             self._shadow = self._shadow or sstable.shadow(self._request.root)
             return self._shadow

@@ -33,8 +33,6 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         why = [p for p in measured if p["limits"]["cold"]["words"] or p["limits"]["warm"]["words"]]
         for line in _reasons(why):
             console.print(line, soft_wrap=True)
-    for remark in words.remarks(analysis["pipelines"]):
-        console.print(Text(f"  {remark}", style="dim"), soft_wrap=True)
     for case in analysis["pipelines"]:
         alone = words.rate(case, "compute", "-")
         if not _has_train(case) and alone:
@@ -52,7 +50,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         _runtimes(across, console)
     _advice(analysis["advice"], console)
     console.print()
-    for note in analysis["notes"]:
+    for note in [*analysis["notes"], *words.remarks(analysis["pipelines"])]:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     bad = analysis["validity"]["INVALID"] + analysis["validity"]["FAILED"]
     console.print(Text(words.validity(analysis), style="yellow" if bad else "green"))

@@ -151,8 +151,8 @@ class CaffeTrainer:
         data = np.ascontiguousarray(batch.data, np.float32)
         if data.shape != self._shape:
             raise SpecError(
-                f"net {self._name} takes {_by(self._shape)}, the batch is {_by(data.shape)}: choose "
-                "a transform that fits"
+                f"net {self._name} takes {_by(self._shape)}, the batch is {_by(data.shape)}: "
+                "choose a transform that fits"
             )
         labels = np.asarray(batch.labels)
         if labels.min() < 0 or labels.max() >= self._classes:
@@ -204,7 +204,7 @@ def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
 
 BACKEND = TrainerBackend(
     CaffeTrainer,
-    "real training by Caffe on the CPU: alexnet, caffenet, googlenet, resnet18, resnet50, or solver=",
+    "real training by Caffe (CPU): alexnet, caffenet, googlenet, resnet18, resnet50, or solver=",
     requires=("caffe",),
     image="caffe",
     step_s=_guess,
