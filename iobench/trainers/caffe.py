@@ -114,7 +114,7 @@ class CaffeTrainer:
         return int((scores.argmax(axis=1) == np.asarray(batch.labels)).sum())
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return the net, its parameters and threads, the phases' medians, and the losses.
+        """Return the net, its parameters and threads, the phases' medians and means, the losses.
 
         ``losses_digest`` is of every step's loss, bit by bit.
         """
@@ -132,6 +132,7 @@ class CaffeTrainer:
             rest = times[1:] or times  # the first step allocates
             if rest:
                 facts[name] = statistics.median(rest)
+                facts[name.replace("_s", "_mean_s")] = statistics.fmean(rest)
         if self._losses:
             facts["first_loss"], facts["last_loss"] = self._losses[0], self._losses[-1]
             digest = hashlib.blake2b(self._losses.tobytes(), digest_size=16)
