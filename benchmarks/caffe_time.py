@@ -114,8 +114,6 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=5.0, help="of each compute trial")
     args = parser.parse_args()
-    # the program of the same stack: its folder is first on PATH
-    os.environ["PATH"] = stacks.on_host("caffe").env.get("PATH", os.environ["PATH"])
     found = suites.dataset(args.data, "smoke", 64, ["lmdb"])
     rows = []
     with tempfile.TemporaryDirectory(prefix="iobench-caffe-time-") as folder:

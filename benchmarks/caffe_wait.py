@@ -1,7 +1,7 @@
 """Is the time that a loop waits for Caffe's data layer max(0, reader - compute)?
 
-The reader is one thread with a queue, so in a steady state a loop whose step takes s seconds a
-sample waits for what the reader takes longer: w = max(0, r - s).  s is an emulated trainer's, exact;
+The reader is one thread with a queue, so in a steady state a loop whose step takes s seconds
+a sample waits for what the reader takes longer: w = max(0, r - s).  s is an emulated trainer's, exact;
 r is measured by the `load` rung, where nobody trains, and w by `train`, in pairs, back to back.
 The reader is slow in two ways: a device throttled below the page cache, read cold; and photos of
 three megapixels, whose decoding takes long, warm.  Each once with steps shorter than the reader's,
@@ -164,8 +164,8 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"| reader {row['reader_s'] * 1e3:.3f} ms a sample{device}; waited "
         f"{row['wait_s'] * 1e3:.3f}, expected {row['expected_s'] * 1e3:.3f}; gap "
-        f"[{row['low'] * 1e3:.3f}, {row['high'] * 1e3:.3f}] {'holds' if row['covers'] else 'MISSES'}"
-        f" 0 (half-width {row['half_width']:.1%})"
+        f"[{row['low'] * 1e3:.3f}, {row['high'] * 1e3:.3f}] "
+        f"{'holds' if row['covers'] else 'MISSES'} 0 (half-width {row['half_width']:.1%})"
     )
 
 
