@@ -1,12 +1,12 @@
 """Is the time that a loop waits for Caffe's data layer max(0, reader - compute)?
 
-The reader is one thread with a queue, so in a steady state a loop whose step takes s seconds
-a sample waits for what the reader takes longer: w = max(0, r - s).  s is an emulated trainer's, exact;
-r is measured by the `load` rung, where nobody trains, and w by `train`, in pairs, back to back.
-The reader is slow in two ways: a device throttled below the page cache, read cold; and photos of
-three megapixels, whose decoding takes long, warm.  Each once with steps shorter than the reader's,
-once with longer ones (then nothing is to wait for).  Beside the throttled reader stands arithmetic:
-r lies between bytes / rate and that plus the decoding.
+The reader is one thread with a queue, so in a steady state a loop whose step takes s seconds a
+sample waits for what the reader takes longer: w = max(0, r - s).  s is an emulated trainer's and
+exact; r is measured by the `load` rung, where nobody trains, and w by `train`, in pairs, back to
+back.  The reader is slow in two ways: a device throttled below the page cache, read cold; and
+photos of three megapixels, whose decoding takes long, warm.  Each once with steps shorter than the
+reader's, once with longer ones (then nothing is to wait for).  Beside the throttled reader stands
+arithmetic: r lies between bytes / rate and that plus the decoding.
 
 20 repeats each; the 95 % interval of w - max(0, r - s) must hold 0, to within the hand-over of a
 batch (0.05 ms), at least 17 times, with half-widths of at most 5 % of the time a sample.
