@@ -49,7 +49,8 @@ def convert(
 
     ``content``: ``jpeg`` (the files as they are), ``raw`` (pixels resized to one square size, by
     option ``side``, default 256, or the size of a fixed-resolution recipe) or ``float`` (Caffe's
-    values, ready to train on; ``side`` 224).  ``options``: the format's own, too.  The folder gets its final name and its marker when all is written.
+    values, ready to train on; ``side`` 224).  ``options``: the format's own, too.  The folder gets
+    its final name and its marker when all is written.
 
     Raises SpecError for an unknown format or option, DatasetError when there is no space, the
     form is there with another layout, or a JPEG file differs from the index.

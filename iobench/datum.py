@@ -1,4 +1,4 @@
-"""Caffe's ``Datum``: how a sample lies in a database, written by hand (six fields need no protobuf).
+"""Caffe's ``Datum``, a sample in a database, written by hand: six fields need no protobuf.
 
 ``encoded`` data is the JPEG file; raw data is uint8, channels first, blue first (OpenCV's order,
 which Caffe's own tools store).

@@ -29,7 +29,7 @@ _POLL_S = 0.002
 _TERMINATE_S = 3.0
 #: What most likely ended a process by these signals.
 _LIKELY = {
-    signal.SIGBUS: "a mapped file, such as an LMDB, was cut short: convert again? /dev/shm is full?",
+    signal.SIGBUS: "a mapped file, such as an LMDB, was cut short? /dev/shm is full?",
     signal.SIGABRT: "a library's own check failed",
 }
 

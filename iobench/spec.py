@@ -205,7 +205,7 @@ def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
 
 
 def pipeline(name: str) -> tuple[str, str, str]:
-    """Return (loader, format, content) of ``loader:format``, ``loader:format-raw`` ... or an alias."""
+    """Return (loader, format, content) of ``loader:format[-content]`` or an alias."""
     full = registry.ALIASES.get(name, name)
     loader, colon, stored = full.partition(":")
     if not colon:

@@ -144,6 +144,13 @@ def _pypi() -> str:
     return "pip reaches no package index" if done.returncode else ""
 
 
+def _caffe() -> str:
+    """Ask for the stack that cases of the image caffe run in on this host."""
+    from iobench import stacks
+
+    return stacks.missing("caffe")
+
+
 def _cuda() -> str:
     return "" if Path("/dev/nvidiactl").exists() else "no /dev/nvidiactl"
 
@@ -202,6 +209,9 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "torch": _module("torch"),
     "lmdb": _module("lmdb"),
     "hdf5": _module("h5py"),
+    "leveldb": _module("plyvel"),
+    "caffe": _caffe,
+    "pycaffe": _module("caffe"),
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,
     "pypi": _pypi,

@@ -38,7 +38,7 @@ def load() -> Any:
     os.environ.setdefault("GLOG_minloglevel", "2")
     os.environ.setdefault("GLOG_logtostderr", "1")
     try:
-        import caffe  # type: ignore[import-not-found,unused-ignore]
+        import caffe
     except ImportError as error:
         raise BackendUnavailable(
             f"Python cannot import caffe ({error}): run `make caffe`, or set CAFFE_ROOT and "

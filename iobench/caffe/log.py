@@ -100,11 +100,16 @@ def training(text: str) -> TrainLog:
 #: (pattern of the message, what it means and what to do).  The first that matches is told.
 _HINTS: Tuple[Tuple[str, str], ...] = (
     (
+        r"Failed to parse|ReadProtoFromTextFile|Unknown layer type|[Uu]nknown (bottom|enum)",
+        "the prototxt does not parse or names what this Caffe has not: mend the solver or net",
+    ),
+    (
         r"cv_img\.data|Could not load|Could not open or find file",
         "a list names an image that is missing or no image: `iobench data verify` says which",
     ),
+    (r"Could not decode|ParseFromString", "a record is no image: convert again"),
     (
-        r"crop_size",
+        r"crop_size|<= img_height|<= img_width",
         "an image is smaller than the crop, and Caffe's layers enlarge none: use larger images, or "
         "the jpeg list with loader options new_height and new_width",
     ),
@@ -112,17 +117,15 @@ _HINTS: Tuple[Tuple[str, str], ...] = (
         r"mdb_status|MDB_",
         "the LMDB is missing or damaged: delete its folder and convert again",
     ),
-    (r"leveldb", "the LevelDB is missing, damaged or in use: delete its folder and convert again"),
+    (
+        r"leveldb|iter_->status",
+        "the LevelDB is missing, damaged or in use: delete its folder and convert again",
+    ),
     (
         r"HDF5 dataset|hdf_blobs_|HDF5 file|dataset ndims|H5LT|num_axes",
         "the HDF5 file is missing or not in Caffe's layout (data of n x 3 x h x w floats, label of "
         "n): convert to hdf5-float again",
     ),
-    (
-        r"Failed to parse|ReadProtoFromTextFile|Unknown layer type|[Uu]nknown (bottom|enum)",
-        "the prototxt does not parse or names what this Caffe does not have: mend the solver or net",
-    ),
-    (r"Could not decode|ParseFromString", "a record is no image: convert again"),
     (r"out of memory|allocate|bad_alloc", "there is too little memory: use a smaller batch"),
 )
 

@@ -1,7 +1,7 @@
 """The networks that the Caffe trainers train, from their descriptions to prototxt.
 
-- ``alexnet``, ``resnet18``, ``resnet50``: the very networks of :mod:`iobench.nets` (AlexNet with one
-  tower, ResNets whose 3x3 convolution strides), so that frameworks are compared on equal work.
+- ``alexnet``, ``resnet18``, ``resnet50``: the very networks of :mod:`iobench.nets` (AlexNet with
+  one tower, ResNets whose 3x3 convolution strides), so that frameworks do equal work.
 - ``caffenet``: BVLC's reference net: AlexNet with two groups, pooling before normalisation
   (Jia et al., arXiv 1408.5093).
 - ``googlenet``: Szegedy et al. (arXiv 1409.4842), table 1, without the two auxiliary classifiers,

@@ -3,19 +3,19 @@
 A layer has one thread that reads, decodes, crops and queues whole batches (HDF5Data has none: it
 loads a file at a time, when a batch asks for it).  The net is built when the batches are asked for,
 so the queue is empty when the clock starts.
+
+ImageData decodes the first image of every batch twice, to learn its size.  OpenCV (4.5) opens a
+file three times: for its signature, its pixels in reads of 4 KiB, and its EXIF orientation.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple
 
 import numpy as np
 
-from iobench import codec, sstable
-from iobench.caffe import hdf5, layers, library
+from iobench import codec
+from iobench.caffe import hdf5, layers, library, sources
 from iobench.caffe.nets import DATA, LABEL
 from iobench.caffe.prototxt import Message, message, render
 from iobench.dataset import sample_digest
@@ -31,8 +31,6 @@ LONG = 10
 _LAYERS = {
     "lmdb": "Data", "leveldb": "Data", "jpeg": "ImageData", "hdf5": "HDF5Data", "null": "DummyData",
 }  # fmt: skip
-#: Largest whole number up to which float32 holds every one.
-_EXACT = 1 << 24
 
 
 class NativeLoader:
@@ -64,11 +62,10 @@ class NativeLoader:
         self._request = request
         self._check()
         walks = self._layer in ("Data", "HDF5Data")
-        self._rank, self._world = _stride(request) if walks else (0, 1)
+        self._rank, self._world = sources.stride(request) if walks else (0, 1)
         self._count = len(request.ids) // request.batch
         self.queue_batches = request.prefetch if self._queues else 0
-        self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
-        self._shadow: Optional[Path] = None
+        self._sources = sources.Sources(request)
         self._net: Any = None
         self._text = render(
             message(name="data", layer=[self.layer(self._rows, plain=request.digest)])
@@ -109,7 +106,7 @@ class NativeLoader:
             numbers = net.blobs[LABEL].data.astype(np.int64).ravel()
             ids, labels = self._who(wanted, numbers)
             seen.append(numbers)
-            nbytes = self._nbytes(ids, found)
+            nbytes = self._nbytes(ids)
             del data
             yield Batch(found.copy() if self._count == 1 else found, labels, ids, nbytes)
         self._hold_against(np.concatenate(seen), np.asarray(every, np.int64))
@@ -120,15 +117,10 @@ class NativeLoader:
         An array that is still held keeps the layer, and its thread, until it is let go.
         """
         self._net = None
-        if self._shadow is not None:
-            sstable.remove(self._shadow)
-            self._shadow = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._sources.close()
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return the layer, its threads, and after how many batches a run is no longer its queue."""
+        """Return the layer, its threads, and how many batches measure it and not its queue."""
         facts: Dict[str, Scalar] = {
             "layer": self._layer,
             "decode_threads": 1 if self._queues else 0,
@@ -137,6 +129,8 @@ class NativeLoader:
             "mean": self._mean,
             "scale": self._scale,
         }
+        if self._layer == "ImageData":
+            facts["decodes_per_batch"] = self._request.batch + 1
         if self._any_order:
             facts.update(shuffle=self._shuffle, rand_skip=self._rand_skip)
         if self._layer == "HDF5Data":
@@ -154,7 +148,7 @@ class NativeLoader:
         transform = None if plain else self._transform()
         if self._layer == "Data":
             return layers.database(
-                str(self._database()),
+                str(self._sources.database()),
                 request.format_name,
                 batch=batch,
                 prefetch=request.prefetch,
@@ -162,7 +156,7 @@ class NativeLoader:
             )
         if self._layer == "ImageData":
             return layers.images(
-                self._list(rows),
+                self._sources.listed(rows),
                 batch=batch,
                 prefetch=request.prefetch,
                 transform=transform,
@@ -172,7 +166,8 @@ class NativeLoader:
                 width=0 if plain else self._width,
             )
         if self._layer == "HDF5Data":
-            return layers.hdf5(self._files(), batch=batch, shuffle=self._shuffle and not plain)
+            files = self._sources.files(shuffled=self._shuffle)
+            return layers.hdf5(files, batch=batch, shuffle=self._shuffle and not plain)
         return layers.dummy(batch, codec.transform(request.transform).shape)
 
     # -- what is asked of Caffe ----------------------------------------------------------------
@@ -188,9 +183,14 @@ class NativeLoader:
         for name, (value, able) in asked.items():
             if value and self._layer not in able:
                 raise SpecError(
-                    f"Caffe's {self._layer} layer has no {name}, which {' and '.join(able)} has: "
-                    "leave that loader option out"
+                    f"Caffe's {self._layer} layer has no {name} (only {' and '.join(able)}): leave "
+                    "that loader option out"
                 )
+        if self._shuffle and self._rand_skip:
+            raise SpecError(
+                "shuffle and rand_skip together: Caffe shuffles again where the list ends, so that "
+                "an epoch holds some samples twice; give one of them"
+            )
         if (self._height > 0) != (self._width > 0) or min(self._height, self._width) < 0:
             raise SpecError("new_height and new_width go together: give both, or neither")
         if not 0 <= self._rand_skip <= len(request.ids):
@@ -211,59 +211,6 @@ class NativeLoader:
             crop=chosen.shape[1], mirror=self._mirror, mean=mean, scale=self._scale
         )
 
-    def _work(self) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="iobench-caffe-")
-        return Path(self._folder.name)
-
-    def _database(self) -> Path:
-        """Return a folder of links: Caffe locks and, in LevelDB, writes where it opens a database."""
-        if self._request.format_name == "leveldb":
-            self._shadow = self._shadow or sstable.shadow(self._request.root)
-            return self._shadow
-        folder = self._work() / "lmdb"
-        folder.mkdir(exist_ok=True)
-        link = folder / "data.mdb"
-        if not link.is_symlink():
-            link.symlink_to((self._request.root / "data.mdb").absolute())
-        return folder
-
-    def _list(self, rows: bool) -> str:
-        """Write the list of images in the request's order; return its path."""
-        request = self._request
-        paths = request.format.files(request.dataset, request.root)
-        ids = np.asarray(request.ids).tolist()
-        numbers = range(len(ids)) if rows else np.asarray(request.labels)[ids].tolist()
-        if rows and len(ids) > _EXACT:
-            raise SpecError(f"{len(ids)} samples are more than Caffe's float labels can count")
-        path = self._work() / ("rows.txt" if rows else "labels.txt")
-        with open(path, "wb") as file:
-            for sample, number in zip(ids, numbers):
-                name = os.fsencode(paths[sample])
-                if b"\n" in name:
-                    raise DatasetError(f"{paths[sample]!s} has a line break in its name: rename it")
-                file.write(b"%s %d\n" % (name, number))
-        return str(path)
-
-    def _files(self) -> str:
-        """Write the list of HDF5 files, in order; return its path."""
-        found = hdf5.files(self._request.root)
-        if not found:
-            raise DatasetError(
-                f"{self._request.root} holds no files in Caffe's layout: run `iobench data "
-                "convert` to hdf5-float"
-            )
-        names = [str(path) for path in found]
-        if not self._shuffle and len(names) > 1:
-            last = self._work() / "last.h5"
-            hdf5.write_last(last)
-            names.append(str(last))
-        if any(c.isspace() for name in names for c in name):
-            raise DatasetError(f"Caffe's list of HDF5 files takes no blanks: move {names[0]!r}")
-        path = self._work() / "files.txt"
-        path.write_text("".join(f"{name}\n" for name in names))
-        return str(path)
-
     def _open(self) -> Any:
         """Build the net of the data layer alone; its thread begins to fill the queue."""
         caffe = library.load()
@@ -273,7 +220,7 @@ class NativeLoader:
         caffe.set_solver_rank(self._rank)
         seed = codec.SampleRandom(request.seed + request.rank, request.epoch)
         caffe.set_random_seed(seed.below(1 << 31))  # a rank its own crops and mirrors
-        path = self._work() / "data.prototxt"
+        path = self._sources.folder / "data.prototxt"
         path.write_text(self._text)
         # the phase that crops at random, and in which ranks share the records
         self._net = caffe.Net(str(path), caffe.TRAIN)
@@ -308,11 +255,9 @@ class NativeLoader:
                 f"`iobench data verify`"
             )
 
-    def _nbytes(self, ids: np.ndarray, data: np.ndarray) -> int:
+    def _nbytes(self, ids: np.ndarray) -> int:
         if self._layer == "DummyData":
             return 0
-        if self._layer == "HDF5Data":
-            return int(data.nbytes)
         return int(np.asarray(self._request.sizes)[ids].sum())
 
     def _proof(self) -> Iterator[Batch]:
@@ -353,23 +298,6 @@ def _digest(seen: np.ndarray, stored: Any) -> str:
         return sample_digest(seen)
     same = codec.pixel_differences(seen, expected)["max"] <= TOLERANCE
     return sample_digest(stored if same else seen)
-
-
-def _stride(request: LoadRequest) -> Tuple[int, int]:
-    """Return (rank, world size) whose records are the request's ids.
-
-    Caffe's ranks walk the whole database; rank r of n keeps the records r, r + n, r + 2n ...
-    Raises SpecError for any other order.
-    """
-    ids = np.asarray(request.ids)
-    rank = int(ids[0])
-    world = int(ids[1]) - rank if len(ids) > 1 else rank + 1
-    if world < 1 or rank >= world or not np.array_equal(ids, rank + world * np.arange(len(ids))):
-        raise SpecError(
-            f"Caffe's layer walks the whole of {request.root.name} in stored order, each rank its "
-            "stride: use order stored and all samples"
-        )
-    return rank, world
 
 
 _ONE_THREAD = "one thread of Caffe's data layer reads, decodes and crops: no step of it runs alone"

@@ -46,7 +46,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         _runtimes(across, console)
     _advice(analysis["advice"], console)
     console.print()
-    for note in analysis["notes"]:
+    for note in [*analysis["notes"], *words.remarks(analysis["pipelines"])]:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     bad = analysis["validity"]["INVALID"] + analysis["validity"]["FAILED"]
     console.print(Text(words.validity(analysis), style="yellow" if bad else "green"))
@@ -125,10 +125,7 @@ def _reasons(cases: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 
 
 def _beside(cases: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
-    """Yield what no column of the table holds: remarks, a rate without data, what a hand-over and
-    several ranks cost."""
-    for remark in words.remarks(cases):
-        yield Text(f"  {remark}", style="dim")
+    """Yield what no column holds: a rate without data, what ranks and a hand-over cost."""
     for case in cases:
         alone = words.rate(case, "compute", "-")
         if not _has_train(case) and alone:

@@ -125,7 +125,7 @@ class CaffeTrainer:
         return int((scores.argmax(axis=1) == np.asarray(batch.labels)).sum())
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return the net, its parameters and threads, the phases' medians, and the losses.
+        """Return the net, its parameters and threads, the phases' medians and means, the losses.
 
         ``losses_digest`` is of every step's loss, bit by bit.
         """
@@ -144,6 +144,7 @@ class CaffeTrainer:
             rest = times[1:] or times  # the first step allocates
             if rest:
                 facts[name] = statistics.median(rest)
+                facts[name.replace("_s", "_mean_s")] = statistics.fmean(rest)
         if self._losses:
             facts["first_loss"], facts["last_loss"] = self._losses[0], self._losses[-1]
             digest = hashlib.blake2b(self._losses.tobytes(), digest_size=16)
@@ -164,8 +165,8 @@ class CaffeTrainer:
         data = np.ascontiguousarray(batch.data, np.float32)
         if data.shape != self._shape:
             raise SpecError(
-                f"net {self._name} takes {_by(self._shape)}, the batch is {_by(data.shape)}: choose "
-                "a transform that fits"
+                f"net {self._name} takes {_by(self._shape)}, the batch is {_by(data.shape)}: "
+                "choose a transform that fits"
             )
         labels = np.asarray(batch.labels)
         if labels.min() < 0 or labels.max() >= self._classes:
@@ -216,7 +217,7 @@ def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
 
 BACKEND = TrainerBackend(
     CaffeTrainer,
-    "real training by Caffe on the CPU: alexnet, caffenet, googlenet, resnet18, resnet50, or solver=",
+    "real training by Caffe (CPU): alexnet, caffenet, googlenet, resnet18, resnet50, or solver=",
     requires=("caffe",),
     image="caffe",
     step_s=_guess,

@@ -166,7 +166,7 @@ def program() -> str:
 
 
 @contextlib.contextmanager
-def _started(argv: List[str], path: Path, threads: int) -> Iterator["subprocess.Popen[bytes]"]:
+def _started(argv: List[str], path: Path, threads: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start the program, its log in ``path``; it is gone afterwards."""
     number = {"OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     talk = {"GLOG_logtostderr": "1", "GLOG_minloglevel": "0"}
@@ -186,7 +186,7 @@ def _started(argv: List[str], path: Path, threads: int) -> Iterator["subprocess.
             process.wait()
 
 
-def _end_after(process: "subprocess.Popen[bytes]", path: Path, seconds: float) -> None:
+def _end_after(process: subprocess.Popen[bytes], path: Path, seconds: float) -> None:
     """Ask the program to end, as Caffe's signal handler does after a step, when time is up."""
     first: Optional[float] = None
     while process.poll() is None:
