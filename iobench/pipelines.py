@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from iobench import roofline, stalls, stats
@@ -22,7 +21,8 @@ from iobench.figures import (
     why_missing,
     why_not_planned,
 )
-from iobench.model import EXPLORATORY, STAGES, VALID, Case, RankResult, Record
+from iobench.model import EXPLORATORY, STAGES, VALID, Case, Record
+from iobench.remarks import handover, remarks
 from iobench.scaling import communication
 from iobench.stalls import TrainTrial
 
@@ -61,9 +61,9 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "startup_s": _startup(found, case),
         "step_wait_s": {c: _waits(found, case, c) for c in _caches(found, case)},
         "probe": _probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
-        "handover_s": _handover(found, case),
+        "handover_s": handover(found, case),
         "harness_step_s": _harness(found, case),
-        "remarks": _remarks(found, case),
+        "remarks": remarks(found, case),
         "validity": validity(
             found, [t.id for t in found.plan.trials if t.case.label == case.label]
         ),
@@ -357,56 +357,6 @@ def _probe(records: Sequence[Record]) -> dict[str, Any] | None:
     if not whole:
         return None
     return {"seconds": means, "shares": {k.removesuffix("_s"): v / whole for k, v in means.items()}}
-
-
-def _remarks(found: Evidence, case: Case) -> list[str]:
-    """Return what a reader of this case's figures should know, each once, as its parts noted it."""
-    lines: dict[str, None] = {}
-    for stage in ("load", "train", "compute"):
-        for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
-            if short := _short_run(rank, case):
-                lines[f"{stage}: {short}"] = None
-            for part in ("loader", "trainer"):
-                if remark := (rank.notes.get(part) or {}).get("remark"):
-                    lines[f"{stage}: {remark}"] = None
-    return list(lines)
-
-
-def _short_run(rank: RankResult, case: Case) -> str:
-    """Say that a run was short against a queue that fills by itself, "" where it was not."""
-    wanted = int((rank.notes.get("loader") or {}).get("long_run_batches") or 0)
-    steps = len(rank.steps.done_s)
-    if steps >= wanted:
-        return ""
-    return (
-        f"{steps} batches against a queue of {rank.notes['queue_batches']} measure the queue, not "
-        f"the loader: take {wanted * case.batch * case.world_size:,} samples or more, or a smaller "
-        "batch or prefetch"
-    )
-
-
-def _handover(found: Evidence, case: Case) -> dict[str, Any] | None:
-    """Return the seconds a batch that bringing it from another process took; None where none was.
-
-    ``median``, ``copy`` and ``wake``: medians over trials of each trial's median.
-    """
-    noted = [
-        rank.notes["handover_s"]
-        for stage in ("load", "train")  # the others hand over no pixels
-        for record in found.of(case, stage)
-        for rank in record.ranks
-        if "handover_s" in rank.notes
-    ]
-    if not noted:
-        return None
-    batches = sum(n["batches"] for n in noted)
-    return {
-        "batches": batches,
-        "median": median(n["median"] for n in noted),
-        "mean": math.fsum(n["mean"] * n["batches"] for n in noted) / batches,
-        "copy": median(n["copy_median"] for n in noted),
-        "wake": median(n["wake_median"] for n in noted),
-    }
 
 
 def _harness(found: Evidence, case: Case) -> float | None:

@@ -7,10 +7,8 @@ and what is allowed.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +24,7 @@ from iobench.labels import PIPELINE_FIELDS as PIPELINE_FIELDS
 from iobench.labels import label
 from iobench.model import STAGES, Case
 from iobench.options import check_options
+from iobench.spec_errors import first_error
 from iobench.units import nbytes
 from iobench.units import seconds as seconds
 
@@ -134,7 +133,7 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
     try:
         spec = Spec.model_validate(document)
     except pydantic.ValidationError as error:
-        raise SpecError(f"{where}: {_first_error(error)}") from None
+        raise SpecError(f"{where}: {first_error(error, Spec)}") from None
     try:
         seconds(spec.budget)
         cases = expand(spec)
@@ -225,7 +224,7 @@ def _cell(values: dict[str, Any]) -> CaseSpec:
     try:
         return CaseSpec.model_validate(values)
     except pydantic.ValidationError as error:
-        raise SpecError(f"matrix.{_first_error(error)}") from None
+        raise SpecError(f"matrix.{first_error(error, Spec)}") from None
 
 
 def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
@@ -372,33 +371,3 @@ def _check_ladder(spec: Spec) -> None:
     for cache in spec.ladder.caches:
         check_cache("ladder.caches", cache)
     contrast_spec.check_filter("ladder.only", spec.ladder.only, CaseSpec.model_fields)
-
-
-def _first_error(error: pydantic.ValidationError, prefix: str = "") -> str:
-    first = error.errors(include_url=False)[0]
-    key = ".".join([prefix] * bool(prefix) + [str(p) for p in first["loc"]])
-    if first["type"] == "missing":
-        return f"{key}: is missing"
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key (value {first['input']!r}){_near(key)}"
-    return f"{key} = {first.get('input')!r}: {first['msg']}"
-
-
-def _near(key: str) -> str:
-    model: Any = Spec
-    *parents, _ = key.split(".")
-    for part in parents:
-        if part.isdigit():
-            continue
-        hint = model.model_fields.get(part)
-        found = _models(hint.annotation) if hint else []
-        if not found:
-            return ""
-        model = found[0]
-    return f"; allowed here: {', '.join(sorted(model.model_fields))}"
-
-
-def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
-        return [annotation]
-    return [m for a in typing.get_args(annotation) for m in _models(a)]

@@ -18,10 +18,10 @@ import pytest
 
 from iobench import dataset as datasets
 from iobench import stacks
+from iobench.job import ids_digest
 from iobench.launch import Settings, run_trial
 from iobench.model import FAILED, VALID, Case, Dataset, Record, Trial
 from iobench.order import sample_order
-from iobench.worker import _ids_digest
 from tests import container
 from tests.capabilities import need
 
@@ -136,7 +136,7 @@ def test_each_rank_reads_its_own_rows(run: Run, sharing: str) -> None:
         ids = sample_order(
             64, "shuffled", seed=3, rank=rank.rank, world_size=2, batch=4, sharing=sharing
         )
-        assert rank.order_digest == _ids_digest(ids)
+        assert rank.order_digest == ids_digest(ids)
         assert sum(rank.steps.samples) == 32
     assert len({rank.pid for rank in record.ranks}) == 2
 
@@ -416,7 +416,7 @@ def test_caffe_trains_one_net_on_two_ranks(
         ids = sample_order(
             48, order, seed=3, rank=rank.rank, world_size=2, batch=4, sharing=sharing
         )
-        assert rank.order_digest == _ids_digest(ids)  # held against the labels by the loader
+        assert rank.order_digest == ids_digest(ids)  # held against the labels by the loader
         assert rank.notes["trainer"]["comm_s"] > 0
         assert rank.notes["trainer"]["ranks"] == 2
     assert len({rank.notes["trainer"]["weights_digest"] for rank in record.ranks}) == 1
