@@ -406,8 +406,8 @@ def test_caffe_trains_one_net_on_two_ranks(
 ) -> None:
     case = Case(
         label="x", format=pipeline, loader="native", trainer="caffe", image="caffe",
-        trainer_options={"net": "small", "classes": 48}, launcher="mpirun", world_size=2, batch=4, workers=1,
-        order=order, sharing=sharing, transform="crop224", location=photos.root, seed=3,
+        trainer_options={"net": "small", "classes": 48}, launcher="mpirun", world_size=2, batch=4,
+        workers=1, order=order, sharing=sharing, transform="crop224", location=photos.root, seed=3,
     )  # fmt: skip
     trial = Trial("t", case, "train", "warm")
     record = run_trial(trial, photos, 1, Settings(limit_s=120, compute_s=0.5))
