@@ -79,7 +79,7 @@ class CaffeTrainer:
         self._version = str(caffe.__version__)
         self._score = _score_of(self._net)
         self._classes = _classes_of(self._net, self._score)
-        self._parameters = job.parameters or sum(int(b.count) for b in _learned(self._net))
+        self._parameters = job.parameters or _trained(self._net)
         self._labels = np.zeros((batch, 1, 1, 1), np.float32)
         self._address = 0
         self._keep_losses = losses
@@ -209,6 +209,11 @@ def _learned(net: Any) -> List[Any]:
     return [
         blob for name, found in net.params.items() if kinds[name] != "BatchNorm" for blob in found
     ]
+
+
+def _trained(net: Any) -> int:
+    """Return how many values are learned."""
+    return sum(int(blob.count) for blob in _learned(net))
 
 
 def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
