@@ -242,6 +242,18 @@ def test_ranks_are_started_and_linked_inside_a_container(
     assert record.reasons[0].startswith("rank 1 of 2 killed by SIGKILL"), record.reasons
 
 
+def test_processes_that_do_not_know_each_other_are_no_ranks(run: Run, tmp_path: Path) -> None:
+    """As under the mpirun of another MPI: each believes that it is alone."""
+    other = tmp_path / "mpirun"
+    other.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -np ]; do shift; done\nshift 2\n"$@" &\n"$@"\nwait\nexit 1\n'
+    )
+    other.chmod(0o755)
+    record = run("train", launcher_options={"program": str(other)})
+    assert record.status == FAILED
+    assert "was asked for 2 ranks, and this one knows of 1" in record.reasons[0]
+
+
 DRIVER = """
 import json, sys
 from pathlib import Path
