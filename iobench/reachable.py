@@ -17,6 +17,7 @@ from iobench.starting import images_for as images_of
 from iobench.starting import runtime_of
 
 __all__ = [
+    "host_stacks",
     "image_names",
     "images_of",
     "same_images",
@@ -30,6 +31,12 @@ Say = Callable[[str], None]
 def image_names(spec: Spec) -> list[str]:
     """Return the images that the spec's runtimes run, on this machine or another."""
     return sorted({case.image for case in expand(spec) if runtime_of(case).form()})
+
+
+def host_stacks(spec: Spec) -> list[str]:
+    """Return the stacks that the spec needs on this host, no container, and that are not here."""
+    bare = {case.image for case in expand(spec) if not runtime_of(case).form()}
+    return sorted(name for name in bare if stacks.missing(name))
 
 
 def services_of(spec: Spec, folder: Path, say: Say) -> contextlib.AbstractContextManager[None]:

@@ -15,6 +15,7 @@ from iobench.doctor import Check, examine
 HERE = Path(__file__).parent
 NAMES = {
     "byte counter",
+    "caffe",
     "clock",
     "cold",
     "cores",

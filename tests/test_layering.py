@@ -22,6 +22,7 @@ DRIVER = {
     "services",
     "cli_image",
     "spec",
+    "stacks",
     "plan",
     "scheduler",
     "store",
