@@ -144,13 +144,6 @@ def _pypi() -> str:
     return "pip reaches no package index" if done.returncode else ""
 
 
-def _caffe() -> str:
-    """Ask for the stack that cases of the image caffe run in on this host."""
-    from iobench import stacks
-
-    return stacks.missing("caffe")
-
-
 def _cuda() -> str:
     return "" if Path("/dev/nvidiactl").exists() else "no /dev/nvidiactl"
 
@@ -210,7 +203,6 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "lmdb": _module("lmdb"),
     "hdf5": _module("h5py"),
     "leveldb": _module("plyvel"),
-    "caffe": _caffe,
     "pycaffe": _module("caffe"),
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,
