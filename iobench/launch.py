@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench import ceiling, inside, pagecache, registry, starting, strace
+from iobench import ceiling, inside, pagecache, registry, starting, strace, world
 from iobench.cacheproof import judge
 from iobench.dataset import form_root
 from iobench.errors import (
@@ -93,6 +93,7 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
                 proof = _after(trial, proof, files, ranks, filesystem)
             proof = _without_image(trial, proof, runtime)
             status, reasons = _judge(trial, proof, ranks, ceiling_result)
+            notes.update(world.note(ranks))
             if traced is not None and status == VALID:
                 notes["calls"] = traced.note(ranks)
                 status, reasons = strace.standing(notes["calls"])
@@ -170,7 +171,9 @@ def _ceiling(
     case = trial.case
     proof = _prepare(trial, files, worker, settings)
     result = ceiling.run(
-        ceiling.plan(worker.extents(), jobs=max(case.workers, 1), batch=case.batch),
+        ceiling.plan(
+            worker.extents(), jobs=max(case.workers, 1) * case.world_size, batch=case.batch
+        ),
         work=worker.work / "fio",
         mapped=registry.load("formats", case.format).mapped,
         read_ahead=bool(case.format_options.get("readahead", True)),
@@ -226,9 +229,11 @@ def _judge(
     ranks: Sequence[RankResult],
     ceiling_result: Mapping[str, Any],
 ) -> tuple[str, tuple[str, ...]]:
-    errors = [r.error for r in ranks if r.error]
+    errors = world.errors(ranks)
     if errors:
-        return FAILED, tuple(e.splitlines()[-1] for e in errors)
+        return FAILED, errors
+    if parted := world.parted(ranks):
+        return INVALID, (parted,)
     if trial.stage == "ceiling":
         if ceiling_result["invalid"]:
             return INVALID, (ceiling_result["invalid"],)
@@ -238,7 +243,7 @@ def _judge(
         if wrong:
             return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
         return VALID, ()
-    if trial.stage in ("compute", "calls") or trial.cache == "-":
+    if trial.stage in ("compute", "alone", "calls") or trial.cache == "-":
         return VALID, ()
     if trial.stage != "probe" and not sum(sum(r.steps.samples) for r in ranks):
         return INVALID, ("the loop saw no sample: fewer samples than one batch?",)

@@ -12,9 +12,9 @@ from pathlib import Path
 from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
-from iobench.spec import Spec, expand
+from iobench.spec import Spec, expand, left_out
+from iobench.starting import check_launcher, runtime_of
 from iobench.starting import images_for as images_of
-from iobench.starting import runtime_of
 
 __all__ = [
     "host_stacks",
@@ -64,11 +64,12 @@ def without_missing(
     wanted = [str(name) for name in spec.matrix.get("runtime", [])]
     why = {name: _why_not(spec, name, folder, say, making) for name in wanted}
     notes = [f"runtime {name} is left out: {reason}" for name, reason in why.items() if reason]
-    for note in notes:
-        say(f"note: {note}")
     left = [name for name in wanted if not why[name]]
     if wanted:
         spec = spec.model_copy(update={"matrix": {**spec.matrix, "runtime": left or ["bare"]}})
+    notes += left_out(spec)
+    for note in notes:
+        say(f"note: {note}")
     for case in _once(expand(spec)):
         if case.runtime not in left:
             registry.require("runtimes", case.runtime)
@@ -118,15 +119,19 @@ def _starts(case: Case, folder: Path) -> None:
 
 
 def _once(cases: Iterable[Case]) -> Sequence[Case]:
-    """Return one case of each runtime, its options and image: finding a form reads a whole tree."""
-    return list({(c.runtime, c.image, repr(c.runtime_options)): c for c in cases}.values())
+    """Return one case of each runtime, image and launcher: finding a form reads a whole tree."""
+    found = {}
+    for c in cases:
+        options = repr((c.runtime_options, c.launcher_options))
+        found[c.runtime, c.image, c.launcher, options] = c
+    return list(found.values())
 
 
 def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
     """Have the case's image in the form that its runtime takes, or its stack on this host.
 
     Raises ImageError, and BackendUnavailable where the runtime's options are not possible here or
-    the stack is not installed.
+    the stack or the launcher is not installed.
     """
     runtime = runtime_of(case)
     if case.runtime_options and (reason := runtime.available()):
@@ -134,7 +139,7 @@ def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
         raise BackendUnavailable(f"runtime {case.runtime!r} with {options}: {reason}")
     form = runtime.form()
     if not form:
-        stacks.on_host(case.image)
+        check_launcher(case, stacks.on_host(case.image).env)
         return
     image = images.find(case.image, folder)
     if not making:

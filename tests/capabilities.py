@@ -178,13 +178,6 @@ def _image() -> str:
     return "" if record.exists() else f"no {record}: `make images`, or set IOBENCH_TEST_IMAGES"
 
 
-def _caffe() -> str:
-    """Ask for the stack that bare trials would take; whether it starts is for the tests to say."""
-    from iobench import stacks
-
-    return stacks.missing("caffe")
-
-
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -216,5 +209,4 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "charliecloud": _runtime("charliecloud"),
     "userns": _user_namespaces,
     "image": _image,
-    "caffe": _caffe,
 }

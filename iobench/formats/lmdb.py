@@ -6,6 +6,7 @@ What a message holds: :mod:`iobench.datum`.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
@@ -21,11 +22,51 @@ DATA = "data.mdb"
 COMMIT_BYTES = 64 << 20
 
 
-class LmdbReader:
-    """Reads samples through LMDB's memory map, one read transaction a process.
+class _Shared:
+    """The environments that are open in this process, and how many readers use each.
 
-    LMDB allows an environment to be open once in a process: close one reader before another of
-    the same database is used there.
+    LMDB allows an environment to be open once in a process; threads have a reader each.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: Dict[Tuple[Any, ...], List[Any]] = {}
+
+    def take(self, root: str, **options: Any) -> Tuple[Tuple[Any, ...], Any]:
+        """Return a key to give back, and the environment.  Raises lmdb.Error."""
+        import lmdb
+
+        key = (os.getpid(), root, *sorted(options.items()))
+        with self._lock:
+            for other in [k for k in self._open if k[0] != key[0]]:
+                del self._open[other]  # a fork inherited it: forbidden here, and in the way
+            if key not in self._open:
+                environment = lmdb.open(
+                    root, readonly=True, create=False, max_spare_txns=1, **options
+                )
+                self._open[key] = [environment, 0]
+            self._open[key][1] += 1
+            return key, self._open[key][0]
+
+    def give_back(self, key: Tuple[Any, ...]) -> None:
+        """Close the environment when this was its last reader."""
+        with self._lock:
+            entry = self._open.get(key)
+            if entry is not None:
+                entry[1] -= 1
+                if not entry[1]:
+                    del self._open[key]
+                    entry[0].close()
+
+
+_SHARED = _Shared()
+
+
+class LmdbReader:
+    """Reads samples through LMDB's memory map, by a read transaction of its own.
+
+    Readers of one database share its environment within a process, so that each thread may have
+    one.
     """
 
     def __init__(self, root: Path, samples: int, readahead: bool, lock: bool) -> None:
@@ -37,7 +78,8 @@ class LmdbReader:
 
     def _forget(self) -> None:
         self._pid = 0
-        self._environment: Any = None
+        self._key: Any = None
+        self._transaction: Any = None
         self._cursor: Any = None
         self._base: Optional[int] = None
 
@@ -45,8 +87,8 @@ class LmdbReader:
         return self._samples
 
     def __getstate__(self) -> Dict[str, Any]:
-        fresh = {"_pid": 0, "_environment": None, "_cursor": None, "_base": None}
-        return {**self.__dict__, **fresh}
+        handles = ("_key", "_transaction", "_cursor", "_base")
+        return {**self.__dict__, "_pid": 0, **dict.fromkeys(handles)}
 
     def read(self, index: int) -> Tuple[Any, int]:
         """Return (data, label): a view of the JPEG in the map, or (h, w, 3) uint8 RGB.
@@ -69,10 +111,14 @@ class LmdbReader:
         return (Extent(f"{self._root}/{DATA}", address - self._base, len(value)),)
 
     def close(self) -> None:
-        """Close the environment if this process opened it."""
-        if self._environment is not None and self._pid == os.getpid():
-            self._environment.close()
+        """End the transaction if this process began it; the last reader closes the environment."""
+        key = self._key if self._pid == os.getpid() else None
+        if key is not None:
+            self._cursor.close()
+            self._transaction.abort()
         self._forget()
+        if key is not None:
+            _SHARED.give_back(key)
 
     def _value(self, index: int) -> Any:
         if self._pid != os.getpid():
@@ -88,25 +134,19 @@ class LmdbReader:
         # refuses to open a path twice
         self._forget()
         try:
-            self._environment = lmdb.open(
-                self._root,
-                readonly=True,
-                lock=self._lock,
-                readahead=self._readahead,
-                max_spare_txns=1,
-                create=False,
-            )
+            key, environment = _SHARED.take(self._root, lock=self._lock, readahead=self._readahead)
         except lmdb.Error as error:
             raise DatasetError(f"cannot open {self._root}: {error}; convert again") from None
-        pages = 1 + self._environment.info()["last_pgno"]
-        if os.path.getsize(f"{self._root}/{DATA}") < pages * self._environment.stat()["psize"]:
-            self._forget()  # its pages past the end would kill the process (SIGBUS)
+        pages = 1 + environment.info()["last_pgno"]
+        if os.path.getsize(f"{self._root}/{DATA}") < pages * environment.stat()["psize"]:
+            _SHARED.give_back(key)  # its pages past the end would kill the process (SIGBUS)
             raise DatasetError(
                 f"{self._root}/{DATA} was cut short; delete the folder, convert again"
             )
-        self._cursor = self._environment.begin(buffers=True).cursor()
+        self._key, self._pid = key, os.getpid()
+        self._transaction = environment.begin(buffers=True)
+        self._cursor = self._transaction.cursor()
         self._base = None
-        self._pid = os.getpid()
 
 
 class LmdbFormat:

@@ -218,7 +218,8 @@ class NativeLoader:
         caffe.set_multiprocess(self._world > 1)
         caffe.set_solver_count(self._world)
         caffe.set_solver_rank(self._rank)
-        caffe.set_random_seed(codec.SampleRandom(request.seed, request.epoch).below(1 << 31))
+        seed = codec.SampleRandom(request.seed + request.rank, request.epoch)
+        caffe.set_random_seed(seed.below(1 << 31))  # a rank its own crops and mirrors
         path = self._sources.folder / "data.prototxt"
         path.write_text(self._text)
         # the phase that crops at random, and in which ranks share the records
@@ -315,6 +316,7 @@ BACKEND = LoaderBackend(
     formats=frozenset({"jpeg", *_WALKED}),
     native=frozenset({"jpeg", *_WALKED}),
     orders=dict.fromkeys(_WALKED, _STORED),
+    sharings=dict.fromkeys(_WALKED, frozenset({"stride"})),
     transforms=frozenset({"crop224"}),
     no_transform=_NO_TRANSFORM,
     threads=1,

@@ -118,6 +118,27 @@ def no_stall(entry: Mapping[str, Any]) -> bool:
     )
 
 
+def communication(case: Mapping[str, Any]) -> str:
+    """Return one line on what several ranks cost: their step, one rank's, and the difference.
+
+    "" for one rank, and where nothing was planned that could tell.
+    """
+    found = case.get("comm")
+    if not found:
+        return ""
+    if found["value"] is None:
+        return f"communication n/a: {found['reason']}"
+    spread = limits(found, milliseconds)
+    own = found["exchange_s"]
+    count = "" if own is None else f"; the exchange of gradients takes {milliseconds(own)} ms of it"
+    return (
+        f"a step takes {milliseconds(found['step_s'])} ms on {found['ranks']} ranks and "
+        f"{milliseconds(found['alone_step_s'])} ms on one: communication and shared cores "
+        f"{milliseconds(found['value'])} ms{f' ({spread})' if spread else ''}, efficiency "
+        f"{percent(found['efficiency'])}{count}"
+    )
+
+
 def outcome(contrast: Mapping[str, Any]) -> str:
     """Return one sentence: who, by how much, how sure, and what could have been seen."""
     arm, base = contrast["arm"], contrast["base"]
@@ -187,6 +208,19 @@ def remarks(cases: Sequence[Mapping[str, Any]]) -> list[str]:
         for text in case.get("remarks") or ():
             grouped.setdefault(text, []).append(case["case"])
     return [f"{', '.join(who)}: {text}" for text, who in grouped.items()]
+
+
+def handover(case: Mapping[str, Any]) -> str:
+    """Return what bringing a batch from another process cost, "" where none was brought.
+
+    ``6.31 ms a batch to bring it from another process (copy 6.25, wake-up 0.061)``
+    """
+    found = case.get("handover_s")
+    if not found:
+        return ""
+    copy, wake = milliseconds(found["copy"]), milliseconds(found["wake"])
+    whole = milliseconds(found["median"])
+    return f"{whole} ms a batch to bring it from another process (copy {copy}, wake-up {wake})"
 
 
 def staging(contrast: Mapping[str, Any]) -> str:

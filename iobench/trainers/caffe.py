@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy as np
 
+from iobench import allreduce
 from iobench.caffe import layers, library, nets
 from iobench.caffe import solver as solvers
 from iobench.errors import SpecError
@@ -25,7 +26,11 @@ _MANY = 1 << 30
 
 
 class CaffeTrainer:
-    """One solver; a step is forward, backward and update, each timed."""
+    """One solver; a step is forward, backward and update, each timed.
+
+    Of several ranks each has one, begins with the weights of rank 0 and, between backward and
+    update, takes the mean of all ranks' gradients (:mod:`iobench.allreduce`).
+    """
 
     feeds_itself = False
     device = "cpu"
@@ -34,6 +39,8 @@ class CaffeTrainer:
         self,
         *,
         batch: int,
+        rank: int = 0,
+        world_size: int = 1,
         net: str = DEFAULT_NET,
         classes: int = 0,
         learning_rate: float = 0.01,
@@ -54,7 +61,7 @@ class CaffeTrainer:
             raise SpecError("threads, classes and seed must be 0 (the default) or more")
         shape = _SHAPE if solver else nets.net(net).shape
         data = layers.memory(batch, shape)
-        run = solvers.running(_MANY, seed)
+        run = solvers.running(_MANY, seed + rank)  # each rank its own crops, mirrors and dropout
         if solver:
             job = solvers.users(solver, data, run)
         else:
@@ -66,11 +73,13 @@ class CaffeTrainer:
             self._solver: Any = caffe.get_solver(str(job.write(Path(folder))))
         self._net: Any = self._solver.net
         self._last = len(self._net.layers) - 1
+        self._exchange = allreduce.mean(_learned(self._net), world_size)
+        self._exchange.broadcast()
         self._shape, self._batch, self._name = (batch, *shape), batch, job.name
         self._version = str(caffe.__version__)
         self._score = _score_of(self._net)
         self._classes = _classes_of(self._net, self._score)
-        self._parameters = job.parameters or _trained(self._net)
+        self._parameters = job.parameters or sum(int(b.count) for b in _learned(self._net))
         self._labels = np.zeros((batch, 1, 1, 1), np.float32)
         self._address = 0
         self._keep_losses = losses
@@ -90,6 +99,8 @@ class CaffeTrainer:
         forward = clock()
         net._backward(self._last, 0)
         backward = clock()
+        self._exchange()
+        exchanged = clock()
         self._solver.apply_update()
         done = clock()
         del data  # the net reads it no more
@@ -97,7 +108,7 @@ class CaffeTrainer:
         forwards, backwards, updates = self._times
         forwards.append(forward - begun)
         backwards.append(backward - forward)
-        updates.append(done - backward)
+        updates.append(done - exchanged)
 
     def sync(self) -> None:
         """Do nothing: a step is complete when it returns."""
@@ -127,6 +138,7 @@ class CaffeTrainer:
             "device": self.device,
             "version": self._version,
             **self._blas,
+            **self._exchange.describe(),
         }
         for name, times in zip(("forward_s", "backward_s", "update_s"), self._times):
             rest = times[1:] or times  # the first step allocates
@@ -144,6 +156,7 @@ class CaffeTrainer:
     def close(self) -> None:
         """Free the net; harmless twice."""
         self._net = self._solver = None
+        self._exchange = allreduce.Alone()
 
     def _give(self, batch: Batch) -> np.ndarray:
         """Point the net at a batch; the array returned must live until it was read."""
@@ -190,13 +203,12 @@ def _classes_of(net: Any, score: str) -> int:
     return int(net.blobs[score].data.shape[1])
 
 
-def _trained(net: Any) -> int:
-    """Return the values of all parameters but batch normalisation's statistics."""
+def _learned(net: Any) -> List[Any]:
+    """Return all parameters but batch normalisation's statistics."""
     kinds = dict(zip(net._layer_names, (layer.type for layer in net.layers)))
-    blobs: List[Any] = [
+    return [
         blob for name, found in net.params.items() if kinds[name] != "BatchNorm" for blob in found
     ]
-    return sum(int(blob.count) for blob in blobs)
 
 
 def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
@@ -209,4 +221,5 @@ BACKEND = TrainerBackend(
     requires=("caffe",),
     image="caffe",
     step_s=_guess,
+    ranks=True,
 )
