@@ -178,6 +178,13 @@ def _image() -> str:
     return "" if record.exists() else f"no {record}: `make images`, or set IOBENCH_TEST_IMAGES"
 
 
+def _caffe() -> str:
+    """Ask for the stack that bare trials would take; whether it starts is for the tests to say."""
+    from iobench import stacks
+
+    return stacks.missing("caffe")
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -196,6 +203,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "lmdb": _module("lmdb"),
     "hdf5": _module("h5py"),
     "leveldb": _module("plyvel"),
+    "caffe": _caffe,
     "pycaffe": _module("caffe"),
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,

@@ -51,8 +51,8 @@ class CaffeTrainer:
         solver: str = "",
         losses: bool = False,
     ) -> None:
-        """``classes``: 0 for the published number.  ``threads``: of OpenBLAS (0: the rank's share of
-        the cores).  ``solver``: a solver file of the user's, whose net and rule count instead of
+        """``classes``: 0 for the published number.  ``threads``: of OpenBLAS (0: the rank's share
+        of the cores).  ``solver``: a solver file of the user's, whose net and rule count instead of
         ``net``, ``classes`` and the rates.  ``losses``: record the loss of every step, not its
         digest alone.
 
