@@ -44,8 +44,10 @@ def request(root: str, form: str, **changes: Any) -> LoadRequest:
     )
 
 
-def loader(root: str, form: str, options: Dict[str, Any], **changes: Any) -> Any:
-    return registry.load("loaders", "native").make(request(root, form, **changes), **options)
+def loader(
+    root: str, form: str, options: Dict[str, Any], *, name: str = "native", **changes: Any
+) -> Any:
+    return registry.load("loaders", name).make(request(root, form, **changes), **options)
 
 
 def trainer(name: str = "caffe", **options: Any) -> Any:
@@ -104,6 +106,7 @@ def epochs(
     root: str,
     form: str,
     *,
+    name: str,
     options: Dict[str, Any],
     count: int,
     batch: int,
@@ -114,7 +117,7 @@ def epochs(
     made = trainer(batch=batch, **net)
     before = _right(made, held_out, batch)
     for epoch in range(count):
-        source = loader(root, form, options, batch=batch, epoch=epoch)
+        source = loader(root, form, options, name=name, batch=batch, epoch=epoch)
         timing.measure(source.batches(), made, warmup=1)
         source.close()
     return {"before": before, "after": _right(made, held_out, batch), **made.describe()}
@@ -151,14 +154,15 @@ def program(root: str, form: str, **options: Any) -> Dict[str, Any]:
 def parameters(names: List[str]) -> Dict[str, int]:
     """Return what Caffe itself counts in each net: all blobs but batch normalisation's."""
     from iobench.caffe import layers, library, nets
-    from iobench.trainers.caffe import _trained
+    from iobench.trainers.caffe import _learned
 
     caffe = library.load()
     counted = {}
     for name in names:
         path = Path(f"net-{name}.prototxt")
         path.write_text(nets.text(name, layers.memory(1, nets.net(name).shape)))
-        counted[name] = _trained(caffe.Net(str(path), caffe.TRAIN))
+        net = caffe.Net(str(path), caffe.TRAIN)
+        counted[name] = sum(int(blob.count) for blob in _learned(net))
     return counted
 
 

@@ -241,7 +241,7 @@ def test_a_spec_is_told_what_caffe_cannot(changes: Any, words: List[str]) -> Non
 
 def test_a_short_run_is_called_one() -> None:
     from iobench.model import Case, IoCounters, RankResult, Startup, Steps
-    from iobench.pipelines import _short_run
+    from iobench.remarks import _short_run
 
     zeros = [0.0] * 8
     steps = Steps(zeros, zeros, [1.0] * 8, [4] * 8, zeros)

@@ -37,7 +37,7 @@ def test_a_run_over_midnight_goes_on() -> None:
     text = text_of("train").replace("18:57:57.2", "00:00:00.2").replace("18:57:57.1", "23:59:59.9")
     done = log.training(text).done_s
     assert list(done) == sorted(done)
-    assert done[-1] == pytest.approx(0.233062 + 0.1 - 0.058196 + 0.0, abs=0.06)
+    assert done[-1] == pytest.approx(60.233062 - 59.958196, abs=1e-6)
 
 
 def test_a_log_that_leaves_steps_out_is_refused() -> None:

@@ -193,11 +193,19 @@ def test_a_held_batch_outlives_its_loader(data: Dataset, tmp_path: Path) -> None
 # -- training --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["jpeg", "lmdb", "lmdb-raw", "leveldb", "hdf5-float"])
-def test_every_pipeline_learns(form: str, data: Dataset, held_out: Dataset, tmp_path: Path) -> None:
+PIPELINES = [("native", form) for form in ("jpeg", "lmdb", "lmdb-raw", "leveldb", "hdf5-float")]
+PIPELINES += [("threads", "lmdb"), ("dali", "jpeg")]
+
+
+@pytest.mark.parametrize(("name", "form"), PIPELINES)
+def test_every_pipeline_learns(
+    name: str, form: str, data: Dataset, held_out: Dataset, tmp_path: Path
+) -> None:
     with_form(data, form, tmp_path)
+    if name == "dali" and inside("modules", tmp_path, names=["nvidia.dali"]):
+        pytest.skip("Caffe's Python has no DALI")
     found = inside(
-        "epochs", tmp_path, root=data.root, form=form, options={}, count=16, batch=8,
+        "epochs", tmp_path, root=data.root, name=name, form=form, options={}, count=12, batch=8,
         held_out=held_out.root, net="small", classes=CLASSES, learning_rate=0.003,
     )  # fmt: skip
     chance = 1 / CLASSES
@@ -211,7 +219,7 @@ def test_the_same_order_gives_the_same_losses(
     data: Dataset, held_out: Dataset, tmp_path: Path
 ) -> None:
     arguments = {
-        "root": data.root, "form": "jpeg", "options": {}, "count": 1, "batch": 8,
+        "root": data.root, "name": "native", "form": "jpeg", "options": {}, "count": 1, "batch": 8,
         "held_out": held_out.root, "net": "small", "classes": CLASSES, "losses": True,
     }  # fmt: skip
     first = inside("epochs", tmp_path, **arguments, seed=1)

@@ -48,9 +48,10 @@ def load() -> Any:
     return caffe
 
 
-def set_threads(wanted: int) -> Dict[str, Any]:
-    """Have OpenBLAS use ``wanted`` threads (0: the cores this process may use); return the facts.
+def set_threads(wanted: int, ranks: int = 1) -> Dict[str, Any]:
+    """Have OpenBLAS use ``wanted`` threads; return the facts.
 
+    0: this rank's share of the cores that it may use, where it is one of ``ranks`` on this host.
     ``blas``: the library's file name; ``threads``: what it uses now.  The environment variable
     counts when the library is loaded only, which is long ago here.  Raises BackendUnavailable where
     another BLAS cannot be told and ``wanted`` is not 0.
@@ -66,7 +67,7 @@ def set_threads(wanted: int) -> Dict[str, Any]:
         others = [*_mapped("mkl_rt"), *_mapped("libblas"), ""]
         return {"blas": os.path.basename(others[0]), "threads": None}
     for _, library in found:
-        getattr(library, _SET)(wanted or len(os.sched_getaffinity(0)))
+        getattr(library, _SET)(wanted or max(1, len(os.sched_getaffinity(0)) // ranks))
     path, library = found[0]
     return {"blas": os.path.basename(path), "threads": int(library.openblas_get_num_threads())}
 

@@ -51,9 +51,10 @@ class CaffeTrainer:
         solver: str = "",
         losses: bool = False,
     ) -> None:
-        """``classes``: 0 for the published number.  ``threads``: of OpenBLAS (0: the cores there
-        are).  ``solver``: a solver file of the user's, whose net and rule count instead of ``net``,
-        ``classes`` and the rates.  ``losses``: record the loss of every step, not its digest alone.
+        """``classes``: 0 for the published number.  ``threads``: of OpenBLAS (0: the rank's share
+        of the cores).  ``solver``: a solver file of the user's, whose net and rule count instead of
+        ``net``, ``classes`` and the rates.  ``losses``: record the loss of every step, not its
+        digest alone.
 
         Raises SpecError for an unknown net or a solver that does not fit.
         """
@@ -68,7 +69,7 @@ class CaffeTrainer:
             settings = solvers.Settings(learning_rate, momentum, weight_decay)
             job = solvers.ours(net, data, classes, settings, run)
         caffe = library.load()
-        self._blas = library.set_threads(threads)
+        self._blas = library.set_threads(threads, world_size)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as folder:
             self._solver: Any = caffe.get_solver(str(job.write(Path(folder))))
         self._net: Any = self._solver.net
