@@ -133,8 +133,8 @@ def communication(case: Mapping[str, Any]) -> str:
     count = "" if own is None else f"; the exchange of gradients takes {milliseconds(own)} ms of it"
     return (
         f"a step takes {milliseconds(found['step_s'])} ms on {found['ranks']} ranks and "
-        f"{milliseconds(found['alone_step_s'])} ms on one: communication and shared cores "
-        f"{milliseconds(found['value'])} ms{f' ({spread})' if spread else ''}, efficiency "
+        f"{milliseconds(found['alone_step_s'])} ms on one: communication, and what they "
+        f"take from each other, {milliseconds(found['value'])} ms{f' ({spread})' if spread else ''}, efficiency "
         f"{percent(found['efficiency'])}{count}"
     )
 

@@ -41,6 +41,7 @@ class CaffeTrainer:
         batch: int,
         rank: int = 0,
         world_size: int = 1,
+        sharers: int = 1,
         net: str = DEFAULT_NET,
         classes: int = 0,
         learning_rate: float = 0.01,
@@ -69,7 +70,7 @@ class CaffeTrainer:
             settings = solvers.Settings(learning_rate, momentum, weight_decay)
             job = solvers.ours(net, data, classes, settings, run)
         caffe = library.load()
-        self._blas = library.set_threads(threads, world_size)
+        self._blas = library.set_threads(threads, sharers)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as folder:
             self._solver: Any = caffe.get_solver(str(job.write(Path(folder))))
         self._net: Any = self._solver.net
