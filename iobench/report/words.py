@@ -134,8 +134,9 @@ def communication(case: Mapping[str, Any]) -> str:
     step, alone = milliseconds(found["step_s"]), milliseconds(found["alone_step_s"])
     more = milliseconds(found["value"]) + (f" ({spread})" if spread else "")
     return (
-        f"a step takes {step} ms on {found['ranks']} ranks and {alone} ms on one: communication, and "
-        f"what they take from each other, {more} ms, efficiency {percent(found['efficiency'])}{count}"
+        f"a step takes {step} ms on {found['ranks']} ranks and {alone} ms on one: communication, "
+        f"and what they take from each other, {more} ms, "
+        f"efficiency {percent(found['efficiency'])}{count}"
     )
 
 
