@@ -104,10 +104,6 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
             status, reasons = INVALID, (str(error),)
         except (TrialFailed, BackendUnavailable, ImageError, SpecError) as error:
             status, reasons = FAILED, (str(error),)
-        except FileNotFoundError as error:
-            if error.filename not in map(str, files):
-                raise
-            status, reasons = FAILED, (f"{error.filename} is missing: {_MISSING}",)
     return Record(
         trial=trial,
         attempt=attempt,
@@ -136,9 +132,19 @@ def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path
 
 
 def _prepare(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
-    """Bring the files into the trial's cache state and measure what was reached."""
+    """Bring the files into the trial's cache state and measure what was reached.
+
+    Raises TrialFailed for one that is missing.
+    """
     if trial.cache == "-" or not files:
         return CacheProof()
+    try:
+        return _brought(trial, files, worker, settings)
+    except FileNotFoundError as error:
+        raise TrialFailed(f"{error.filename} is missing: {_MISSING}") from None
+
+
+def _brought(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
     label = trial.cache
     if trial.cache == "cold":
         pagecache.evict(files)
