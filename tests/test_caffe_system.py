@@ -347,22 +347,24 @@ def broken(data: Dataset, folder: Path, form: str, how: str) -> Dataset:
 
 
 @pytest.mark.parametrize(
-    ("form", "how", "words"),
+    ("form", "how", "stage", "words"),
     [
-        ("jpeg", "a listed file is gone", ["Caffe stopped", "00041.jpg", "data verify"]),
-        ("jpeg", "images are smaller than the crop", ["Caffe stopped", "smaller than the crop"]),
-        ("lmdb", "no LMDB", ["Caffe stopped", "LMDB is missing or damaged"]),
-        ("lmdb", "cut short", ["SIGBUS", "cut short"]),
-        ("hdf5-float", "other names in it", ["Caffe stopped", "hdf5-float"]),
+        ("jpeg", "a listed file is gone", "load", ["00041.jpg is missing", "data verify"]),
+        ("jpeg", "a listed file is gone", "digest", ["Caffe stopped", "00041.jpg"]),
+        ("jpeg", "images are smaller than the crop", "load", ["Caffe stopped", "than the crop"]),
+        ("lmdb", "no LMDB", "load", ["Caffe stopped", "LMDB is missing or damaged"]),
+        ("lmdb", "cut short", "load", ["SIGBUS", "cut short"]),
+        ("hdf5-float", "other names in it", "load", ["Caffe stopped", "hdf5-float"]),
     ],
 )
 def test_a_broken_trial_says_why_in_one_line(
-    form: str, how: str, words: List[str], data: Dataset, tmp_path: Path
+    form: str, how: str, stage: str, words: List[str], data: Dataset, tmp_path: Path
 ) -> None:
     with_form(data, form, tmp_path)
     found = broken(data, tmp_path, form, how)
     name, _, content = form.partition("-")
-    trial = Trial("1", case("emulated", name, content=content or "jpeg"), "load", "warm")
+    broken_case = case("emulated", name, content=content or "jpeg")
+    trial = Trial("1", broken_case, stage, "-" if stage == "digest" else "warm")
     record = run_trial(trial, found, 1, Settings(limit_s=60.0))
     assert record.status == FAILED
     (reason,) = record.reasons

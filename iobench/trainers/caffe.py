@@ -179,7 +179,7 @@ class CaffeTrainer:
         self._labels[:, 0, 0, 0] = labels
         address = library.address_of(data)
         if address != self._address:  # the net keeps what it is given: an array that owns nothing
-            given = np.asarray(library.Memory(address, data.shape))
+            given = library.view(address, data.shape)
             self._net._set_input_arrays(given, self._labels)
             self._address = address
         return data
