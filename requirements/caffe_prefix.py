@@ -153,6 +153,7 @@ def copy_programs(root: Path, prefix: Path) -> None:
     for name, target in LINKS.items():
         (prefix / "bin" / name).symlink_to(target)
     copy_tree(root, root / "usr/lib/python3.9", prefix / STDLIB)
+    shutil.rmtree(prefix / STDLIB / f"config-3.9-{TRIPLET}", ignore_errors=True)  # to embed it
     site = root / "usr" / SITE
     for name in PACKAGES:
         copies = [
