@@ -438,10 +438,11 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def caffe_case(found: Dataset, **changes: Any) -> Case:
-    return Case(
+    case = Case(
         format="lmdb", loader="torch", trainer="null", image="caffe", location=found.root,
-        **{"batch": 8, "workers": 2, "order": "shuffled", "seed": 1, **changes},
+        batch=8, workers=2, seed=1,
     )  # fmt: skip
+    return dataclasses.replace(case, **changes)
 
 
 @pytest.mark.system
