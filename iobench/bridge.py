@@ -200,6 +200,8 @@ class Bridge:
                     packet = b""
                 else:
                     continue
+            except ConnectionResetError:
+                continue  # it left words of ours unread, and may have left words of its own
             except OSError:
                 packet = b""
             if not packet:
