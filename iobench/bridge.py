@@ -1,9 +1,9 @@
 """Batches from a loader of another Python, through shared memory.
 
 The torch DataLoader needs a newer Python than Caffe's.  A ``Bridge`` starts that Python, where the
-loader runs as it does alone: its own workers, its own queue.  Pixels that its workers made in shared
-memory stay where they are, and are mapped here; those of other loaders are copied into one of
-``SLOTS`` places of a nameless file that both processes map.  A few bytes a batch cross a socket.
+loader runs as it does alone: its own workers, its own queue.  Pixels that its workers made in
+shared memory stay where they are, and are mapped here; those of other loaders are copied into one
+of ``SLOTS`` places of a nameless file that both processes map.  A few bytes a batch cross a socket.
 What that costs is measured on both sides by one clock (CLOCK_MONOTONIC).
 
 The far side is :mod:`iobench.bridge_far`.  It ends with all of its workers when the process that
