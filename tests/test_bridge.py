@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from iobench import bridge, convert, dataset, iocount, registry, spec, stacks
+from iobench import bridge, bridge_far, convert, dataset, iocount, registry, spec, stacks
 from iobench.errors import BackendUnavailable, DatasetError, SpecError, TrialFailed
 from iobench.launch import Settings, run_trial
 from iobench.model import VALID, Case, Dataset, IoCounters, Task, Trial, to_json
@@ -138,7 +138,19 @@ def test_torch_s_batches_come_too(stored: Stored, far: Callable[..., Any]) -> No
     case = Case(loader="torch", format="tar", loader_options={"start_method": "fork"})
     loader = far(case, order="shuffled", workers=2, prefetch=3)
     assert loader.queue_batches == 2 * 3 + 1
-    assert same(taken(loader), direct(stored, "torch", order="shuffled"))
+    batches = list(loader.batches())
+    loader.close()
+    assert same(batches, direct(stored, "torch", order="shuffled")), "not copied, so all stay"
+    assert len({b.data.ctypes.data for b in batches}) == len(batches)
+    with open("/proc/self/maps") as maps:
+        assert sum("/torch_" in line for line in maps) == len(batches)
+
+
+def test_torch_s_batches_without_workers_are_copied(stored: Stored, far: Any) -> None:
+    need("torch")
+    loader = far(Case(loader="torch", format="tar"), workers=0)
+    assert loader.queue_batches == 1
+    assert same(taken(loader), direct(stored, "torch"))
 
 
 def test_a_batch_stays_until_the_next_is_asked_for(stored: Stored, far: Any) -> None:
@@ -149,7 +161,7 @@ def test_a_batch_stays_until_the_next_is_asked_for(stored: Stored, far: Any) -> 
         time.sleep(0.05)  # the far side has filled the other slot, and waits
         assert np.array_equal(batch.data, wanted.data)
         kept.append(batch)
-    assert len({b.data.ctypes.data for b in kept}) == 2
+    assert len({b.data.ctypes.data for b in kept}) == bridge_far.SLOTS
     assert [b.ids.tolist() for b in kept] == [b.ids.tolist() for b in expected]
     last = kept[-1].data.copy()
     loader.close()
