@@ -272,9 +272,10 @@ def compile_all(prefix: Path) -> None:
     ]
     python = prefix / "bin/python3"
     env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # what the compiler itself imports, with a time in it
     for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"):
         env.pop(name, None)
-    words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    words = ["-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"]
     words += ["-s", str(prefix), "-p", HOME]
     started = [
         subprocess.Popen(
