@@ -10,16 +10,16 @@ BUDGET ?=
 IN_PLACE ?=
 IMAGES ?= images
 ARGS ?=
-export PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA
+export PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA BUNDLE_CAFFE
 
 IOBENCH := .venv/bin/iobench
 INSTALL := requirements/install.sh
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') \
 	$(if $(BUDGET),--budget '$(BUDGET)') $(if $(IN_PLACE),--in-place)
-BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash aa power
+BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash aa power bridge-cost caffe-time caffe-wait
 
-.PHONY: help setup data images bench-io report test check lint smoke clean bundle setup-dev \
+.PHONY: help setup data images caffe bench-io report test check lint smoke clean bundle setup-dev \
 	$(BENCHMARKS:%=bench-%)
 
 help: ## This text
@@ -45,6 +45,9 @@ data: setup ## Make (or copy from DATA) the dataset of SPEC in each format; prin
 
 bench-io: setup ## The main job: set up, make data and images, run SPEC, leave a report
 	@$(INSTALL) fio
+	@stacks=$$($(IOBENCH) image needed --bare '$(SPEC)') || exit; \
+		test -z "$$stacks" || test -n "$$CAFFE_ROOT" || \
+		$(IOBENCH) image install $$stacks --images '$(IMAGES)'
 	@images=$$($(IOBENCH) image needed '$(SPEC)') || exit; test -z "$$images" || { \
 		$(INSTALL) containers && \
 		$(IOBENCH) image build $$images --form all --images '$(IMAGES)'; \
@@ -54,6 +57,9 @@ bench-io: setup ## The main job: set up, make data and images, run SPEC, leave a
 images: setup ## Build the container images, and what every runtime found here runs
 	@$(INSTALL) containers
 	$(IOBENCH) image build --form all --images '$(IMAGES)' $(ARGS)
+
+caffe: setup ## Install Caffe, its Python and MPI in .tools/caffe (2 GB, no root, no container)
+	$(IOBENCH) image install caffe --images '$(IMAGES)' $(ARGS)
 
 report: setup ## Render the latest results again
 	$(IOBENCH) report '$(RESULTS)'
@@ -74,6 +80,8 @@ test: lint ## All of check, and the system tests on real parts of this machine
 	@$(INSTALL) containers
 	@$(IOBENCH) image build torch --form all --images '$(IMAGES)' || \
 		echo 'iobench: no image was built: the tests that need one are skipped' >&2
+	@$(IOBENCH) image install caffe --images '$(IMAGES)' || \
+		echo 'iobench: no Caffe was installed: the tests that need it are skipped' >&2
 	IOBENCH_TEST_IMAGES='$(abspath $(IMAGES))' .venv/bin/python -m pytest
 
 bundle: setup ## Pack what a compute node without a network needs, into dist/

@@ -71,11 +71,12 @@ def _prep(
     roofs = case["limits"][cache]["roofs"]
     workers = max(case["workers"], 1)
     prep = min(roofs[r] for r in (roofline.LOAD, roofline.DECODE) if r in roofs)
-    wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers)
+    ranks = case.get("world_size", 1)
+    wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers / ranks)
     cores = case.get("cores")
+    who = f"{workers} workers of each of {ranks} ranks" if ranks > 1 else f"{workers} workers"
     text = (
-        f"{workers} workers prepare {prep:,.0f} samples/s, the compute takes "
-        f"{roofs[roofline.COMPUTE]:,.0f}: "
+        f"{who} prepare {prep:,.0f} samples/s, the compute takes {roofs[roofline.COMPUTE]:,.0f}: "
     )
     if cores and wanted > cores:
         yield (
@@ -83,7 +84,8 @@ def _prep(
             "prepare less per sample (raw or smaller images)"
         )
     else:
-        yield f"{text}raise workers to about {wanted} (and check that it scales)"
+        each = f"{-(-wanted // ranks)} a rank" if ranks > 1 else f"{wanted}"
+        yield f"{text}raise workers to about {each} (and check that it scales)"
     yield from _better(case, "warm", others, "load", "prepares")
 
 

@@ -16,7 +16,8 @@ from iobench.calls import counted
 from iobench.contrasts import complete_pairs, family_of, finite, judge
 from iobench.errors import SpecError
 from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
-from iobench.model import Contrast, Plan, Record
+from iobench.model import Case, Contrast, Plan, Record
+from iobench.order import add_sums
 from iobench.pairing import group_of, groups
 from iobench.staging import staging
 
@@ -41,7 +42,7 @@ def analyse(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
         "version": plan.version,
         "seed": plan.seed,
         "dataset": _dataset(plan),
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *_late(found)],
         "complete": plan.phase == 2
         and all(t.id in found.last and enters(found.last[t.id]) for t in plan.trials),
         "validity": validity(found, [t.id for t in plan.trials], len(records)),
@@ -60,22 +61,43 @@ def analyse(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
 def _checks(found: Evidence) -> dict[str, Any]:
     """Return whether all trials saw the same samples, by ids and by the digest of their bytes."""
     ids: dict[tuple[Any, ...], dict[str, str]] = {}
-    for record in found.last.values():
-        if record.trial.stage in DATA_STAGES and enters(record):
-            case = record.trial.case
+    read = [r for r in found.last.values() if r.trial.stage in DATA_STAGES and enters(r)]
+    summed = all(rank.ids_sum for r in read for rank in r.ranks)
+    for record in read:
+        case = record.trial.case
+        key: tuple[Any, ...] = (_wanted(found.plan, case), case.seed)
+        seen = add_sums([r.ids_sum for r in record.ranks])
+        if not summed:  # results of an earlier version: rank by rank
             key = (case.samples, case.batch, case.world_size, case.order, case.seed)
             seen = " ".join(r.ids_digest for r in record.ranks)
-            ids.setdefault(key, {}).setdefault(seen, record.trial.id)
-    digests: dict[str, dict[str, str]] = {}
+        ids.setdefault(key, {}).setdefault(seen, record.trial.id)
+    digests: dict[tuple[str, int], dict[str, str]] = {}
     for case in found.plan.cases:
         for record in found.of(case, "digest"):
             seen = " ".join(r.samples_digest for r in record.ranks)
-            digests.setdefault(case.content, {}).setdefault(seen, case.label)
+            which = case.content, _wanted(found.plan, case)
+            digests.setdefault(which, {}).setdefault(seen, case.label)
+    jpeg = [seen for (content, _), seen in digests.items() if content == "jpeg"]
     return {
         "same_samples": _all_equal(ids.values()),
         "same_bytes": _all_equal(digests.values()),
-        "samples_digest": next(iter(digests.get("jpeg", {})), None),
+        "samples_digest": next(iter(jpeg[0])) if jpeg else None,
     }
+
+
+def _late(found: Evidence) -> list[str]:
+    """Return a note where ranks did not begin together, with the worst trial's words."""
+    late = [r for r in found.last.values() if enters(r) and r.notes.get("late")]
+    if not late:
+        return []
+    worst = max(late, key=lambda r: float(r.notes["skew_s"]))
+    return [f"{worst.notes['late']} ({worst.trial.id}; {len(late)} trials)"]
+
+
+def _wanted(plan: Plan, case: Case) -> int:
+    """Return how many samples a case's ranks read together: whole batches of each of them."""
+    total = min(case.samples or plan.dataset.samples, plan.dataset.samples)
+    return total // (case.batch * case.world_size) * case.batch * case.world_size
 
 
 def _all_equal(groups: Iterable[dict[str, str]]) -> dict[str, Any]:

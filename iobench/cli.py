@@ -147,7 +147,7 @@ def data_make(
 @click.argument("forms", nargs=-1, required=True)
 @click.option("--option", "-o", multiple=True, help="A format's option, such as chunk=64.")
 def data_convert(root: Path, forms: tuple[str, ...], option: tuple[str, ...]) -> int:
-    """Convert the dataset at ROOT to FORMS: lmdb, hdf5, tar, lmdb-raw, hdf5-raw."""
+    """Convert the dataset at ROOT to FORMS: lmdb, leveldb, hdf5, tar; lmdb-raw, hdf5-float ..."""
     found = datasets.locate(root)
     options = dict(_option(text) for text in option)
     with Reporter(err) as reporter:

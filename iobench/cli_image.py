@@ -16,7 +16,7 @@ from iobench import reachable, services, spec
 from iobench.cli_console import JSON, print_json
 from iobench.errors import ImageError
 from iobench.images import build as building
-from iobench.images import catalogue, disk, forms, recipe
+from iobench.images import catalogue, disk, forms, prefix, recipe
 from iobench.images import verify as verification
 from iobench.images.model import DEFAULT_FOLDER, FORMS, NAMES, check_name
 
@@ -42,7 +42,7 @@ _NAMES = click.argument("names", nargs=-1, metavar="[NAME]...", callback=_known)
 
 @click.group()
 def image() -> None:
-    """Build, list, verify and export the container images that runtimes run.
+    """Build, list, verify and export the container images; install one's files without a container.
 
     \b
       iobench image build                    torch and caffe: one archive each
@@ -50,6 +50,7 @@ def image() -> None:
       iobench image list                     what there is, and whether it is current
       iobench image verify                   prove that all forms hold the same files
       iobench image export torch /scratch/me/torch.sif
+      iobench image install caffe            Caffe's files on this host, as `make caffe`
     """
 
 
@@ -89,9 +90,11 @@ def image_build(
 
 @image.command("needed")
 @click.argument("spec_name", metavar="SPEC")
-def image_needed(spec_name: str) -> int:
+@click.option("--bare", is_flag=True, help="Those missing on this host, for its bare trials.")
+def image_needed(spec_name: str, bare: bool) -> int:
     """Print the images that SPEC's runtimes run, one a line; nothing when it needs none."""
-    for name in reachable.image_names(spec.load(spec_name)):
+    needed = reachable.host_stacks if bare else reachable.image_names
+    for name in needed(spec.load(spec_name)):
         click.echo(name)
     return 0
 
@@ -171,6 +174,27 @@ def image_export(name: str, path: Path, folder: Path) -> int:
     with disk.partial(path) as unfinished:
         shutil.copyfile(source, unfinished)
     _say(f"{path}: {found.digest}")
+    return 0
+
+
+@image.command("install")
+@click.argument("name")
+@_FOLDER
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Where to [.tools/caffe of the clone].",
+)
+@click.option("--force", is_flag=True, help="Install anew even when it is current.")
+def image_install(name: str, folder: Path, to: Path | None, force: bool) -> int:
+    """Install the files of image NAME (caffe) on this host: no container, no root.
+
+    They are the image's own files and run from any folder: copy it, or name it by CAFFE_ROOT. An
+    interrupted installation is begun again, and what was downloaded is used.
+    """
+    cache = folder / building.CACHE
+    prefix.install(name, to or prefix.default_folder(), cache, _say, force=force)
     return 0
 
 

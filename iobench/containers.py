@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import List, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from iobench.errors import SpecError
 from iobench.protocols import WORK_INSIDE, Mount, Start
@@ -149,8 +149,12 @@ def inner_env(start: Start, *flags: str) -> List[str]:
 # -- probes ----------------------------------------------------------------------------------
 
 
-def ask(argv: Sequence[str], timeout_s: float = _PROBE_S) -> Tuple[int, str]:
+def ask(
+    argv: Sequence[str], timeout_s: float = _PROBE_S, *, env: Optional[Mapping[str, str]] = None
+) -> Tuple[int, str]:
     """Run a short command; return (exit status, its output, or the last line of its complaint).
+
+    ``env``: its whole environment; None: this process's.
 
     Never raises: 127 where the program is not there, 124 where it did not answer in time.
     """
@@ -162,6 +166,7 @@ def ask(argv: Sequence[str], timeout_s: float = _PROBE_S) -> Tuple[int, str]:
             text=True,
             errors="replace",
             timeout=timeout_s,
+            env=env,
             check=False,
         )
     except FileNotFoundError:

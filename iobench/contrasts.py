@@ -11,7 +11,8 @@ from iobench import looks as looking
 from iobench import stats
 from iobench.figures import Evidence, trial_window, usable
 from iobench.fingerprint import differences
-from iobench.model import EXPLORATORY, Case, Contrast, Record, Trial
+from iobench.model import EXPLORATORY, Case, Contrast, RankResult, Record, Trial
+from iobench.order import add_sums
 from iobench.pairing import FOLLOWING
 from iobench.spec import PIPELINE_FIELDS
 
@@ -158,18 +159,31 @@ def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
 def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
     """Return (whether both arms of every pair saw the same samples in the same order, why not).
 
-    Where the order itself is the factor, the same samples in any order are asked.
+    Where the order itself is the factor, or how ranks share the data, the same samples in any
+    order are asked, of all ranks together.
     """
     for pair in pairs:
         arm, base = pair.arm.trial.case, pair.base.trial.case
+        shared = (arm.world_size, arm.sharing) == (base.world_size, base.sharing)
         name = "ids_digest" if arm.order != base.order else "order_digest"
-        one, other = ([getattr(r, name) for r in x.ranks] for x in (pair.arm, pair.base))
+        one, other = (
+            [getattr(r, name) for r in x.ranks]
+            if shared
+            else [add_sums([r.ids_sum for r in x.ranks])]
+            for x in (pair.arm, pair.base)
+        )
         if not all(one) or not all(other):
             return False, f"block {pair.block}: the order of the samples was not recorded"
         if one != other:
-            what = "samples" if name == "ids_digest" else "order of the samples"
-            return False, f"block {pair.block}: the {what} differs between the arms"
+            same = shared and name == "order_digest"
+            what = "order of the samples differs" if same else "samples differ"
+            more = "" if shared else f"; {_WHOLE}"
+            return False, f"block {pair.block}: the {what} between the arms{more}"
     return True, ""
+
+
+#: Why arms of different ranks may not see the same samples.
+_WHOLE = "take a number of samples that batch x ranks of every arm divides"
 
 
 def confounders(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -178,7 +192,7 @@ def confounders(pairs: Sequence[Pair]) -> dict[str, Any]:
     seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for pair in pairs:
         factor = factors(pair.arm.trial.case, pair.base.trial.case)
-        for arm, base in zip(pair.arm.ranks, pair.base.ranks, strict=False):
+        for arm, base in _side_by_side(pair.arm.ranks, pair.base.ranks):
             both = arm.fingerprint, base.fingerprint
             if not all(both):
                 return {"status": UNKNOWN, "differences": ["an arm has no fingerprint"]}
@@ -192,6 +206,15 @@ def confounders(pairs: Sequence[Pair]) -> dict[str, Any]:
                     )
                 )
     return {"status": CONFOUNDED if found else PASS, "differences": list(found)}
+
+
+def _side_by_side(
+    arm: Sequence[RankResult], base: Sequence[RankResult]
+) -> list[tuple[RankResult, RankResult]]:
+    """Return every rank with one of the other side; the side with fewer of them takes turns."""
+    if not arm or not base:
+        return []
+    return [(arm[i % len(arm)], base[i % len(base)]) for i in range(max(len(arm), len(base)))]
 
 
 def estimate(interval: stats.Interval) -> dict[str, Any]:

@@ -13,14 +13,18 @@ import numpy as np
 
 from iobench import codec, registry
 from iobench import dataset as datasets
+from iobench.caffe import hdf5 as caffe_layout
 from iobench.errors import DatasetError, IobenchError
 from iobench.model import SCHEMA, Dataset
 from iobench.options import check_options
 from iobench.protocols import Format, FormatBackend, StoredSample
 
 Progress = Callable[[int, int], None]
-#: Pixels of raw content: the height and width Caffe's own preparation of ImageNet resizes to.
-RAW_SIDE = 256
+#: Pixels of raw content: the height and width Caffe's own preparation of ImageNet resizes to.  Of
+#: float content, which is trained on as it is: what the networks take.
+SIDES = {"raw": 256, "float": 224}
+#: Bytes a value.
+_VALUE_BYTES = {"raw": 1, "float": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +47,19 @@ def convert(
 ) -> Path:
     """Write the dataset in another format and return the folder; one that is there is kept.
 
-    ``content``: ``jpeg`` (the files as they are) or ``raw`` (pixels resized to one square size, by
-    option ``side``, default 256, or the size of a fixed-resolution recipe).  ``options``: the
-    format's own, too.  The folder gets its final name and its marker when all is written.
+    ``content``: ``jpeg`` (the files as they are), ``raw`` (pixels resized to one square size, by
+    option ``side``, default 256, or the size of a fixed-resolution recipe) or ``float`` (Caffe's
+    values, ready to train on; ``side`` 224).  ``options``: the format's own, too.  The folder gets
+    its final name and its marker when all is written.
 
     Raises SpecError for an unknown format or option, DatasetError when there is no space, the
     form is there with another layout, or a JPEG file differs from the index.
     """
     backend, form = _backend(format_name, content)
     chosen = dict(options or {})
-    side = int(chosen.pop("side", 0) or _raw_side(dataset)) if content == "raw" else 0
+    side = 0
+    if content in SIDES:
+        side = int(chosen.pop("side", 0) or _raw_side(dataset, content))
     writer = _format(backend, format_name, chosen)
     layout = {**getattr(writer, "layout", {}), **({"side": side} if side else {})}
     target = datasets.form_root(dataset, form)
@@ -64,11 +71,13 @@ def convert(
         for leftover in (partial, target):
             if leftover.exists():
                 shutil.rmtree(leftover)
-        each = side * side * 3 * 17 // 16 if side else dataset.bytes // dataset.samples + 1
+        each = dataset.bytes // dataset.samples + 1
+        if side:
+            each = side * side * 3 * _VALUE_BYTES[content] * 17 // 16
         need = dataset.samples * (each + 8192)  # 8 KiB: a page, a heap header, a tar header or two
         datasets.check_space(root, need, 64, f"converting to {form}")
         partial.mkdir()
-        writer.write(_stored(dataset, side, progress), partial)
+        writer.write(_stored(dataset, side, progress, content), partial)
         facts = {
             "schema": SCHEMA,
             "format": format_name,
@@ -101,10 +110,10 @@ def _format(backend: FormatBackend, name: str, options: Mapping[str, Any]) -> Fo
     return backend.make(**options)
 
 
-def _raw_side(dataset: Dataset) -> int:
+def _raw_side(dataset: Dataset, content: str) -> int:
     recipe = dataset.recipe.get("identity", {}).get("recipe", {})
     fixed = recipe.get("fixed") and recipe["width"] == recipe["height"]
-    return int(recipe["width"]) if fixed else RAW_SIDE
+    return int(recipe["width"]) if fixed else SIDES[content]
 
 
 def _kept(dataset: Dataset, form: str, layout: Mapping[str, Any]) -> Path:
@@ -132,7 +141,17 @@ def pixels(data: Any, side: int) -> np.ndarray[Any, Any]:
     return np.asarray(resized)
 
 
-def _stored(dataset: Dataset, side: int, progress: Progress | None) -> Iterator[StoredSample]:
+def stored(data: Any, content: str, side: int) -> Any:
+    """Return what a form with ``content`` is given to write of a JPEG."""
+    if content == "jpeg":
+        return data
+    whole = pixels(data, side)
+    return caffe_layout.planes(whole) if content == "float" else whole
+
+
+def _stored(
+    dataset: Dataset, side: int, progress: Progress | None, content: str = "raw"
+) -> Iterator[StoredSample]:
     """Yield every sample in id order; each file is held against its digest on the way."""
     index = datasets.load_index(dataset)
     reader = registry.load("formats", "jpeg").make().open(dataset, Path(dataset.jpeg_root))
@@ -143,7 +162,7 @@ def _stored(dataset: Dataset, side: int, progress: Progress | None) -> Iterator[
                 f"{dataset.jpeg_root}/{index.files[i]} differs from {datasets.INDEX}: it was "
                 f"changed; make the dataset again"
             )
-        yield StoredSample(i, key, pixels(data, side) if side else data, label)
+        yield StoredSample(i, key, stored(data, content if side else "jpeg", side), label)
         if progress:
             progress(i + 1, dataset.samples)
 
@@ -153,7 +172,7 @@ def verify(
 ) -> list[Verification]:
     """Read every sample of every form (default: all that are there) and compare it with the index.
 
-    JPEG content: the digest of the bytes.  Raw content: the digest of the pixels, computed again
+    JPEG content: the digest of the bytes.  Other content: the digest of the pixels, computed again
     from the JPEG file.  Labels too.  A difference is a result, not an error; DatasetError is
     raised for a form that is not there.
     """
@@ -186,7 +205,7 @@ def _first_difference(
         reader = registry.require("formats", facts["format"]).make().open(dataset, root)
     except (DatasetError, OSError) as error:
         return f"cannot be opened: {error}"
-    side = facts["options"].get("side", 0) if facts["content"] == "raw" else 0
+    side = facts["options"].get("side", 0) if facts["content"] in SIDES else 0
     try:
         if len(reader) != dataset.samples:
             return f"{len(reader)} samples, {dataset.samples} expected"

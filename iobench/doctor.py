@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from iobench import cgroups, containers, fio, pagecache, registry, residency_calls
+from iobench import cgroups, containers, fio, pagecache, registry, residency_calls, stacks, starting
 from iobench.errors import BackendUnavailable, CacheStateError
-from iobench.model import IoCounters
+from iobench.model import Case, IoCounters
 from iobench.mounts import describe_mount, filesystem_for
 from iobench.timing import clock
 
@@ -63,8 +63,9 @@ def examine(data_path: Path) -> list[Check]:
         lambda: _library("dali", "nvidia.dali", "nvidia-dali-cuda120", "pipelines dali:*"),
         lambda: _library("lmdb", "lmdb", "lmdb", "format lmdb"),
         lambda: _library("h5py", "h5py", "h5py", "format hdf5"),
+        _caffe,
     ]
-    return [check() for check in checks] + _runtimes()
+    return [check() for check in checks] + _launchers() + _runtimes()
 
 
 def _python() -> Check:
@@ -251,7 +252,7 @@ def _steal() -> Check:
 
 def _clock() -> Check:
     readings = [clock() for _ in range(2000)]
-    steps = [b - a for a, b in zip(readings, readings[1:], strict=False) if b > a]
+    steps = [b - a for a, b in zip(readings, readings[1:]) if b > a]
     step = statistics.median(steps)
     return Check(
         "clock",
@@ -300,6 +301,53 @@ def _library(name: str, module: str, distribution: str, use: str) -> Check:
     except importlib.metadata.PackageNotFoundError:
         version = "version unknown"
     return Check(name, True, version)
+
+
+def _caffe() -> Check:
+    """Start the stack's own Python: what lies there may not run here."""
+    try:
+        stack = stacks.on_host("caffe")
+    except BackendUnavailable as error:
+        reason, _, remedy = str(error).partition(": ")
+        return Check("caffe", False, f"{reason}, so no Caffe without a container", remedy)
+    env = {**os.environ, **stack.env, "PYTHONPATH": os.pathsep.join(stack.python_path)}
+    argv = [stack.python, "-c", _ABOUT_CAFFE]
+    if stack.own and not stack.packages:
+        argv = ["caffe", "--version"]
+    code, said = containers.ask(argv, env=env)
+    facts = stacks.record(stack)
+    kind = "your own build" if stack.own else f"OpenBLAS {facts.get('openblas', '?')}"
+    if code:
+        remedy = "`make caffe ARGS=--force` installs it anew"
+        if stack.own:
+            remedy = "look at CAFFE_ROOT, CAFFE_PYTHON and the modules that it was built with"
+        return Check("caffe", False, f"{stack.prefix} does not start: {said}", remedy)
+    return Check("caffe", True, f"{said}; {kind}; at {stack.prefix}")
+
+
+_ABOUT_CAFFE = (
+    "import platform, caffe, numpy; "
+    "print('%s, Python %s, numpy %s' % "
+    "(caffe.__version__, platform.python_version(), numpy.__version__))"
+)
+
+
+def _launchers() -> list[Check]:
+    """One line a launcher of several ranks: here, or brought by the stack caffe alone."""
+    checks = []
+    for name in registry.names("launchers"):
+        if name == "local":
+            continue
+        reason = registry.unavailable("launchers", name)
+        detail = reason or "can run here"
+        if reason and not stacks.missing("caffe"):
+            try:
+                starting.check_launcher(Case(launcher=name), stacks.on_host("caffe").env)
+                detail = "in the stack caffe; cases of other stacks: " + reason
+            except BackendUnavailable:
+                pass
+        checks.append(Check(f"launcher {name}", True, detail))
+    return checks
 
 
 def _runtimes() -> list[Check]:

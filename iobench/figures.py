@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from iobench import stats, timing
+from iobench import stats, timing, world
 from iobench.errors import SpecError
-from iobench.model import EXPLORATORY, VALID, Case, Plan, RankResult, Record
+from iobench.model import EXPLORATORY, VALID, Case, Plan, RankResult, Record, Startup
 from iobench.plan import compute_key, rungs_missing
 from iobench.stalls import TrainTrial, edge_shift_s
 
@@ -49,8 +50,10 @@ def windows(record: Record, *, whole: bool) -> list[timing.Window]:
 
 
 def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | None:
-    """Return the trial's window: the slowest rank's times, the samples of all ranks.
+    """Return the trial's window: the slowest rank's wall time, the samples of all ranks.
 
+    Wait and compute are the slowest rank's too; of ranks that exchange gradients, and so go step
+    by step together, they are the job's (:func:`iobench.world.step_times`).
     ``whole``: the whole epoch or the steady window after the warm-up; by the cache state when
     it is not given (:func:`counts_whole`).
     """
@@ -62,13 +65,19 @@ def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | N
     rank, slowest = max(zip(record.ranks, found, strict=True), key=lambda pair: pair[1].wall_s)
     if slowest.wall_s <= 0:
         return None
+    wait_s, compute_s = slowest.wait_s, slowest.compute_s
+    if world.in_step(record.ranks):
+        waits, computes = world.step_times(record.ranks)
+        first = 0 if whole else rank.steps.warmup
+        compute_s = math.fsum(computes[first:])
+        wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[first:])
     return TrainTrial(
         block=record.trial.block,
         steps=slowest.steps,
         samples=samples,
         wall_s=slowest.wall_s,
-        wait_s=slowest.wait_s,
-        compute_s=slowest.compute_s,
+        wait_s=wait_s,
+        compute_s=compute_s,
         edge_s=_edge_s(record, rank, slowest, whole=whole),
     )
 
@@ -81,22 +90,42 @@ def _edge_s(record: Record, rank: RankResult, window: timing.Window, *, whole: b
 
 
 def startup_s(record: Record) -> float | None:
-    """Return the slowest rank's start-up: process until ready, opening, the first batch."""
+    """Return the start-up: process until ready, opening, the first batch; the slowest rank's."""
+    parts = startup_parts(record)
+    if parts is None:
+        return None
+    return max(parts.process_s, parts.imports_s) + parts.open_s + parts.first_batch_s
+
+
+def startup_parts(record: Record) -> Startup | None:
+    """Return the start-up in parts: of the rank that was ready last, and the last first batch.
+
+    Ranks begin together, so the others waited for both.
+    """
     if not record.ranks:
         return None
-    return max(_startup_s(rank) for rank in record.ranks)
+    last = max((rank.startup for rank in record.ranks), key=_opened_s)
+    first_batch_s = max(rank.startup.first_batch_s for rank in record.ranks)
+    return dataclasses.replace(last, first_batch_s=first_batch_s)
 
 
-def _startup_s(rank: RankResult) -> float:
-    s = rank.startup
-    return max(s.process_s, s.imports_s) + s.open_s + s.first_batch_s
+def _opened_s(startup: Startup) -> float:
+    return max(startup.process_s, startup.imports_s) + startup.open_s
 
 
 def step_waits_s(records: Sequence[Record]) -> list[float]:
-    """Return the wait of every step after the warm-up, all trials and ranks."""
+    """Return the wait of every step after the warm-up, all trials and ranks.
+
+    Ranks in step wait for the slowest of them: one wait a step.
+    """
     waits: list[float] = []
     for record in records:
+        if world.in_step(record.ranks):
+            waits += world.step_times(record.ranks)[0][record.ranks[0].steps.warmup :]
+            continue
         for rank in record.ranks:
+            if (rank.notes.get("trainer") or {}).get("wait_known") is False:
+                continue
             k = rank.steps.warmup
             pairs = zip(rank.steps.request_s[k:], rank.steps.ready_s[k:], strict=True)
             waits += [ready - request for request, ready in pairs]
@@ -110,7 +139,8 @@ def ceiling_key(case: Case) -> tuple[Any, ...]:
     """
     readahead = case.format_options.get("readahead", True)
     place = case.stored_form, case.location, case.placement
-    return *place, case.order, case.workers, case.samples, readahead
+    readers = max(case.workers, 1) * case.world_size
+    return *place, case.order, readers, case.samples, readahead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +181,20 @@ class Evidence:
                 if found:
                     return found, "" if other.label == case.label else other.label
         return [], ""
+
+    def alone(self, case: Case) -> list[TrainTrial]:
+        """Return the compute rung on one rank, of a case that has several."""
+        for other in (case, *self.plan.cases):
+            if compute_key(other) == compute_key(case) and (found := self.windows(other, "alone")):
+                return found
+        return []
+
+    def computed(self, case: Case) -> list[Record]:
+        """Return the records of the compute rung that serves this case."""
+        for other in (case, *self.plan.cases):
+            if compute_key(other) == compute_key(case) and (found := self.of(other, "compute")):
+                return found
+        return []
 
     def ceilings(self, case: Case) -> list[Record]:
         """Return the ceiling rung's records, of an equal case where this one has none."""

@@ -22,6 +22,7 @@ LIBRARIES = (
     "numpy",
     "nvidia-dali-cuda120",
     "opencv-python-headless",
+    "plyvel",
     "simplejpeg",
     "torch",
 )
@@ -43,7 +44,10 @@ VARIABLES = (
     "PYTHONMALLOC",
 )
 #: So do all whose name begins so.
-FAMILIES = ("DALI_", "GOMP_", "HDF5_", "KMP_", "MALLOC_", "MKL_", "OMP_", "OPENCV_", "TORCH_")
+FAMILIES = (
+    "DALI_", "GOMP_", "HDF5_", "KMP_", "MALLOC_", "MKL_", "OMP_", "OMPI_MCA_btl", "OMPI_MCA_coll",
+    "OMPI_MCA_mpi_yield", "OMPI_MCA_pml", "OPENCV_", "TORCH_", "UCX_",
+)  # fmt: skip
 #: Facts that differ between any two processes and explain nothing.
 VOLATILE = frozenset({"pid", "rank", "boot_id"})
 #: What a bind mount may set beside the filesystem's own options.

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench import ceiling, inside, pagecache, registry, starting, strace
+from iobench import ceiling, inside, pagecache, registry, starting, strace, world
 from iobench.cacheproof import judge
 from iobench.dataset import form_root
 from iobench.errors import (
@@ -47,6 +47,7 @@ __all__ = ["IN_PLACE", "Settings", "run_trial"]
 
 DATA_STAGES = ("ceiling", "read", "decode", "load", "train", "probe")
 IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
+_MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
 _NO_REASONS: tuple[str, ...] = ()
 
 
@@ -93,6 +94,7 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
                 proof = _after(trial, proof, files, ranks, filesystem)
             proof = _without_image(trial, proof, runtime)
             status, reasons = _judge(trial, proof, ranks, ceiling_result)
+            notes.update(world.note(ranks))
             if traced is not None and status == VALID:
                 notes["calls"] = traced.note(ranks)
                 status, reasons = strace.standing(notes["calls"])
@@ -130,9 +132,19 @@ def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path
 
 
 def _prepare(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
-    """Bring the files into the trial's cache state and measure what was reached."""
+    """Bring the files into the trial's cache state and measure what was reached.
+
+    Raises TrialFailed for one that is missing.
+    """
     if trial.cache == "-" or not files:
         return CacheProof()
+    try:
+        return _brought(trial, files, worker, settings)
+    except FileNotFoundError as error:
+        raise TrialFailed(f"{error.filename} is missing: {_MISSING}") from None
+
+
+def _brought(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
     label = trial.cache
     if trial.cache == "cold":
         pagecache.evict(files)
@@ -170,7 +182,9 @@ def _ceiling(
     case = trial.case
     proof = _prepare(trial, files, worker, settings)
     result = ceiling.run(
-        ceiling.plan(worker.extents(), jobs=max(case.workers, 1), batch=case.batch),
+        ceiling.plan(
+            worker.extents(), jobs=max(case.workers, 1) * case.world_size, batch=case.batch
+        ),
         work=worker.work / "fio",
         mapped=registry.load("formats", case.format).mapped,
         read_ahead=bool(case.format_options.get("readahead", True)),
@@ -207,16 +221,19 @@ def _after(
 
 
 def _without_image(trial: Trial, proof: CacheProof, runtime: Mapping[str, Any]) -> CacheProof:
-    """Return a warm proof without the bytes of the image's own files, where an image runs.
+    """Return a warm proof without the bytes of programs' own files, where they may count as data's.
 
     A container's code is paged in while the loop runs, and every mount of a SIF begins with none
-    of it cached: those bytes count as the worker's.  Data that are wholly resident before and
-    after were not read from storage.
+    of it cached: those bytes count as the worker's.  So do those of a program that a trainer
+    starts.  Data that are wholly resident before and after were not read from storage.
     """
+    whose = "the image's own files" if runtime.get("form") else ""
+    if trial.stage == "train" and registry.load("trainers", trial.case.trainer).make.feeds_itself:
+        whose = whose or "the trainer's program"
     resident = proof.resident_before == proof.resident_after == 1.0
-    if not runtime.get("form") or trial.cache != "warm" or not resident or not proof.bytes_storage:
+    if not whose or trial.cache != "warm" or not resident or not proof.bytes_storage:
         return proof
-    counter = f"{proof.counter}, without {proof.bytes_storage} of the image's own files"
+    counter = f"{proof.counter}, without {proof.bytes_storage} of {whose}"
     return dataclasses.replace(proof, bytes_storage=0, counter=counter)
 
 
@@ -226,9 +243,11 @@ def _judge(
     ranks: Sequence[RankResult],
     ceiling_result: Mapping[str, Any],
 ) -> tuple[str, tuple[str, ...]]:
-    errors = [r.error for r in ranks if r.error]
+    errors = world.errors(ranks)
     if errors:
-        return FAILED, tuple(e.splitlines()[-1] for e in errors)
+        return FAILED, errors
+    if parted := world.parted(ranks):
+        return INVALID, (parted,)
     if trial.stage == "ceiling":
         if ceiling_result["invalid"]:
             return INVALID, (ceiling_result["invalid"],)
@@ -238,7 +257,7 @@ def _judge(
         if wrong:
             return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
         return VALID, ()
-    if trial.stage in ("compute", "calls") or trial.cache == "-":
+    if trial.stage in ("compute", "alone", "calls") or trial.cache == "-":
         return VALID, ()
     if trial.stage != "probe" and not sum(sum(r.steps.samples) for r in ranks):
         return INVALID, ("the loop saw no sample: fewer samples than one batch?",)

@@ -20,14 +20,32 @@ from iobench.protocols import HELD
 
 #: Seconds between looks for the driver's word.
 _POLL_S = 0.002
+#: Seconds between looks for another rank.
+_MEET_S = 0.0005
+#: A FIFO in the work folder that the driver holds open, for ranks: a launcher gives its own
+#: standard input to one rank at most.
+FIFO = "held"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER, _ANYBODY = 0x59616D61, -1
 
 
-def end_with_driver() -> None:
-    """End when the driver does, even by ``kill -9``."""
-    if not _end_with_input():
+def end_with_driver(held: Path) -> None:
+    """End when the driver does, even by ``kill -9``.  ``held``: its FIFO for ranks, if there is."""
+    if not _end_with_fifo(held) and not _end_with_input():
         _die_with_parent()
+
+
+def end_with_starter() -> None:
+    """End this process group when whoever started it does, even by ``kill -9``.
+
+    For a process that leads its group, and whose standard input is a pipe that the starter holds.
+    When that closes the kernel itself sends SIGKILL: not even a long call delays it.
+    """
+    fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if _closed():  # it may have gone before
+        os.killpg(0, signal.SIGKILL)
 
 
 def wait_for(word: Path, parent: int) -> None:
@@ -36,6 +54,30 @@ def wait_for(word: Path, parent: int) -> None:
         if os.getppid() != parent:
             raise IobenchError("the driver has gone; nothing was measured")
         time.sleep(_POLL_S)
+
+
+def meet(folder: Path, rank: int, world_size: int) -> None:
+    """Return when every rank has come here: within a millisecond of each other on idle cores.
+
+    Who has failed does not come; its launcher then ends those who wait.
+    """
+    (folder / f"begin.{rank}").touch()
+    others = [folder / f"begin.{other}" for other in range(world_size)]
+    while not all(path.exists() for path in others):
+        time.sleep(_MEET_S)
+
+
+def agree(folder: Path, rank: int, value: int) -> int:
+    """Return rank 0's value on every rank, once in a process's life."""
+    said = folder / "agreed"
+    if rank == 0:
+        partial = said.with_suffix(".tmp")
+        partial.write_text(str(value))
+        partial.rename(said)
+        return value
+    while not said.exists():
+        time.sleep(_MEET_S)
+    return int(said.read_text())
 
 
 def let_trace(path: Path) -> None:
@@ -63,6 +105,30 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _end_with_fifo(held: Path) -> bool:
+    """End, with all loader processes, when the driver does: for a rank that a launcher started.
+
+    The driver holds the FIFO's other end.  When that closes, the kernel itself kills this rank's
+    process group: not even a long call into a framework delays it.  Return False without a FIFO.
+    """
+    try:
+        end = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    os.environ.pop(HELD, "")
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # a launcher that leaves its ranks in its own group
+    fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpid())
+    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+    try:
+        os.read(end, 1)
+    except BlockingIOError:  # somebody holds it, and says nothing
+        return True
+    os.killpg(0, signal.SIGKILL)  # the driver had gone before
+    return True
+
+
 def _end_with_input() -> bool:
     """End, with all loader processes, when the driver does: even by ``kill -9``, in a container.
 
@@ -84,9 +150,14 @@ def _end_with_input() -> bool:
 
 def _driver_has_gone(*_: Any) -> None:
     """End this process group at once if standard input has closed."""
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
-    if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
+    if _closed():
         if os.getpid() != 1:
             os.killpg(0, signal.SIGKILL)
         os._exit(1)  # in a container the first process takes all others with it
+
+
+def _closed() -> bool:
+    """Return whether nobody holds the other end of standard input any more."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))

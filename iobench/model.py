@@ -18,8 +18,9 @@ Options = Mapping[str, Scalar]
 
 STAGES = ("ceiling", "read", "decode", "load", "compute", "train")
 #: Beside the ladder: ``probe`` gives the shares of a sample's time, ``digest`` is the untimed twin,
-#: ``calls`` is ``load`` with its system calls traced, untimed too.
-SIDE_STAGES = ("probe", "digest", "calls")
+#: ``calls`` is ``load`` with its system calls traced, untimed too; ``alone`` is ``compute`` on one
+#: rank of a case that has several: what they take longer is communication.
+SIDE_STAGES = ("probe", "digest", "calls", "alone")
 
 VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"
 
@@ -90,23 +91,25 @@ class Case:
     placement: str = "bind"
     order: str = "shuffled"  # stored, shuffled, window:N
     transform: str = "rrc224"
-    content: str = "jpeg"  # jpeg (encoded bytes) or raw (pixels)
+    content: str = "jpeg"  # jpeg (encoded bytes), raw (pixels), float (Caffe's HDF5 values)
     batch: int = 64
     workers: int = 2
     prefetch: int = 2
-    world_size: int = 1
+    world_size: int = 1  # ranks; batch, workers and prefetch are each rank's own
+    sharing: str = "stride"  # rank r of n reads r, r+n, ... or (disjoint) the r-th n-th
     samples: int = 0  # samples a trial (0: the whole dataset)
     seed: int = 0
     loader_options: Options = dataclasses.field(default_factory=dict)
     format_options: Options = dataclasses.field(default_factory=dict)
     trainer_options: Options = dataclasses.field(default_factory=dict)
     runtime_options: Options = dataclasses.field(default_factory=dict)
+    launcher_options: Options = dataclasses.field(default_factory=dict)
     cpus: float = 0.0  # limits that every runtime enforces alike; 0: none
     memory_bytes: int = 0
 
     @property
     def pipeline(self) -> str:
-        """``loader:format``, with ``-raw`` after a format that holds pixels."""
+        """``loader:format``, with the content after one that does not hold JPEG bytes."""
         return f"{self.loader}:{self.stored_form}"
 
     @property
@@ -179,6 +182,7 @@ class Task:
     seconds: float = 0.0  # compute stage: stop after this long, 0 = no limit
     decode_delay_s: float = 0.0
     inside: bool = False
+    ranks: int = 0  # that the launcher was asked for; 0: not said
     schema: int = SCHEMA
 
 
@@ -239,8 +243,10 @@ class RankResult:
     io: IoCounters
     ids_digest: str = ""  # multiset of the sample ids that the loop saw
     order_digest: str = ""  # the same ids in their order
+    ids_sum: str = ""  # the multiset again, so that sums over ranks compare with other ranks'
     samples_digest: str = ""  # digest stage only: (id, label, digest of the bytes), any order
     bytes_needed: int = 0
+    began_s: float = 0.0  # CLOCK_MONOTONIC as the loop began: one clock for a host's ranks
     fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     probe: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)

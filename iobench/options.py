@@ -12,19 +12,22 @@ import pydantic
 
 from iobench.errors import SpecError
 
+#: Keywords of a trainer's ``make`` that are no options.
+GIVEN = ("batch", "rank", "world_size", "sharers")
+
 
 def check_options(where: str, make: Any, options: Mapping[str, Any]) -> None:
     """Raise SpecError for an option that ``make`` does not take, or of another type.
 
-    Options are ``make``'s keywords that TOML can say: no callables, and not ``batch``, which a
-    case has of its own.
+    Options are ``make``'s keywords that TOML can say: no callables, and not what the case or its
+    launcher says (:data:`GIVEN`).
     """
     hints = typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
     parameters = {
         name
         for name, p in inspect.signature(make).parameters.items()
         if p.kind is inspect.Parameter.KEYWORD_ONLY
-        and name != "batch"
+        and name not in GIVEN
         and typing.get_origin(hints.get(name)) is not collections.abc.Callable
     }
     for key, value in options.items():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Sequence
 
 import numpy as np
 
 from iobench.errors import SpecError
 
 _SUBSET, _SHUFFLE = 1, 2
+SHARINGS = ("stride", "disjoint")
 
 
 def check_order(order: str) -> int:
@@ -49,17 +51,21 @@ def sample_order(
     world_size: int = 1,
     batch: int = 64,
     limit: int = 0,
+    sharing: str = "stride",
 ) -> np.ndarray:
     """Return the ids (int64) that ``rank`` reads in ``epoch``, whole batches only.
 
     First the subset is chosen (``limit`` of ``n``, by the seed alone) and cut to whole batches on
     every rank, so that its multiset is the same whatever the order and the epoch; then it is
-    ordered; then rank r takes every ``world_size``-th id from r on (as Caffe and
-    DistributedSampler share a list).  ``window:N`` is a shuffle buffer of N over the stored order.
+    ordered; then rank r takes every ``world_size``-th id from r on (``stride``: as Caffe and
+    DistributedSampler share a list) or the r-th part of it (``disjoint``).  ``window:N`` is a
+    shuffle buffer of N over the stored order.
 
-    Raises SpecError when a rank would get no whole batch, or for an impossible order.
+    Raises SpecError when a rank would get no whole batch, or for an impossible order or sharing.
     """
     window = check_order(order)
+    if sharing not in SHARINGS:
+        raise SpecError(f"sharing {sharing!r} is not possible; allowed: {', '.join(SHARINGS)}")
     if not 0 <= rank < world_size:
         raise SpecError(f"rank {rank} is not within a world of {world_size}")
     total = n if limit <= 0 else min(limit, n)
@@ -74,7 +80,33 @@ def sample_order(
     if window:
         random = np.random.default_rng([_SHUFFLE, seed, epoch])
         ids = random.permutation(ids) if window < 0 else _windowed(ids, window, random)
+    if sharing == "disjoint":
+        return np.ascontiguousarray(np.split(ids, world_size)[rank])
     return np.ascontiguousarray(ids[rank::world_size])
+
+
+def multiset_sum(ids: np.ndarray) -> str:
+    """Return 128 bits (hex) of the multiset of ids; those of disjoint parts add up.
+
+    So the samples of two ranks together compare with those of one (:func:`add_sums`).  Each id is
+    spread by the finaliser of splitmix64 (Steele et al. 2014), once for each half.
+    """
+    halves = []
+    for salt in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03):
+        mixed = np.asarray(ids).astype(np.uint64) + np.uint64(salt)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> np.uint64(31))
+        halves.append(f"{int(mixed.sum(dtype=np.uint64)):016x}")
+    return "".join(halves)
+
+
+def add_sums(sums: Sequence[str]) -> str:
+    """Return the :func:`multiset_sum` of several parts together; "" where one is not known."""
+    if not sums or not all(sums):
+        return ""
+    halves = (sum(int(s[at : at + 16], 16) for s in sums) % (1 << 64) for at in (0, 16))
+    return "".join(f"{half:016x}" for half in halves)
 
 
 def _windowed(ids: np.ndarray, window: int, random: np.random.Generator) -> np.ndarray:

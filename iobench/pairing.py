@@ -15,7 +15,7 @@ from iobench.contrast_spec import ContrastSpec, check_cache, is_value, matches
 from iobench.errors import SpecError
 from iobench.model import Case, Contrast, Trial
 from iobench.plan import IN_MEMORY, number
-from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, named, pipeline
+from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, left_out, named, pipeline
 
 #: Group -> (blocks that are planned already, blocks wanted).
 Spans = Mapping[str, tuple[int, int]]
@@ -58,6 +58,8 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
                 f"{where}: no two cases differ in {wanted.over!r} alone, so there is "
                 f"nothing to compare; give matrix.{wanted.over} two values"
             )
+        if left_out(spec) and any(_has_base(wanted, group) for group in found):
+            found = [group for group in found if _has_base(wanted, group)]
         for group in found:
             fileless = all(registry.load("formats", c.format).fileless for c in group)
             caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
@@ -227,17 +229,24 @@ def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
     return [g for g in found.values() if len(g) > 1]
 
 
+def _has_base(wanted: ContrastSpec, group: Sequence[Case]) -> bool:
+    """Tell whether a group has its base; where that one was left out, nothing is compared."""
+    return wanted.base == "fastest" or any(_is_base(wanted, case) for case in group)
+
+
+def _is_base(wanted: ContrastSpec, case: Case) -> bool:
+    if wanted.over == "pipeline":
+        return (case.loader, case.format, case.content) == pipeline(str(wanted.base))
+    return is_value(case, wanted.over, wanted.base)
+
+
 def _base(where: str, wanted: ContrastSpec, group: Sequence[Case], fastest: Sequence[str]) -> Case:
     by_label = {c.label: c for c in group}
     if wanted.base == "fastest":
         ranked = [by_label[label] for label in fastest if label in by_label]
         return ranked[0] if ranked else group[0]
     for case in group:
-        if wanted.over == "pipeline":
-            found = (case.loader, case.format, case.content) == pipeline(str(wanted.base))
-        else:
-            found = is_value(case, wanted.over, wanted.base)
-        if found:
+        if _is_base(wanted, case):
             return case
     allowed = ", ".join(["fastest", *by_label])
     raise SpecError(f"{where}: base {wanted.base!r} is no case of this spec; allowed: {allowed}")

@@ -13,6 +13,7 @@ from iobench.figures import (
     WARM_STATES,
     Evidence,
     standing,
+    startup_parts,
     startup_s,
     step_waits_s,
     trial_window,
@@ -21,6 +22,8 @@ from iobench.figures import (
     why_not_planned,
 )
 from iobench.model import EXPLORATORY, STAGES, VALID, Case, Record
+from iobench.remarks import handover, remarks
+from iobench.scaling import communication
 from iobench.stalls import TrainTrial
 
 PERCENTILES = (50, 90, 99)
@@ -43,9 +46,11 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "batch": case.batch,
         "workers": case.workers,
         "world_size": case.world_size,
+        "sharing": case.sharing,
         "cores": _cores(found, case),
         "stages": stages,
         "compute_from": source,
+        "comm": communication(found, case, compute),
         **_stalls(found, case, compute),
         "au": {c: _au(found.windows(case, "train", c), compute) for c in _caches(found, case)},
         "limits": {
@@ -56,7 +61,9 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "startup_s": _startup(found, case),
         "step_wait_s": {c: _waits(found, case, c) for c in _caches(found, case)},
         "probe": _probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
+        "handover_s": handover(found, case),
         "harness_step_s": _harness(found, case),
+        "remarks": remarks(found, case),
         "validity": validity(
             found, [t.id for t in found.plan.trials if t.case.label == case.label]
         ),
@@ -308,7 +315,7 @@ def _startup(found: Evidence, case: Case) -> dict[str, Any] | None:
     times = [s for r in records if (s := startup_s(r)) is not None]
     if not times:
         return None
-    parts = [r.ranks[0].startup for r in records]
+    parts = [p for r in records if (p := startup_parts(r)) is not None]
     return estimate(stats.t_interval(times)) | {
         name: math.fsum(getattr(p, name) for p in parts) / len(parts)
         for name in ("process_s", "imports_s", "open_s", "first_batch_s")
@@ -325,13 +332,16 @@ def _waits(found: Evidence, case: Case, cache: str) -> dict[str, Any] | None:
 
 
 def _cores(found: Evidence, case: Case) -> int | None:
-    """Return the cores that a worker of this case could use, as its fingerprint says."""
+    """Return the cores that the ranks of this case could use together, as fingerprints say.
+
+    A limit (cgroup) holds for all of them: they are in one group.
+    """
     for record in found.of(case, "load") + found.of(case, "train"):
-        for rank in record.ranks:
-            affinity = rank.fingerprint.get("affinity")
-            limit = (rank.fingerprint.get("limits") or {}).get("cpus")
-            if affinity:
-                return min(len(affinity), math.floor(limit) or 1) if limit else len(affinity)
+        affinity = {c for r in record.ranks for c in r.fingerprint.get("affinity") or ()}
+        limits = [(r.fingerprint.get("limits") or {}).get("cpus") for r in record.ranks]
+        limit = next(filter(None, limits), None)
+        if affinity:
+            return min(len(affinity), math.floor(limit) or 1) if limit else len(affinity)
     return None
 
 

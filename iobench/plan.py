@@ -52,6 +52,10 @@ def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
                     rounds.setdefault(repeat, []).append(
                         Trial(id="", case=case, stage=stage, cache=cache, block=repeat)
                     )
+                    if stage == "compute" and case.world_size > 1:  # in the same round: they pair
+                        rounds[repeat].append(
+                            Trial(id="", case=case, stage="alone", cache="-", block=repeat)
+                        )
         if not extra:
             rounds.setdefault(0, []).extend(_side_trials(spec, case))
     trials: list[Trial] = []
@@ -97,7 +101,7 @@ def number(trials: Iterable[Trial], start: int) -> list[Trial]:
 def guess_s(trial: Trial, compute_s: float) -> float:
     """Return a first guess of a trial's wall time in seconds."""
     case = trial.case
-    if trial.stage == "compute":
+    if trial.stage in ("compute", "alone"):
         return OVERHEAD_S + compute_s
     samples = case.samples or 1280
     if trial.stage in ("digest", "probe", "calls", "ceiling"):
@@ -106,7 +110,7 @@ def guess_s(trial: Trial, compute_s: float) -> float:
     loop = samples / rate
     if trial.stage == "train":
         step = registry.load("trainers", case.trainer).step_s(case.batch, case.trainer_options)
-        loop = max(loop, samples / case.batch * step)
+        loop = max(loop, samples / case.batch / case.world_size * step)
     return OVERHEAD_S + loop
 
 
@@ -125,7 +129,8 @@ def compute_key(case: Case) -> tuple[Any, ...]:
     options = tuple(sorted(case.trainer_options.items()))
     return (
         case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
-        case.world_size, case.image, case.cpus, case.memory_bytes,
+        tuple(sorted(case.launcher_options.items())), case.world_size, case.image, case.cpus,
+        case.memory_bytes,
     )  # fmt: skip
 
 

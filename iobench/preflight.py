@@ -145,12 +145,15 @@ def _shared_memory(case: Case, facts: Facts) -> Finding | None:
         return None
     shape = codec.transform(case.transform).shape
     need = (case.workers * case.prefetch + 1) * case.batch * math.prod(shape) * 4
+    need *= case.world_size
     if facts.shm_bytes >= need:
         return None
+    ranks = f" x {case.world_size} ranks" if case.world_size > 1 else ""
     return Finding(
         "/dev/shm",
         f"{facts.shm_bytes >> 20} MiB, and the loader's queue of {case.workers} workers x "
-        f"{case.prefetch} batches needs {-(-need >> 20)} MiB: workers would die with 'bus error'",
+        f"{case.prefetch} batches{ranks} needs {-(-need >> 20)} MiB: workers would die with "
+        "'bus error'",
         "set runtime_options.shm_mb higher or leave it out (docker, podman), enlarge the host's "
         "/dev/shm, or use a smaller batch, prefetch or fewer workers",
     )

@@ -17,6 +17,7 @@ from typing import (
     Iterator,
     List,
     Mapping,
+    NamedTuple,
     Optional,
     Sequence,
     Tuple,
@@ -91,6 +92,8 @@ class LoadRequest:
     ``labels``: label of every sample of the dataset (int64, indexed by id).
     ``sizes``: encoded bytes of every sample (int64, indexed by id).
     ``stage``: ``read``, ``decode`` or ``load`` (``train`` asks for ``load``).
+    ``rank``, ``world_size``: whose ``ids`` these are, for a loader that shares out the data itself;
+    ``sharing``: ``stride`` (ids are r, r + n, ... of the order) or ``disjoint`` (its r-th n-th).
     ``digest``: the untimed twin; batches carry one digest a sample.
     ``root``: folder of the stored form.  ``device``: ``cpu`` or ``cuda``.
     """
@@ -113,6 +116,9 @@ class LoadRequest:
     device: str = "cpu"
     digest: bool = False
     decode_delay_s: float = 0.0
+    rank: int = 0
+    world_size: int = 1
+    sharing: str = "stride"
 
 
 class Loader(Protocol):
@@ -133,14 +139,20 @@ class Loader(Protocol):
         """Stop and reap the workers (their I/O then counts in this process); harmless twice."""
         ...
 
+    # It may have ``describe() -> Mapping[str, Scalar]`` too: facts for the record.
+
 
 # -- trainer: who consumes batches -----------------------------------------------------------
 
 
 class Trainer(Protocol):
-    """Consumes batches."""
+    """Consumes batches.
 
-    #: True for one that reads the files itself (Caffe's data layers): ``step`` takes no batch.
+    One that ``feeds_itself`` (a program with its own data layer) has two methods instead of
+    ``step``: ``feed(loader, request, warmup=)`` trains on what the loader would have read,
+    ``replay(request, seconds=)`` on nothing; both return what the measured loop does.
+    """
+
     feeds_itself: bool
     #: Device its batches should be on: "cpu" or "cuda".
     device: str
@@ -283,7 +295,7 @@ class Backend(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class FormatBackend(Backend[Format]):
-    """``contents``: ``jpeg`` (encoded) and, where it can hold pixels, ``raw``.
+    """``contents``: ``jpeg`` (encoded); where it can hold pixels, ``raw``; Caffe's ``float``.
 
     ``fileless``: nothing on disk, so no cache state and no ceiling.
     ``mapped``: reads go through mmap (the ceiling says so: fio cannot replay that as it is).
@@ -299,7 +311,9 @@ class LoaderBackend(Backend[Any]):
     """``make(request, **options) -> Loader``.
 
     ``stages``: rungs that can run alone.  ``no_stage``: why one cannot.  ``formats``: stored forms
-    it takes (None: any).  ``native``: those it reads with its own reader.
+    it takes (None: any).  ``native``: those it reads with its own reader.  ``transforms``: those it
+    can do (None: any); ``no_transform``: why no other.  ``threads``: of one whose decoding threads
+    are not to be chosen, their number: a case's ``workers`` is that (0: as the case says).
     """
 
     stages: FrozenSet[str] = frozenset({"read", "decode", "load"})
@@ -308,18 +322,30 @@ class LoaderBackend(Backend[Any]):
     native: FrozenSet[str] = frozenset()
     #: Stored form -> the orders it can follow there; a form that is not named follows any.
     orders: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
+    #: Stored form -> how it can share the data among ranks; one that is not named: any way.  An
+    #: empty set: one rank only.
+    sharings: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
+    transforms: Optional[FrozenSet[str]] = None
+    no_transform: str = ""
+    threads: int = 0
     #: Serial probe: (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainerBackend(Backend[Any]):
-    """``make(*, batch, **options) -> Trainer``.
+    """``make(*, batch, **options) -> Trainer``; also ``rank``, ``world_size`` and ``sharers`` (how
+    many ranks of the case share this host's cores) where it takes them.
 
     ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
+    ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has
+    ``comm_s``), or train nothing that would have to be one.
+    ``loaders``: those that it goes with (None: any); one that feeds itself reads what they would.
     """
 
+    loaders: Optional[FrozenSet[str]] = None
     step_s: Callable[[int, Mapping[str, Scalar]], float] = lambda batch, options: 0.0
+    ranks: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,9 +365,32 @@ class RuntimeBackend(Backend[Runtime]):
     no_overlay: str = "it has no overlays"
 
 
+class Failure(NamedTuple):
+    """What a launcher says of the rank that failed first.
+
+    ``code``: its exit status, negative for a signal.  ``said``: what the ranks themselves wrote to
+    standard error, the launcher's own words taken out.
+    """
+
+    rank: int
+    code: int
+    said: str
+
+
 @dataclasses.dataclass(frozen=True)
 class LauncherBackend(Backend[Launcher]):
-    """A launcher."""
+    """A launcher.
+
+    ``inside``: it starts the ranks where they run, in the container (one node), not around it.
+    ``variables``: what its ranks' environment gets where the user's own says nothing.
+    ``failure``: (standard error) -> the rank that failed first, None where it does not say.
+    ``images``: those that have it, for one that starts inside.
+    """
+
+    inside: bool = False
+    images: FrozenSet[str] = frozenset()
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    failure: Callable[[str], Optional[Failure]] = lambda text: None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,12 @@ from typing import Any
 from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
-from iobench.spec import Spec, expand, named
+from iobench.spec import Spec, expand, left_out, named
+from iobench.starting import check_launcher, runtime_of
 from iobench.starting import images_for as images_of
-from iobench.starting import runtime_of
 
 __all__ = [
+    "host_stacks",
     "image_names",
     "images_of",
     "same_images",
@@ -31,6 +32,12 @@ Say = Callable[[str], None]
 def image_names(spec: Spec) -> list[str]:
     """Return the images that the spec's runtimes run, on this machine or another."""
     return sorted({case.image for case in expand(spec) if runtime_of(case).form()})
+
+
+def host_stacks(spec: Spec) -> list[str]:
+    """Return the stacks that the spec needs on this host, no container, and that are not here."""
+    bare = {case.image for case in expand(spec) if not runtime_of(case).form()}
+    return sorted(name for name in bare if stacks.missing(name))
 
 
 def services_of(spec: Spec, folder: Path, say: Say) -> contextlib.AbstractContextManager[None]:
@@ -58,11 +65,12 @@ def without_missing(
     wanted = [str(name) for name in named(spec, "runtime")]
     why = {name: _why_not(spec, name, folder, say, making) for name in wanted}
     notes = [f"runtime {name} is left out: {reason}" for name, reason in why.items() if reason]
-    for note in notes:
-        say(f"note: {note}")
     left = [name for name in wanted if not why[name]]
     if wanted:
         spec = spec.model_copy(update={"matrix": tuple(_tables_left(spec, left))})
+    notes += left_out(spec)
+    for note in notes:
+        say(f"note: {note}")
     for case in _once(expand(spec)):
         if case.runtime not in left:
             registry.require("runtimes", case.runtime)
@@ -122,15 +130,19 @@ def _starts(case: Case, folder: Path) -> None:
 
 
 def _once(cases: Iterable[Case]) -> Sequence[Case]:
-    """Return one case of each runtime, its options and image: finding a form reads a whole tree."""
-    return list({(c.runtime, c.image, repr(c.runtime_options)): c for c in cases}.values())
+    """Return one case of each runtime, image and launcher: finding a form reads a whole tree."""
+    found = {}
+    for c in cases:
+        options = repr((c.runtime_options, c.launcher_options))
+        found[c.runtime, c.image, c.launcher, options] = c
+    return list(found.values())
 
 
 def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
     """Have the case's image in the form that its runtime takes, or its stack on this host.
 
     Raises ImageError, and BackendUnavailable where the runtime's options are not possible here or
-    the stack is not installed.
+    the stack or the launcher is not installed.
     """
     runtime = runtime_of(case)
     if case.runtime_options and (reason := runtime.available()):
@@ -138,7 +150,7 @@ def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
         raise BackendUnavailable(f"runtime {case.runtime!r} with {options}: {reason}")
     form = runtime.form()
     if not form:
-        stacks.on_host(case.image)
+        check_launcher(case, stacks.on_host(case.image).env)
         return
     image = images.find(case.image, folder)
     if not making:

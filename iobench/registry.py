@@ -11,7 +11,7 @@ import os
 import pkgutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, List
+from typing import Any, List
 
 from iobench.errors import BackendUnavailable, SpecError
 
@@ -23,6 +23,13 @@ ALIASES = {
     "hdf5": "torch:hdf5",
     "jpeg": "torch:jpeg",
     "dali": "dali:jpeg",
+}
+
+
+#: Stack -> what to do where one of its modules is missing.
+_REMEDIES = {
+    "": "run `make setup`, or install it into this Python",
+    "caffe": "run `make caffe`, or look at CAFFE_ROOT and CAFFE_PYTHON (`iobench doctor`)",
 }
 
 
@@ -69,7 +76,7 @@ def unavailable(axis: str, name: str) -> str:
     backend = load(axis, name)
     missing = [m for m in backend.requires if not _importable(m)]
     if missing:
-        return f"needs {', '.join(missing)}: run `make setup`, or install it into this Python"
+        return f"needs {', '.join(missing)}: {_REMEDIES.get(backend.image, _REMEDIES[''])}"
     if axis in ("runtimes", "launchers"):
         return str(backend.make().available())
     return ""
@@ -81,16 +88,6 @@ def require(axis: str, name: str) -> Any:
     if reason:
         raise BackendUnavailable(f"{axis[:-1]} {name!r} cannot run here: {reason}")
     return load(axis, name)
-
-
-def table(axis: str) -> Dict[str, str]:
-    """Return name -> summary, with the reason appended where a member cannot run here."""
-    rows = {}
-    for name in names(axis):
-        reason = unavailable(axis, name)
-        summary = load(axis, name).summary
-        rows[name] = f"{summary} (unavailable here: {reason})" if reason else summary
-    return rows
 
 
 def _importable(module: str) -> bool:

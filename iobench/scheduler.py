@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 import iobench
-from iobench import calls, pairing, registry, sequence, timing
+from iobench import calls, pairing, registry, sequence, timing, world
 from iobench import plan as planning
 from iobench.dataset import form_root
 from iobench.figures import Evidence, trial_window
@@ -295,11 +295,10 @@ def disturbed(record: Record | None) -> str:
         return ""
     if record.status == INVALID:
         return record.reasons[0]
-    for rank in record.ranks:
-        io = rank.io
-        foreign = foreign_cpu_s(io)
-        if foreign > max(FOREIGN_SHARE * io.wall_s, FOREIGN_FLOOR_S):
-            return f"rivals used {foreign:.2f} s of CPU in {io.wall_s:.2f} s"
-        if io.machine_steal_s > max(STEAL_SHARE * io.wall_s, 0.02):
-            return f"the hypervisor stole {io.machine_steal_s:.2f} s in {io.wall_s:.2f} s"
+    io = world.together(record.ranks)  # a rank is no rival of another
+    foreign = foreign_cpu_s(io)
+    if foreign > max(FOREIGN_SHARE * io.wall_s, FOREIGN_FLOOR_S):
+        return f"rivals used {foreign:.2f} s of CPU in {io.wall_s:.2f} s"
+    if io.machine_steal_s > max(STEAL_SHARE * io.wall_s, 0.02):
+        return f"the hypervisor stole {io.machine_steal_s:.2f} s in {io.wall_s:.2f} s"
     return ""

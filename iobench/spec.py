@@ -7,10 +7,8 @@ and what is allowed.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,20 +16,21 @@ from typing import Annotated, Any, Literal
 import pydantic
 import tomllib
 
-from iobench import codec, contrast_spec, registry, stacks
+from iobench import bridge, codec, contrast_spec, registry, stacks, world
 from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
 from iobench.errors import SpecError
 from iobench.images.model import NAMES as IMAGES
+from iobench.labels import PIPELINE_FIELDS as PIPELINE_FIELDS
+from iobench.labels import label
 from iobench.model import STAGES, Case
 from iobench.options import check_options
+from iobench.spec_errors import first_error
 from iobench.units import nbytes
 from iobench.units import seconds as seconds
 
 SPECS = Path(__file__).parent / "specs"
-#: Case fields that a user names by ``pipeline``.
-PIPELINE_FIELDS = ("loader", "format", "content")
 #: Keys whose options mean nothing to another member.
-_WITH_OPTIONS = ("trainer", "runtime")
+_WITH_OPTIONS = ("trainer", "runtime", "launcher")
 
 
 class _Strict(pydantic.BaseModel):
@@ -50,7 +49,7 @@ class CaseSpec(_Strict):
     """One case, or the defaults of all of them; unset keys fall through to the defaults."""
 
     pipeline: str | None = None
-    content: Literal["jpeg", "raw"] | None = None
+    content: Literal["jpeg", "raw", "float"] | None = None
     trainer: str | None = None
     runtime: str | None = None
     image: str | None = None
@@ -64,11 +63,13 @@ class CaseSpec(_Strict):
     workers: int | None = pydantic.Field(default=None, ge=0)
     prefetch: int | None = pydantic.Field(default=None, ge=1)
     world_size: int | None = pydantic.Field(default=None, ge=1)
+    sharing: Literal["stride", "disjoint"] | None = None
     samples: int | None = pydantic.Field(default=None, ge=1)
     loader_options: dict[str, Any] = {}
     format_options: dict[str, Any] = {}
     trainer_options: dict[str, Any] = {}
     runtime_options: dict[str, Any] = {}
+    launcher_options: dict[str, Any] = {}
 
 
 class ExtraCase(CaseSpec):
@@ -144,7 +145,7 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
     try:
         spec = Spec.model_validate(document)
     except pydantic.ValidationError as error:
-        raise SpecError(f"{where}: {_first_error(error)}") from None
+        raise SpecError(f"{where}: {first_error(error, Spec)}") from None
     try:
         seconds(spec.budget)
         cases = expand(spec)
@@ -167,15 +168,40 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
 
 def expand(spec: Spec) -> tuple[Case, ...]:
     """Return the matrix's cases, then the extra ones; labels are unique."""
-    made: list[Case] = []
-    for cell in _cells(spec):
-        case = _case(spec, _cell(cell), f"matrix {cell}" if cell else "case")
-        if len(spec.matrix) < 2 or case not in made:  # tables may share a case
-            made.append(case)
-    made += [_case(spec, extra, f"cases[{i}]") for i, extra in enumerate(spec.cases)]
+    built = _matrix(spec)
+    # all of them out of reach: the first says why
+    built = [(case, where) for case, where in built if not _out_of_reach(case)] or built
+    for i, extra in enumerate(spec.cases):
+        built.append((_case(spec, extra, f"cases[{i}]"), f"cases[{i}]"))
+    for case, where in built:
+        _check_case(case, where)
+    made = [case for case, _ in built]
     if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
-    return _label(made, len(spec.cases) if spec.matrix else 0)
+    return label(made, len(spec.cases) if spec.matrix else 0)
+
+
+def left_out(spec: Spec) -> list[str]:
+    """Return the cells of the matrix that no case is made of, and why, one line a reason."""
+    found: dict[str, list[str]] = {}
+    for case, _ in _matrix(spec):
+        if reason := _out_of_reach(case):
+            found.setdefault(reason, []).append(f"{case.pipeline} with runtime {case.runtime}")
+    return [f"{', '.join(dict.fromkeys(cells))}: left out: {why}" for why, cells in found.items()]
+
+
+def _matrix(spec: Spec) -> list[tuple[Case, str]]:
+    """Return the case of every cell, not judged yet, and where it stands in the spec.
+
+    A case that several tables share counts once.
+    """
+    built: list[tuple[Case, str]] = []
+    for cell in _cells(spec):
+        where = f"matrix {cell}" if cell else "case"
+        case = _case(spec, _cell(cell), where)
+        if len(spec.matrix) < 2 or all(case != other for other, _ in built):
+            built.append((case, where))
+    return built
 
 
 def _cells(spec: Spec) -> list[dict[str, Any]]:
@@ -206,7 +232,7 @@ def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
 
 
 def pipeline(name: str) -> tuple[str, str, str]:
-    """Return (loader, format, content) of ``loader:format``, ``loader:format-raw`` or an alias."""
+    """Return (loader, format, content) of ``loader:format[-content]`` or an alias."""
     full = registry.ALIASES.get(name, name)
     loader, colon, stored = full.partition(":")
     if not colon:
@@ -217,8 +243,8 @@ def pipeline(name: str) -> tuple[str, str, str]:
     form, dash, content = stored.partition("-")
     registry.load("loaders", loader)
     registry.load("formats", form)
-    if dash and content != "raw":
-        raise SpecError(f"pipeline {name!r}: content {content!r} is unknown; allowed: raw")
+    if dash and content not in ("raw", "float"):
+        raise SpecError(f"pipeline {name!r}: content {content!r} is unknown; allowed: raw, float")
     return loader, form, content or "jpeg"
 
 
@@ -226,7 +252,7 @@ def _cell(values: dict[str, Any]) -> CaseSpec:
     try:
         return CaseSpec.model_validate(values)
     except pydantic.ValidationError as error:
-        raise SpecError(f"matrix.{_first_error(error)}") from None
+        raise SpecError(f"matrix.{first_error(error, Spec)}") from None
 
 
 def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
@@ -243,11 +269,17 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
             options = f"{key}_options"
             if options in layer.model_fields_set and getattr(layer, key) in (None, fields.get(key)):
                 fields[options] = {**fields.get(options, {}), **getattr(layer, options)}
-    case = Case(**fields)
+    threads = registry.load("loaders", fields.get("loader", Case.loader)).threads
+    case = Case(**{**fields, **({"workers": threads} if threads else {})})
     if "image" not in fields:
         case = dataclasses.replace(case, image=stacks.default_of(case.trainer, case.loader))
-    _check_case(case, where)
     return case
+
+
+def _out_of_reach(case: Case) -> str:
+    """Return why the case's loader cannot be had where the case runs, "" where it can."""
+    runtime = registry.load("runtimes", case.runtime)
+    return bridge.impossible(case.loader, case.image, container=bool(runtime.make().form()))
 
 
 def _set(fields: dict[str, Any], key: str, value: Any) -> None:
@@ -293,18 +325,30 @@ def _check_case(case: Case, where: str) -> None:
     if case.transform not in codec.TRANSFORMS:
         allowed = ", ".join(sorted(codec.TRANSFORMS))
         raise SpecError(f"{where}: transform {case.transform!r} is unknown; allowed: {allowed}")
+    if loader.transforms is not None and case.transform not in loader.transforms:
+        raise SpecError(
+            f"{where}: loader {case.loader!r} cannot do transform {case.transform!r}: "
+            f"{loader.no_transform}; it does: {', '.join(sorted(loader.transforms))}"
+        )
+    if trainer.loaders is not None and case.loader not in trainer.loaders:
+        raise SpecError(
+            f"{where}: trainer {case.trainer!r} goes with loader "
+            f"{', '.join(sorted(trainer.loaders))}, not with {case.loader!r}"
+        )
     _check_image(case, where)
     for axis, name, make, options in (
         ("loader", case.loader, loader.make, case.loader_options),
         ("format", case.format, form.make, case.format_options),
         ("trainer", case.trainer, trainer.make, case.trainer_options),
         ("runtime", case.runtime, runtime.make, case.runtime_options),
+        ("launcher", case.launcher, launcher.make, case.launcher_options),
     ):
         check_options(f"{where}: {axis} {name}", make, options)
     try:  # only these two know which of their values are possible
-        launcher.make().argv((), world_size=case.world_size)
+        launcher.make(**case.launcher_options).argv((), world_size=case.world_size)
         trainer.step_s(case.batch, case.trainer_options)
         runtime.make(**case.runtime_options)
+        world.check(case)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
 
@@ -320,6 +364,8 @@ def _check_image(case: Case, where: str) -> None:
             f"{where}: trainer {case.trainer!r} runs in image {needed!r}, not in {case.image!r}; "
             "leave image out"
         )
+    if reason := _out_of_reach(case):
+        raise SpecError(f"{where}: {reason}")
     if case.placement in ("image", "overlay") and not runtime.isolated:
         raise SpecError(
             f"{where}: placement {case.placement!r} needs a container, and runtime "
@@ -353,63 +399,3 @@ def _check_ladder(spec: Spec) -> None:
     for cache in spec.ladder.caches:
         check_cache("ladder.caches", cache)
     contrast_spec.check_filter("ladder.only", spec.ladder.only, CaseSpec.model_fields)
-
-
-def _label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
-    """Name each case by its pipeline and what tells it from the others.
-
-    The last ``extra`` cases stand beside the matrix: they name what differs from it, so that its
-    own labels stay short.
-    """
-    matrix = cases[: len(cases) - extra] or cases
-    out = []
-    for i, case in enumerate(cases):
-        same = [c for c in matrix if c.pipeline == case.pipeline]
-        if i >= len(matrix):
-            same = [*(same or matrix), *cases[len(matrix) :]]
-        parts = [f"{n}={_short(getattr(case, n))}" for n in _varying(same)]
-        out.append(dataclasses.replace(case, label=" ".join([case.pipeline, *parts])))
-    return tuple(out)
-
-
-def _varying(cases: Sequence[Case]) -> list[str]:
-    names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
-    if all(c.image == stacks.default_of(c.trainer, c.loader) for c in cases):
-        names.remove("image")  # it follows from the others
-    return [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ",".join(f"{k}:{v}" for k, v in value.items()) or "-"
-    return str(value)
-
-
-def _first_error(error: pydantic.ValidationError, prefix: str = "") -> str:
-    first = error.errors(include_url=False)[0]
-    key = ".".join([prefix] * bool(prefix) + [str(p) for p in first["loc"]])
-    if first["type"] == "missing":
-        return f"{key}: is missing"
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key (value {first['input']!r}){_near(key)}"
-    return f"{key} = {first.get('input')!r}: {first['msg']}"
-
-
-def _near(key: str) -> str:
-    model: Any = Spec
-    *parents, _ = key.split(".")
-    for part in parents:
-        if part.isdigit():
-            continue
-        hint = model.model_fields.get(part)
-        found = _models(hint.annotation) if hint else []
-        if not found:
-            return ""
-        model = found[0]
-    return f"; allowed here: {', '.join(sorted(model.model_fields))}"
-
-
-def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
-        return [annotation]
-    return [m for a in typing.get_args(annotation) for m in _models(a)]

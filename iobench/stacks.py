@@ -1,9 +1,9 @@
 """Which software a case runs in: its interpreter on bare metal, and what its environment must say.
 
 A stack has the name of an image (``Case.image``).  In an image, all of it is at ``PREFIX_INSIDE``.
-On bare metal ``torch`` is the driver's own Python, and ``caffe`` the prefix that `make caffe` puts at
-``.tools/caffe`` (the image's own files), or what ``CAFFE_ROOT`` names: such a prefix, or a Caffe of
-the user's (Intel-Caffe, a site's module).
+On bare metal ``torch`` is the driver's own Python, and ``caffe`` the prefix that `make caffe` puts
+at ``.tools/caffe`` (the image's own files; a site may have them at ``PREFIX_INSIDE``), or what
+``CAFFE_ROOT`` names: such a prefix, or a Caffe of the user's (Intel-Caffe, a module).
 """
 
 from __future__ import annotations
@@ -28,13 +28,6 @@ CAFFE_ROOT, CAFFE_PYTHON = "CAFFE_ROOT", "CAFFE_PYTHON"
 _LIBRARIES = "lib/x86_64-linux-gnu"
 #: glog: errors and fatal lines only, on standard error; else it writes files into /tmp.
 _GLOG = {"GLOG_logtostderr": "1", "GLOG_minloglevel": "2"}
-#: One host's ranks: shared memory, no search for fabrics.  "none": the kernel's single copy is
-#: forbidden in containers, and every arm shall copy alike.
-_MPI = {
-    "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,vader,tcp",
-    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-}
 _OWN_PYTHON = ("python", "share/python")
 _OWN_PROGRAM = ("build/tools", "bin", "tools")
 _OWN_LIBRARIES = ("build/lib", "lib", "lib64")
@@ -46,7 +39,7 @@ class Stack:
 
     ``python``: its interpreter.  ``env``: what it needs, beside ``PYTHONPATH``, of which
     ``python_path`` are its own folders.  ``prefix``: where it lies; "": the driver's own Python.
-    ``own``: a build of the user's.
+    ``own``: a build of the user's; ``packages``: with its Python package, not the program alone.
     """
 
     name: str
@@ -55,6 +48,7 @@ class Stack:
     python_path: tuple[str, ...] = ()
     prefix: str = ""
     own: bool = False
+    packages: bool = True
 
 
 def default_of(trainer: str, loader: str) -> str:
@@ -69,8 +63,8 @@ def environment(name: str, prefix: str) -> dict[str, str]:
         return {}
     return {
         **_GLOG,
-        **_MPI,
         "OPAL_PREFIX": prefix,
+        "OPAL_SYSCONFDIR": f"{prefix}/etc/openmpi",  # else the host's /etc/openmpi is read
         "PMIX_MCA_mca_base_component_path": f"{prefix}/{_LIBRARIES}/pmix2/lib/pmix",
     }
 
@@ -88,8 +82,9 @@ def on_host(name: str, variables: Mapping[str, str] = os.environ) -> Stack:
         raise BackendUnavailable(f"{CAFFE_ROOT}={root} is no folder: {_WHAT_ROOT}")
     if root and not (Path(root) / RECORD).exists():
         return _own(Path(root).absolute(), variables)
-    prefix = Path(root).absolute() if root else tools.FOLDER / "caffe"
-    if not (prefix / RECORD).exists():
+    places = [Path(root)] if root else [tools.FOLDER / "caffe", Path(PREFIX_INSIDE)]
+    prefix = next((p.absolute() for p in places if (p / RECORD).exists()), None)
+    if prefix is None:
         raise BackendUnavailable(
             "Caffe is not installed on this host: `make caffe` installs it without root, or set "
             f"{CAFFE_ROOT} to a build of your own"
@@ -160,7 +155,9 @@ def _own(root: Path, variables: Mapping[str, str]) -> Stack:
     }
     own_path = [str(p) for p in packages[:1]]
     own_path += [f for f in variables.get("PYTHONPATH", "").split(os.pathsep) if f]
-    return Stack("caffe", python, env, tuple(own_path), str(root), own=True)
+    return Stack(
+        "caffe", python, env, tuple(own_path), str(root), own=True, packages=bool(packages)
+    )
 
 
 def _without_us(path: str) -> str:

@@ -286,6 +286,16 @@ def prep_stall(
     return stall, wait, contention
 
 
+def communication(several: Sequence[TrainTrial], alone: Sequence[TrainTrial]) -> Stall:
+    """Return T(compute, n ranks) - T(compute, one rank), seconds a step (DESIGN section 2, comm).
+
+    On one node it holds what the ranks take from each other, cores and memory bandwidth, beside
+    the exchange itself.  Raises ValueError when a side is empty.
+    """
+    interval, paired = _differences(several, alone, lambda t: t.wall_s / t.steps)
+    return Stall(interval, 0.0, paired)
+
+
 def waited_fetch_s(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Interval:
     """Return the waited account of the fetch stall: waits cold - waits warm, seconds a sample."""
     return _differences(cold, warm, lambda t: t.wait_s / t.samples)[0]

@@ -7,15 +7,18 @@ own Python runs there.  What such a worker writes about files is told back in ho
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import iobench
-from iobench import registry, stacks
+from iobench import bridge, registry, stacks
 from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
-from iobench.errors import ImageError
+from iobench.errors import BackendUnavailable, ImageError
 from iobench.fingerprint import steering
 from iobench.model import Case, Dataset, Extent, Placement, Scalar
 from iobench.protocols import (
@@ -69,6 +72,8 @@ class Started:
     folder: str
     name: str
     runtime: Any
+    #: The launcher puts each rank into a process group of its own.
+    ranks_apart: bool = False
     #: (path inside, path outside) of every folder shown; () where paths are the host's.
     shown: Sequence[tuple[str, str]] = ()
 
@@ -122,18 +127,22 @@ def start(
     name: str,
     on_host: bool = False,
     place: Placement | None = None,
+    world_size: int = 1,
 ) -> Started:
     """Return how the case's worker is started on ``work`` (its folder, ``task.json`` in it).
 
-    ``on_host``: without the case's runtime, for what only looks at files.  ``place``: where the
-    data were put, if anywhere.  Raises BackendUnavailable where the runtime cannot run here or the
-    case's stack is not on this host, ImageError where its image is not given.
+    ``on_host``: without the case's runtime and launcher, for what only looks at files.  ``place``:
+    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  Raises
+    BackendUnavailable where the runtime cannot run here or the case's stack or launcher is not on
+    this host, ImageError where its image is not given.
     """
     runtime_name = "bare" if on_host else case.runtime
     backend = registry.require("runtimes", runtime_name)
     runtime = backend.make(**({} if on_host else case.runtime_options))
     form = runtime.form()
-    common = {**_COMMON, HELD: name}
+    launching = registry.load("launchers", "local" if on_host else case.launcher)
+    wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
+    common = {**_COMMON, **wanted, HELD: name}
     asked = Start(
         image=image_of(case, form, images) if form else "",
         name=name,
@@ -162,16 +171,38 @@ def start(
         python, env = _on_host(stacks.DEFAULT if on_host else case.image, asked.image, work)
         asked = dataclasses.replace(asked, env={**common, **env})
     command = [python, "-m", "iobench.worker", f"{folder}/task.json"]
-    launcher = registry.require("launchers", case.launcher).make()
+    launcher = launching.make(**({} if on_host else case.launcher_options))
+    if not on_host and not (launching.inside and backend.isolated):
+        check_launcher(case, asked.env)
+    if launching.inside:
+        argv = runtime.argv(launcher.argv(command, world_size=world_size), asked)
+    else:
+        argv = launcher.argv(runtime.argv(command, asked), world_size=world_size)
     return Started(
-        argv=launcher.argv(runtime.argv(command, asked), world_size=case.world_size),
+        argv=argv,
         variables={} if backend.isolated else asked.env,
         dataset=seen,
         folder=folder,
         name=name,
         runtime=runtime,
         shown=_shown(asked.mounts, place),
+        ranks_apart=launching.inside,
     )
+
+
+def check_launcher(case: Case, env: Mapping[str, str]) -> None:
+    """Raise BackendUnavailable where a case's launcher is not on this host, nor in its stack.
+
+    ``env``: of the stack's processes; its own programs come first on their PATH.
+    """
+    backend = registry.load("launchers", case.launcher)
+    launcher = backend.make(**case.launcher_options)
+    program = launcher.argv((), world_size=case.world_size)[:1] if backend.inside else []
+    if program and "PATH" in env and shutil.which(program[0], path=env["PATH"]):
+        return
+    registry.require("launchers", case.launcher)
+    if reason := launcher.available():
+        raise BackendUnavailable(f"launcher {case.launcher!r} cannot run here: {reason}")
 
 
 def _on_host(name: str, image: str, work: Path) -> tuple[str, dict[str, str]]:
@@ -187,7 +218,10 @@ def _on_host(name: str, image: str, work: Path) -> tuple[str, dict[str, str]]:
     if not stack.prefix:
         return stack.python, {}
     path = [str(_package_alone(work)), *stack.python_path]
-    return stack.python, {**stack.env, "PYTHONPATH": os.pathsep.join(path)}
+    env = {**stack.env, "PYTHONPATH": os.pathsep.join(path)}
+    # a loader of the driver's own Python can be brought in from there
+    before = json.dumps({name: os.environ.get(name) for name in env})
+    return stack.python, {**env, bridge.PYTHON: sys.executable, bridge.RESTORE: before}
 
 
 def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:

@@ -26,10 +26,14 @@ def delay(seconds: float, *, spin_s: float = 200e-6) -> None:
 
 
 class Measured(NamedTuple):
-    """What the loop saw: clock readings, and the id array of every batch (not copied)."""
+    """What the loop saw: clock readings, and the id array of every batch (not copied).
+
+    ``began_s``: the clock when it began.
+    """
 
     steps: Steps
     ids: List[Any]
+    began_s: float = 0.0
 
 
 def measure(
@@ -66,6 +70,7 @@ def measure(
             warmup=warmup,
         ),
         ids,
+        start,
     )
 
 

@@ -3,6 +3,7 @@
 # run.txt for this platform and Python. Where it is unpacked, `make setup` needs no network.
 #
 # BUNDLE_DATA=folder   packs a dataset too (as data/)      TORCH_INDEX, PIP_ARGS  as in install.sh
+# BUNDLE_CAFFE=1       packs .tools/caffe too, 2 GB (`make caffe` first)
 set -eu
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
@@ -28,5 +29,12 @@ git archive --format=tar --prefix="$name/" -o "$tar" HEAD
 tar -rf "$tar" -C dist --transform "s,^,$name/," wheels
 if [ -n "${BUNDLE_DATA:-}" ]; then
     tar -rf "$tar" -C "$BUNDLE_DATA" --transform "s,^\.,$name/data," .
+fi
+if [ -n "${BUNDLE_CAFFE:-}" ]; then
+    if [ ! -e .tools/caffe/share/iobench-caffe.json ]; then
+        say "BUNDLE_CAFFE packs .tools/caffe, and it is not there: run \`make caffe\` first"
+        exit 2
+    fi
+    tar -rf "$tar" --transform "s,^,$name/,S" .tools/caffe # S: links in it stay what they are
 fi
 say "$tar ($(du -h "$tar" | cut -f 1)). On the node: tar -xf $(basename "$tar"); cd $name; make setup"

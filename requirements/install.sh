@@ -97,7 +97,8 @@ pip_install() {
 install_set() { # $1: run or dev
     [ "$1" = run ] || install_set run
     stamp=$venv/iobench-$1
-    key=$(cat requirements/*.txt pyproject.toml "$0" | sha256sum | cut -c 1-16)
+    key=$(find requirements -name '*.txt' ! -name caffe.txt ! -name 'debian-*' | sort | xargs cat -- \
+        pyproject.toml "$0" | sha256sum | cut -c 1-16)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi

@@ -173,9 +173,16 @@ def image_folder() -> Path:
     return Path(os.environ.get("IOBENCH_TEST_IMAGES") or Path(__file__).parent.parent / "images")
 
 
-def _image() -> str:
-    record = image_folder() / "torch.json"
+def _image(name: str = "torch") -> str:
+    record = image_folder() / f"{name}.json"
     return "" if record.exists() else f"no {record}: `make images`, or set IOBENCH_TEST_IMAGES"
+
+
+def _caffe() -> str:
+    """Ask for the stack that bare trials would take; whether it starts is for the tests to say."""
+    from iobench import stacks
+
+    return stacks.missing("caffe")
 
 
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
@@ -195,6 +202,9 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "torch": _module("torch"),
     "lmdb": _module("lmdb"),
     "hdf5": _module("h5py"),
+    "leveldb": _module("plyvel"),
+    "caffe": _caffe,
+    "pycaffe": _module("caffe"),
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,
     "pypi": _pypi,
@@ -207,4 +217,5 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "charliecloud": _runtime("charliecloud"),
     "userns": _user_namespaces,
     "image": _image,
+    "caffe-image": lambda: _image("caffe"),
 }

@@ -15,6 +15,7 @@ from iobench.doctor import Check, examine
 HERE = Path(__file__).parent
 NAMES = {
     "byte counter",
+    "caffe",
     "clock",
     "cold",
     "cores",
@@ -37,6 +38,7 @@ NAMES = {
     "user namespaces",
     "/dev/fuse",
     *(f"runtime {name}" for name in registry.names("runtimes") if name != "bare"),
+    *(f"launcher {name}" for name in registry.names("launchers") if name != "local"),
 }
 
 

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -414,7 +415,11 @@ def test_debian_packages_are_locked_by_version(name: str) -> None:
     path = recipe.root() / f"requirements/debian-{recipe.SUITES[name]}.txt"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     assert lines
-    assert all(len(line.split("=")) == 2 and line.split("=")[1] for line in lines)
+    assert all(
+        re.fullmatch(r"[a-z0-9.+-]+=[^ =]+( [0-9a-f]{64} debian\S+\.deb)?", s) for s in lines
+    )
+    names = [line.partition("=")[0] for line in lines]
+    assert len(set(names)) == len(names)
     assert len(base.locked(name)) == 64 or recipe.architecture() != "amd64"
 
 

@@ -19,8 +19,10 @@ import pytest
 import iobench.images.build as build
 import iobench.images.docker_engine as docker_engine
 import iobench.images.forms as forms
+import iobench.images.prefix as prefix
+import iobench.images.tree as tree
 import iobench.images.verify as verification
-from iobench import services, tools
+from iobench import services, stacks, tools
 from iobench.images.model import MODULES, Image
 from tests.capabilities import need
 
@@ -53,6 +55,7 @@ def torch_image(folder: Path, daemon: None) -> Image:
 @pytest.fixture(scope="session")
 def caffe_image(folder: Path, daemon: None) -> Image:
     image = build.build("caffe", folder, print)
+    forms.make_form(image, "rootfs", print)
     forms.make_form(image, "docker", print)
     return image
 
@@ -120,17 +123,21 @@ def test_its_python_takes_nothing_from_the_host(torch_image: Image) -> None:
     assert outside <= glibc
 
 
-def test_every_form_holds_the_same_files_and_its_doctor_is_well(torch_image: Image) -> None:
+@pytest.mark.parametrize("name", ["torch", "caffe"])
+def test_every_form_holds_the_same_files_and_its_doctor_is_well(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    image: Image = request.getfixturevalue(f"{name}_image")
     wanted = ["rootfs", "docker"]
     if tools.apptainer():
-        forms.make_form(torch_image, "sif", print)
+        forms.make_form(image, "sif", print)
         wanted.append("sif")
-    findings = verification.verify(torch_image, wanted, print)
+    findings = verification.verify(image, wanted, print)
     assert [f for f in findings if not f.ok] == []
     for form in wanted:
         assert {f.what for f in findings if f.form == form} == {"digest", "doctor", "tree"}
         doctor = next(f for f in findings if (f.form, f.what) == (form, "doctor"))
-        assert all(module in doctor.detail for module in MODULES["torch"])
+        assert all(module in doctor.detail for module in MODULES[name])
 
 
 def test_a_changed_file_is_named(torch_image: Image) -> None:
@@ -152,6 +159,28 @@ def test_caffe_starts_in_docker_and_apptainer(caffe_image: Image) -> None:
         assert "caffe version 1.0.0" in out
         code = "import caffe, sys; assert sys.version_info[:2] == (3, 9); print(caffe.__version__)"
         assert verification.inside(form, source, ["python3", "-c", code]).strip() == "1.0.0"
+
+
+def test_the_caffe_image_and_the_host_have_the_same_files(caffe_image: Image) -> None:
+    need("caffe")
+    stack = stacks.on_host("caffe")
+    inside = f"{caffe_image.rootfs}{stacks.PREFIX_INSIDE}"
+    here, there = stacks.record(stack), prefix.facts(Path(inside))
+    if stack.own or here["recipe"] != prefix.wanted():
+        pytest.skip(f"{stack.prefix} is not what `make caffe` makes now")
+    assert here == there
+    assert tree.differences(tree.listing(stack.prefix), tree.listing(inside)) == []
+
+
+def test_two_ranks_of_caffe_talk_in_a_container(caffe_image: Image) -> None:
+    code = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1) * 10 + 1)"
+    words = ["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1", "-np", "2"]
+    argv = ["mpirun", *words, "--mca", "btl", "self,vader,tcp", "python3", "-c", code]
+    env = {**stacks.environment("caffe", stacks.PREFIX_INSIDE), "TMPDIR": "/tmp"}
+    env["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
+    for form in ["docker", *(["sif"] if tools.apptainer() else [])]:
+        source = forms.make_form(caffe_image, form, print)
+        assert verification.inside(form, source, argv, env=env).split() == ["21", "21"]
 
 
 def test_a_killed_build_leaves_nothing_whole_and_no_daemon(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from iobench import registry
-from iobench.errors import SpecError
+from iobench.errors import BackendUnavailable, SpecError
+from iobench.launchers.mpirun import QUIET
 
 
 def test_argv_is_the_command_alone() -> None:
@@ -24,3 +25,169 @@ def test_it_starts_one_rank_only(world_size: int) -> None:
 def test_rank_is_0_of_1_whatever_the_environment_says() -> None:
     launcher = registry.load("launchers", "local").make()
     assert launcher.rank({"RANK": "3", "WORLD_SIZE": "4"}) == (0, 1)
+
+
+# -- mpirun ----------------------------------------------------------------------------------------
+
+RULE = "-" * 74
+ABORTED = f"""{RULE}
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{RULE}
+"""
+KILLED = f"""{ABORTED}{RULE}
+mpirun noticed that process rank 1 with PID 0 on node n17 exited on signal 9 (Killed).
+{RULE}
+"""
+ENDED = f"""{ABORTED}{RULE}
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[25819,1],3]
+  Exit code:    7
+{RULE}
+"""
+NEWER = f"""{RULE}
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-n17-2077@1,2]
+   Exit code:    1
+{RULE}
+"""
+
+
+def mpirun(**options: object) -> object:
+    return registry.load("launchers", "mpirun").make(**options)
+
+
+def test_mpirun_is_asked_for_so_many_ranks_of_the_command() -> None:
+    assert mpirun().argv(["worker", "a task.json"], world_size=3) == [
+        "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "3",
+        "worker", "a task.json",
+    ]  # fmt: skip
+    other = mpirun(program="/opt/ompi/bin/mpirun", bind_to="core", oversubscribe=False)
+    assert other.argv(["worker"], world_size=2) == [
+        "/opt/ompi/bin/mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", "2", "worker",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"bind_to": "shoe"}, "none, hwthread, core"), ({"program": "-x"}, "name of a program")],
+)
+def test_mpirun_refuses_impossible_options(options: dict[str, str], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        mpirun(**options)
+
+
+def test_mpirun_starts_one_rank_at_least() -> None:
+    with pytest.raises(SpecError, match="world_size = 0"):
+        mpirun().argv(["worker"], world_size=0)
+
+
+def test_a_rank_is_told_who_it_is() -> None:
+    env = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "RANK": "9"}
+    assert mpirun().rank(env) == (2, 4)
+
+
+def test_without_open_mpi_the_reason_has_a_remedy(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "install Open MPI" in mpirun().available()
+    other = tmp_path / "mpirun"
+    other.write_text("#!/bin/sh\necho 'HYDRA build details: Version 4.1'\n")
+    other.chmod(0o755)
+    assert "not Open MPI's (HYDRA build details" in mpirun(program=str(other)).available()
+    ours = tmp_path / "mpirun.openmpi"
+    ours.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+    ours.chmod(0o755)
+    assert mpirun(program=str(ours)).available() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        ("F1121 layer.cpp:9] Check failed\n" + ENDED, (3, 7, "F1121 layer.cpp:9] Check failed")),
+        ("a\n" + KILLED + "b\n", (1, -9, "a\nb")),
+        ("F1 x\n[n17:9] *** Process received signal ***\n" + KILLED, (1, -9, "F1 x")),
+        (NEWER, (2, 1, "")),
+        ("Killed by nobody\n", None),
+        (ABORTED, None),
+        ("", None),
+    ],
+)
+def test_mpirun_says_which_rank_failed_first(text: str, failed: object) -> None:
+    found = registry.load("launchers", "mpirun").failure(text)
+    assert (found and tuple(found)) == failed
+
+
+# -- where it stands in a worker's command ---------------------------------------------------------
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Return a function: a case -> how its worker would be started."""
+    from iobench import starting
+    from iobench.dataset import Row, finish, write_index
+    from iobench.model import Case, Dataset
+
+    root = tmp_path / "data"
+    root.mkdir()
+    write_index(root, [Row("n0/0", 0, 10, "d", "n0/0.jpg")])
+    data = finish(Dataset(str(root), "t", 1, 10, 1, 1, "", "test", jpeg_root=str(root / "jpeg")))
+    ours = tmp_path / "bin/mpirun"
+    ours.parent.mkdir()
+    ours.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+    ours.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ours.parent}:/usr/bin:/bin")
+    for name in QUIET:
+        monkeypatch.delenv(name, raising=False)
+
+    def start(world_size: int = 2, on_host: bool = False, **changes: object):
+        keys = {"format": "null", "loader": "null", "trainer": "null", "launcher": "mpirun"}
+        case = Case(**{**keys, "world_size": world_size, **changes})
+        images = {
+            "torch": starting.ImageUse("torch", "sha256:1", {"docker": "t:1", "rootfs": "/i/t"})
+        }
+        (tmp_path / "work").mkdir(exist_ok=True)
+        return starting.start(
+            case, data, tmp_path / "work", images, name="n", on_host=on_host, world_size=world_size
+        )
+
+    return start
+
+
+def test_mpirun_stands_before_the_worker_and_after_the_runtime(begun) -> None:
+    started = begun(runtime="unpacked")
+    argv = list(started.argv)
+    at = argv.index("mpirun")
+    assert argv[0] == "env"
+    assert argv[at + 1 : at + 7] == [
+        "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2",
+    ]  # fmt: skip
+    assert argv[at + 7].startswith("/i/t/")
+    assert argv[at + 8 : at + 10] == ["-m", "iobench.worker"]
+    assert started.ranks_apart
+
+
+def test_local_and_what_only_looks_at_files_start_one_process(begun) -> None:
+    assert "mpirun" not in begun(launcher="local", world_size=1).argv
+    only_looks = begun(world_size=1, on_host=True)
+    assert "mpirun" not in only_looks.argv
+    assert not only_looks.ranks_apart
+
+
+def test_quiet_defaults_give_way_to_the_users_own(begun, monkeypatch) -> None:
+    env = begun().variables
+    assert {n: env[n] for n in QUIET} == dict(QUIET)
+    monkeypatch.setenv("OMPI_MCA_pml", "ucx")
+    env = begun().variables
+    assert "OMPI_MCA_pml" not in env
+    assert env["OMPI_MCA_btl"] == "self,vader,tcp"
+    assert "OMPI_MCA_pml" not in begun(launcher="local", world_size=1).variables
+
+
+def test_a_missing_mpirun_is_said_before_anything_starts(begun, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BackendUnavailable, match=r"launcher 'mpirun' cannot run here: no program"):
+        begun()

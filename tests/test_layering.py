@@ -22,6 +22,7 @@ DRIVER = {
     "services",
     "cli_image",
     "spec",
+    "stacks",
     "plan",
     "scheduler",
     "store",
@@ -200,6 +201,7 @@ def test_only_the_command_line_prints_and_exits(path: Path) -> None:
     banned = {"print", "sys.exit", "os._exit", "exit", "quit", "click.echo", "sys.stdout.write"}
     if name_of(path) in (
         "worker",
+        "bridge_far",
         "lifetime",
         "readonly",
     ):  # a process of its own: it ends with its exit code

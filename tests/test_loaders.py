@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from iobench import codec, registry
+from iobench import batching, codec, registry
 from iobench.errors import BackendUnavailable, DatasetError, SpecError
 from iobench.loaders import torch as torch_loader
 from iobench.model import Dataset, Extent
@@ -155,7 +155,7 @@ def test_the_last_batch_does_not_wait_for_the_workers_end(stored: Stored) -> Non
 
 def test_touch_reads_each_page_and_counts_bytes() -> None:
     for data in (b"x" * 10_000, memoryview(b"y" * 5000), np.zeros((5, 7, 3), np.uint8), b""):
-        assert torch_loader.touch(data) == memoryview(data).nbytes
+        assert batching.touch(data) == memoryview(data).nbytes
 
 
 def test_queue_and_memory_are_stated(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +182,10 @@ def test_a_delay_in_the_decoder_is_slept_once_a_sample(
 
 
 def test_probe_splits_each_sample(stored: Stored) -> None:
-    times = torch_loader.probe(request(stored), 5)
+    times = batching.probe(request(stored), 5)
     assert sorted(times) == ["decode_s", "read_s", "transform_s"]
     assert all(len(v) == 5 and min(v) > 0 for v in times.values())
-    assert len(torch_loader.probe(request(stored), 500)["read_s"]) == 16
+    assert len(batching.probe(request(stored), 500)["read_s"]) == 16
 
 
 def test_impossible_torch_options(stored: Stored) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.errors import SpecError
-from iobench.order import check_order, sample_order, subset
+from iobench.order import SHARINGS, add_sums, check_order, multiset_sum, sample_order, subset
 
 ORDERS = ["stored", "shuffled", "window:2", "window:10", "window:1000"]
 
@@ -73,6 +73,53 @@ def test_ranks_interleave() -> None:
     parts = [sample_order(40, "shuffled", seed=3, batch=2, rank=r, world_size=2) for r in (0, 1)]
     assert parts[0].tolist() == whole[0::2].tolist()
     assert parts[1].tolist() == whole[1::2].tolist()
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_ranks_share_every_row_once(order: str, sharing: str) -> None:
+    whole = sample_order(60, order, seed=3, batch=4, limit=48)
+    parts = [
+        sample_order(60, order, seed=3, batch=4, rank=r, world_size=3, limit=48, sharing=sharing)
+        for r in range(3)
+    ]
+    every = np.concatenate(parts)
+    assert sorted(every.tolist()) == sorted(whole.tolist())
+    assert {len(p) for p in parts} == {16}
+    if sharing == "disjoint":  # rank after rank is the one order again
+        assert every.tolist() == whole.tolist()
+    else:  # step after step is
+        assert np.stack(parts, axis=1).reshape(-1).tolist() == whole.tolist()
+    assert add_sums([multiset_sum(p) for p in parts]) == multiset_sum(whole)
+
+
+def test_a_disjoint_share_of_the_stored_order_is_contiguous() -> None:
+    part = sample_order(64, "stored", seed=1, batch=4, rank=2, world_size=4, sharing="disjoint")
+    assert part.tolist() == list(range(32, 48))
+
+
+def test_another_sharing_names_what_is_allowed() -> None:
+    with pytest.raises(SpecError, match="allowed: stride, disjoint"):
+        sample_order(10, "stored", seed=0, batch=2, sharing="random")
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**40), max_size=40), st.integers(0, 40), st.randoms())
+def test_sums_of_parts_are_the_sum_of_the_whole(ids: list[int], cut: int, random: object) -> None:
+    whole = np.array(ids, np.int64)
+    mixed = list(ids)
+    random.shuffle(mixed)  # type: ignore[attr-defined]
+    assert multiset_sum(np.array(mixed, np.int64)) == multiset_sum(whole)
+    assert add_sums([multiset_sum(whole[:cut]), multiset_sum(whole[cut:])]) == multiset_sum(whole)
+    more = multiset_sum(np.append(whole, 7))
+    assert more != multiset_sum(whole)
+    assert more != multiset_sum(np.append(whole, 8))
+
+
+def test_a_sum_is_not_known_where_a_part_is_not() -> None:
+    assert add_sums([multiset_sum(np.arange(3)), ""]) == ""
+    assert add_sums([]) == ""
+    assert len(multiset_sum(np.arange(3))) == 32
 
 
 @pytest.mark.parametrize("window", [2, 8, 50])

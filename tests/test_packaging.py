@@ -23,7 +23,7 @@ TOP_LEVEL = {"Dockerfile", "singularity", "README.md", "iobench", "datasets", "t
 TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "requirements"}
 TOP_LEVEL |= {"LICENSE", ".gitignore", ".dockerignore"}
 TARGETS = ["help", "setup", "data", "bench-io", "report", "test", "check", "smoke", "clean"]
-TARGETS += ["bundle", "images"]
+TARGETS += ["bundle", "images", "caffe"]
 #: Distributions whose module has another name.
 MODULES = {"opencv-python-headless": "cv2", "nvidia-dali-cuda120": "nvidia", "jinja2": "jinja2"}
 

@@ -7,8 +7,8 @@ from typing import Dict, Iterator
 
 import pytest
 
+from iobench import catalogue, mounts, registry, spec
 from iobench import dataset as datasets
-from iobench import mounts, registry, spec
 from iobench.errors import SpecError
 from iobench.launch import Settings, run_trial
 from iobench.model import VALID, Case, Dataset, Trial
@@ -165,7 +165,7 @@ def new_member(axis: str) -> str:
 
 @pytest.mark.parametrize("axis", registry.AXES)
 def test_the_new_file_is_listed_beside_the_others(axis: str, plugins: Path) -> None:
-    table = registry.table(axis)
+    table = catalogue.members(axis)
     assert new_member(axis) in table
     assert len(table) > 1
     assert table[new_member(axis)] == registry.load(axis, new_member(axis)).summary

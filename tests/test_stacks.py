@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench import registry, spec, stacks, starting
+from iobench import catalogue, reachable, registry, spec, stacks, starting
 from iobench.errors import BackendUnavailable, SpecError
 from iobench.model import Case
 from iobench.starting import ImageUse
@@ -57,22 +57,22 @@ def test_the_drivers_own_python_needs_nothing() -> None:
 
 
 def test_a_case_runs_where_its_trainer_is_at_home_else_its_loader(plugins) -> None:
-    assert case_of(pipeline="null:jpeg", trainer="null").image == "torch"
-    assert case_of(pipeline="null:jpeg", trainer="our_trainer").image == "caffe"
+    assert case_of(pipeline="null:null", trainer="null").image == "torch"
+    assert case_of(pipeline="null:null", trainer="our_trainer").image == "caffe"
     assert case_of(pipeline="our_loader:jpeg", trainer="null").image == "caffe"
-    assert case_of(pipeline="null:jpeg", trainer="null", image="caffe").image == "caffe"
+    assert case_of(pipeline="null:null", trainer="null", image="caffe").image == "caffe"
 
 
 def test_a_trainer_is_not_run_in_another_image(plugins) -> None:
     with pytest.raises(SpecError, match=r"our_trainer' runs in image 'caffe', not in 'torch'"):
-        case_of(pipeline="null:jpeg", trainer="our_trainer", image="torch")
+        case_of(pipeline="null:null", trainer="our_trainer", image="torch")
 
 
 def test_labels_do_not_repeat_what_the_trainer_says(plugins) -> None:
-    made = spec.parse({"name": "t", "case": {"pipeline": "null:jpeg"},
+    made = spec.parse({"name": "t", "case": {"pipeline": "null:null"},
                        "matrix": {"trainer": ["null", "our_trainer"]}})  # fmt: skip
     labels = [case.label for case in spec.expand(made)]
-    assert labels == ["null:jpeg trainer=null", "null:jpeg trainer=our_trainer"]
+    assert labels == ["null:null trainer=null", "null:null trainer=our_trainer"]
 
 
 def test_a_prefix_of_ours(prefix) -> None:
@@ -87,6 +87,7 @@ def test_a_prefix_of_ours(prefix) -> None:
 
 def test_not_installed_says_what_to_do(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(stacks.tools, "FOLDER", tmp_path)
+    monkeypatch.setattr(stacks, "PREFIX_INSIDE", str(tmp_path / "opt"))
     reason = stacks.missing("caffe", {})
     assert "`make caffe`" in reason
     assert "CAFFE_ROOT" in reason
@@ -126,7 +127,7 @@ def test_a_users_own_build(tmp_path) -> None:
 
 
 def started(tmp_path, smoke, runtime: str, images=()):
-    case = Case(format="jpeg", loader="null", trainer="null", runtime=runtime, image="caffe")
+    case = Case(format="null", loader="null", trainer="null", runtime=runtime, image="caffe")
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     return starting.start(case, smoke, work, dict(images), name="n")
@@ -155,3 +156,28 @@ def test_an_unpacked_worker_takes_everything_from_the_image(smoke, tmp_path) -> 
     assert "/images/caffe/opt/iobench/bin/python3" in begun.argv
     assert begun.variables["OPAL_PREFIX"] == "/images/caffe/opt/iobench"
     assert begun.variables["PATH"].startswith("/images/caffe/opt/iobench/bin:")
+
+
+def test_a_member_of_another_stack_is_not_asked_of_this_python(
+    plugins, prefix, monkeypatch
+) -> None:
+    monkeypatch.setenv("CAFFE_ROOT", str(prefix.parent / "nowhere"))
+    assert "unavailable here: CAFFE_ROOT" in catalogue.members("trainers")["our_trainer"]
+    monkeypatch.setenv("CAFFE_ROOT", str(prefix))
+    assert catalogue.members("trainers")["our_trainer"] == "s"
+    assert "unavailable" not in catalogue.tables()["pipelines"]["our_loader:jpeg"]
+
+
+def test_a_suite_that_needs_a_missing_stack_is_refused_with_the_remedy(
+    plugins, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(stacks.tools, "FOLDER", tmp_path / "nothing")
+    monkeypatch.setattr(stacks, "PREFIX_INSIDE", str(tmp_path / "nothing"))
+    monkeypatch.delenv("CAFFE_ROOT", raising=False)
+    wanted = spec.parse({"name": "t", "case": {"pipeline": "null:null", "trainer": "our_trainer"}})
+    assert reachable.host_stacks(wanted) == ["caffe"]
+    with pytest.raises(BackendUnavailable, match="`make caffe`"):
+        reachable.without_missing(wanted, tmp_path, print)
+    plain = spec.parse({"name": "t", "case": {"pipeline": "null:null", "trainer": "null"}})
+    assert reachable.host_stacks(plain) == []
+    assert reachable.without_missing(plain, tmp_path, print)[0] == plain

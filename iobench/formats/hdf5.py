@@ -1,5 +1,7 @@
 """One HDF5 file: variable-length JPEG bytes in ``jpeg``, or pixels of one size in ``pixels``.
 
+Content ``float`` is Caffe's own layout, in several files: :mod:`iobench.caffe.hdf5`.
+
 Layout of what ``extents`` tells: HDF5 File Format Specification 3.0, III.E (global heap).
 """
 
@@ -13,9 +15,10 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
+from iobench.caffe import hdf5 as caffe_layout
 from iobench.errors import DatasetError
 from iobench.model import Dataset, Extent
-from iobench.protocols import FormatBackend, StoredSample
+from iobench.protocols import FormatBackend, Reader, StoredSample
 
 DATA = "data.h5"
 DRIVERS = ("sec2", "core")
@@ -127,6 +130,7 @@ class Hdf5Format:
     ``cache_bytes``: the chunk cache (rdcc_nbytes).  ``driver``: sec2 (POSIX) or core (the
     whole file is read at opening); stdio is left out, its file position is shared across a fork.
     ``readahead``: let the kernel read on past what is asked for (off: POSIX_FADV_RANDOM; sec2).
+    ``shard``: samples a file of float content (0: 128).
     """
 
     def __init__(
@@ -137,6 +141,7 @@ class Hdf5Format:
         cache_bytes: int = 1 << 20,
         driver: str = "sec2",
         readahead: bool = True,
+        shard: int = 0,
     ) -> None:
         for name, value, allowed in (
             ("compression", compression, COMPRESSIONS),
@@ -146,8 +151,11 @@ class Hdf5Format:
                 raise DatasetError(
                     f"{name} = {value!r}: allowed are {', '.join(map(repr, allowed))}"
                 )
-        if chunk < 0 or cache_bytes < 0:
-            raise DatasetError(f"chunk = {chunk}, cache_bytes = {cache_bytes}: neither is negative")
+        if min(chunk, cache_bytes, shard) < 0:
+            raise DatasetError(
+                f"chunk = {chunk}, cache_bytes = {cache_bytes}, shard = {shard}: none is negative"
+            )
+        self._shard = shard
         self._chunk = chunk
         self._compression = compression
         self._cache_bytes = cache_bytes
@@ -157,10 +165,14 @@ class Hdf5Format:
     @property
     def layout(self) -> Dict[str, Any]:
         """Options that shape what is written."""
-        return {"chunk": self._chunk, "compression": self._compression}
+        shard = {"shard": self._shard} if self._shard else {}
+        return {"chunk": self._chunk, "compression": self._compression, **shard}
 
     def write(self, samples: Iterable[StoredSample], root: Path) -> None:
-        """Write ``data.h5``.  Raises DatasetError for pixels of several sizes."""
+        """Write ``data.h5``, or Caffe's files for (3, h, w) float32.
+
+        Raises DatasetError for pixels of several sizes.
+        """
         import h5py
 
         stream = iter(samples)
@@ -168,6 +180,11 @@ class Hdf5Format:
         if first is None:
             raise DatasetError("no samples to write")
         raw = isinstance(first.data, np.ndarray)
+        if raw and first.data.dtype == np.float32:
+            self._write_floats(itertools.chain((first,), stream), root)
+            return
+        if self._shard:
+            raise DatasetError(f"shard = {self._shard} is of float content alone: leave it out")
         if self._compression and not raw:
             raise DatasetError(
                 f"compression = {self._compression!r} needs raw content: JPEG bytes of variable "
@@ -185,6 +202,14 @@ class Hdf5Format:
                 labels.append(sample.label)
             data.resize(len(labels), axis=0)
             file.create_dataset("label", data=np.array(labels, np.int64))
+
+    def _write_floats(self, samples: Iterable[StoredSample], root: Path) -> None:
+        if self._chunk or self._compression:
+            raise DatasetError(
+                "float content lies in one piece, as Caffe's own tools write it: leave chunk and "
+                "compression out"
+            )
+        caffe_layout.write(samples, root, self._shard or caffe_layout.SAMPLES)
 
     def _pixels(self, file: Any, shape: Tuple[int, ...]) -> Any:
         return file.create_dataset(
@@ -207,18 +232,20 @@ class Hdf5Format:
             chunks=(self._chunk or REFERENCES,),
         )
 
-    def open(self, dataset: Dataset, root: Path) -> Hdf5Reader:
+    def open(self, dataset: Dataset, root: Path) -> Reader:
         """Return a reader; the file is opened by the first read."""
+        if not (root / DATA).exists() and caffe_layout.files(root):
+            return caffe_layout.FloatReader(root, dataset.samples, self._cache_bytes)
         return Hdf5Reader(root, dataset.samples, self._driver, self._cache_bytes, self._readahead)
 
     def files(self, dataset: Dataset, root: Path) -> List[Path]:
-        """Return the file."""
-        return [root / DATA]
+        """Return the file, or Caffe's files."""
+        return caffe_layout.files(root) or [root / DATA]
 
 
 BACKEND = FormatBackend(
     Hdf5Format,
-    "one HDF5 file: variable-length JPEG bytes, or chunks of pixels",
+    "HDF5: variable-length JPEG bytes, chunks of pixels, or Caffe's files of floats",
     requires=("h5py",),
-    contents=frozenset({"jpeg", "raw"}),
+    contents=frozenset({"jpeg", "raw", "float"}),
 )

@@ -1,17 +1,18 @@
 """Caffe's LMDB: one ``Datum`` message a key ``%08d_<name>``, as convert_imageset writes it.
 
-``encoded`` data is the JPEG file; raw data is uint8, channels first, blue first (OpenCV's order,
-which Caffe's own tools store).  The message is written by hand: six fields need no protobuf.
+What a message holds: :mod:`iobench.datum`.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from iobench.datum import datum, key_of, parse_datum, pixels_of
 from iobench.errors import DatasetError
 from iobench.model import Dataset, Extent
 from iobench.protocols import FormatBackend, StoredSample
@@ -21,20 +22,51 @@ DATA = "data.mdb"
 COMMIT_BYTES = 64 << 20
 
 
-class Datum(NamedTuple):
-    """What a message holds: ``data`` is a view; shape is (0, 0, 0) where it is encoded."""
+class _Shared:
+    """The environments that are open in this process, and how many readers use each.
 
-    data: Any
-    label: int
-    shape: Tuple[int, int, int]  # channels, height, width
-    encoded: bool
+    LMDB allows an environment to be open once in a process; threads have a reader each.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: Dict[Tuple[Any, ...], List[Any]] = {}
+
+    def take(self, root: str, **options: Any) -> Tuple[Tuple[Any, ...], Any]:
+        """Return a key to give back, and the environment.  Raises lmdb.Error."""
+        import lmdb
+
+        key = (os.getpid(), root, *sorted(options.items()))
+        with self._lock:
+            for other in [k for k in self._open if k[0] != key[0]]:
+                del self._open[other]  # a fork inherited it: forbidden here, and in the way
+            if key not in self._open:
+                environment = lmdb.open(
+                    root, readonly=True, create=False, max_spare_txns=1, **options
+                )
+                self._open[key] = [environment, 0]
+            self._open[key][1] += 1
+            return key, self._open[key][0]
+
+    def give_back(self, key: Tuple[Any, ...]) -> None:
+        """Close the environment when this was its last reader."""
+        with self._lock:
+            entry = self._open.get(key)
+            if entry is not None:
+                entry[1] -= 1
+                if not entry[1]:
+                    del self._open[key]
+                    entry[0].close()
+
+
+_SHARED = _Shared()
 
 
 class LmdbReader:
-    """Reads samples through LMDB's memory map, one read transaction a process.
+    """Reads samples through LMDB's memory map, by a read transaction of its own.
 
-    LMDB allows an environment to be open once in a process: close one reader before another of
-    the same database is used there.
+    Readers of one database share its environment within a process, so that each thread may have
+    one.
     """
 
     def __init__(self, root: Path, samples: int, readahead: bool, lock: bool) -> None:
@@ -46,7 +78,8 @@ class LmdbReader:
 
     def _forget(self) -> None:
         self._pid = 0
-        self._environment: Any = None
+        self._key: Any = None
+        self._transaction: Any = None
         self._cursor: Any = None
         self._base: Optional[int] = None
 
@@ -54,8 +87,8 @@ class LmdbReader:
         return self._samples
 
     def __getstate__(self) -> Dict[str, Any]:
-        fresh = {"_pid": 0, "_environment": None, "_cursor": None, "_base": None}
-        return {**self.__dict__, **fresh}
+        handles = ("_key", "_transaction", "_cursor", "_base")
+        return {**self.__dict__, "_pid": 0, **dict.fromkeys(handles)}
 
     def read(self, index: int) -> Tuple[Any, int]:
         """Return (data, label): a view of the JPEG in the map, or (h, w, 3) uint8 RGB.
@@ -63,11 +96,8 @@ class LmdbReader:
         The view is not copied, as a decoder needs no copy; its pages are read when they are
         touched, and it must not be used after :meth:`close`.
         """
-        datum = parse_datum(self._value(index))
-        if datum.encoded:
-            return datum.data, datum.label
-        planes = np.frombuffer(datum.data, np.uint8).reshape(datum.shape)
-        return np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)), datum.label
+        found = parse_datum(self._value(index))
+        return (found.data if found.encoded else pixels_of(found)), found.label
 
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the message's bytes in ``data.mdb``; the few pages of the tree are left out.
@@ -81,10 +111,14 @@ class LmdbReader:
         return (Extent(f"{self._root}/{DATA}", address - self._base, len(value)),)
 
     def close(self) -> None:
-        """Close the environment if this process opened it."""
-        if self._environment is not None and self._pid == os.getpid():
-            self._environment.close()
+        """End the transaction if this process began it; the last reader closes the environment."""
+        key = self._key if self._pid == os.getpid() else None
+        if key is not None:
+            self._cursor.close()
+            self._transaction.abort()
         self._forget()
+        if key is not None:
+            _SHARED.give_back(key)
 
     def _value(self, index: int) -> Any:
         if self._pid != os.getpid():
@@ -100,25 +134,19 @@ class LmdbReader:
         # refuses to open a path twice
         self._forget()
         try:
-            self._environment = lmdb.open(
-                self._root,
-                readonly=True,
-                lock=self._lock,
-                readahead=self._readahead,
-                max_spare_txns=1,
-                create=False,
-            )
+            key, environment = _SHARED.take(self._root, lock=self._lock, readahead=self._readahead)
         except lmdb.Error as error:
             raise DatasetError(f"cannot open {self._root}: {error}; convert again") from None
-        pages = 1 + self._environment.info()["last_pgno"]
-        if os.path.getsize(f"{self._root}/{DATA}") < pages * self._environment.stat()["psize"]:
-            self._forget()  # its pages past the end would kill the process (SIGBUS)
+        pages = 1 + environment.info()["last_pgno"]
+        if os.path.getsize(f"{self._root}/{DATA}") < pages * environment.stat()["psize"]:
+            _SHARED.give_back(key)  # its pages past the end would kill the process (SIGBUS)
             raise DatasetError(
                 f"{self._root}/{DATA} was cut short; delete the folder, convert again"
             )
-        self._cursor = self._environment.begin(buffers=True).cursor()
+        self._key, self._pid = key, os.getpid()
+        self._transaction = environment.begin(buffers=True)
+        self._cursor = self._transaction.cursor()
         self._base = None
-        self._pid = os.getpid()
 
 
 class LmdbFormat:
@@ -165,76 +193,13 @@ def _batches(samples: Iterable[StoredSample]) -> Iterator[List[Tuple[bytes, byte
     pairs: List[Tuple[bytes, bytes]] = []
     size = 0
     for sample in samples:
-        key = b"%08d_%s" % (sample.id, os.fsencode(sample.key))
-        pairs.append((key[:500], datum(sample)))  # LMDB's keys end at 511 bytes
+        pairs.append((key_of(sample), datum(sample)))
         size += len(pairs[-1][1])
         if size >= COMMIT_BYTES:
             yield pairs
             pairs, size = [], 0
     if pairs:
         yield pairs
-
-
-def datum(sample: StoredSample) -> bytes:
-    """Return a sample as a serialised Datum (caffe.proto: channels 1, height 2, width 3, data 4,
-    label 5, encoded 7).
-    """
-    label = b"\x28" + _varint(sample.label)
-    if isinstance(sample.data, np.ndarray):
-        planes = sample.data[:, :, ::-1].transpose(2, 0, 1)
-        head = b"".join(bytes([8 * (i + 1)]) + _varint(n) for i, n in enumerate(planes.shape))
-        return head + b"\x22" + _varint(planes.size) + planes.tobytes() + label
-    return b"".join((b"\x22", _varint(len(sample.data)), sample.data, label, b"\x38\x01"))
-
-
-def parse_datum(message: Any) -> Datum:
-    """Return the fields of a serialised Datum (bytes-like); ``data`` is a view of it.
-
-    Raises DatasetError when it is no Datum with bytes in it.
-    """
-    view = memoryview(message)
-    numbers = {1: 0, 2: 0, 3: 0, 5: 0, 7: 0}
-    data = None
-    at = 0
-    try:
-        while at < len(view):
-            tag, at = _read_varint(view, at)
-            field, kind = tag >> 3, tag & 7
-            value, at = _read_varint(view, at)
-            if kind == 2:
-                if field == 4:
-                    data = view[at : at + value]
-                at += value
-            elif kind == 0 and field in numbers:
-                numbers[field] = value
-            else:
-                raise ValueError(f"field {field}, wire type {kind}")
-        if data is None or at != len(view):
-            raise ValueError("no data" if data is None else "cut short")
-    except (ValueError, IndexError) as error:
-        raise DatasetError(f"an LMDB value is no Caffe Datum ({error}): convert again") from None
-    return Datum(data, numbers[5], (numbers[1], numbers[2], numbers[3]), bool(numbers[7]))
-
-
-def _varint(number: int) -> bytes:
-    """Return a protobuf varint: seven bits a byte, least significant first."""
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _read_varint(view: memoryview, at: int) -> Tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = view[at]
-        number |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return number, at
-        shift += 7
 
 
 def _mapped_at(path: str) -> int:

@@ -66,7 +66,7 @@ def bootstrap(name: str, cache: Path, say: Say) -> Base:
 
 def locked(name: str) -> str:
     """Return the sha256 that the bootstrapped base of ``name`` should have on this architecture."""
-    path = recipe.root() / "requirements" / f"debian-{recipe.SUITES[name]}.txt"
+    path = recipe.lock(name)
     start = f"# base {recipe.architecture()} sha256:"
     for line in path.read_text().splitlines():
         if line.startswith(start):

@@ -14,6 +14,7 @@ import iobench
 import iobench.images.archive as archive
 import iobench.images.base as base
 import iobench.images.catalogue as catalogue
+import iobench.images.debs as debs
 import iobench.images.disk as disk
 import iobench.images.docker_engine as docker_engine
 import iobench.images.podman_engine as podman_engine
@@ -29,10 +30,10 @@ CACHE = ".cache"
 ENGINES = ("docker", "podman")
 #: Free bytes that a build takes at its peak: wheels in the context and in a stage, the packages in
 #: a stage and in the image, the archive.
-_STORE_BYTES = {"torch": 7e9, "caffe": 2.5e9}
-_ARCHIVE_BYTES = {"torch": 2.6e9, "caffe": 1e9}
-_PYTHONS = {"torch": "/opt/iobench/bin/python3", "caffe": "/usr/bin/python3"}
-_FIRST_STAGE = {"torch": "python", "caffe": "caffe"}
+_STORE_BYTES = {"torch": 7e9, "caffe": 6e9}
+_ARCHIVE_BYTES = {"torch": 2.6e9, "caffe": 2e9}
+_PYTHON = "/opt/iobench/bin/python3"
+_FIRST_STAGE = {"torch": "python", "caffe": "prefix"}
 _PINS = "/opt/iobench/share/debian-pins"
 
 
@@ -132,7 +133,7 @@ def _build(name: str, folder: Path, say: Say, engine: Engine, base_image: str) -
         "RECIPE": recipe.digest(name),
         "BASE": base_words,
     }
-    with _context(name, cache, wheelhouse(cache, say) if name == "torch" else None) as context:
+    with _context(name, cache, wheelhouse(name, cache, say), _debs(name, cache, say)) as context:
         first = engine.build(context, _FIRST_STAGE[name], arguments, say)
         pins = _pins(engine.read(first, _PINS), base_pins)
         say(f"Debian packages: {pins}")
@@ -151,7 +152,7 @@ def _build(name: str, folder: Path, say: Say, engine: Engine, base_image: str) -
         version=arguments["VERSION"],
         revision=arguments["REVISION"],
         architecture=str(found.config["architecture"]),
-        python=_PYTHONS[name],
+        python=_PYTHON,
         base=base_words,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         pins=pins,
@@ -194,8 +195,22 @@ def _pins(text: str, base_pins: str) -> str:
     return "exact" if state == "exact" and not parts else f"moved: {', '.join(parts)}"
 
 
+def _debs(name: str, cache: Path, say: Say) -> Path | None:
+    """Return a folder with the locked Debian packages, for an image that takes them from us.
+
+    None where not all can be had: then its build takes what the base's mirror has.
+    """
+    if name != "caffe" or recipe.architecture() != "amd64":
+        return None
+    try:
+        return debs.fetch(name, cache, say)
+    except ImageError as error:
+        say(f"{error}; the build takes the versions that its base's mirror has")
+        return None
+
+
 @contextlib.contextmanager
-def _context(name: str, cache: Path, wheels: Path | None) -> Iterator[Path]:
+def _context(name: str, cache: Path, wheels: Path, packages: Path | None) -> Iterator[Path]:
     """Yield a folder with what the Dockerfile's stages copy, and no more."""
     with disk.partial(cache / f"context-{name}") as context:
         context.mkdir()
@@ -207,8 +222,13 @@ def _context(name: str, cache: Path, wheels: Path | None) -> Iterator[Path]:
         code = Path(iobench.__file__).parent
         unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(code, context / "iobench", ignore=unwanted)
-        if wheels is not None:
-            shutil.copytree(wheels, context / "wheels", copy_function=_link)
+        shutil.copytree(wheels, context / "wheels", copy_function=_link)
+        (context / "debs").mkdir()
+        if packages is not None:
+            lock = recipe.lock(name)
+            for package in debs.packages(lock):
+                _link(str(packages / package.file), str(context / "debs" / package.file))
+            shutil.copy(lock, context / "debs" / "complete")
         yield context
     shutil.rmtree(cache / f"context-{name}")
 

@@ -14,8 +14,11 @@ FORMS = ("docker", "podman", "sif", "rootfs")
 #: What each image is for: every one of these has to be importable inside.
 MODULES = {
     "torch": ("numpy", "torch", "lmdb", "h5py", "simplejpeg", "cv2", "blake3", "nvidia.dali"),
-    "caffe": ("numpy", "caffe", "lmdb", "h5py"),
-}
+    "caffe": (
+        "numpy", "caffe", "mpi4py", "lmdb", "plyvel", "h5py", "simplejpeg", "cv2", "blake3",
+        "nvidia.dali",
+    ),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,14 @@ _REQUIREMENTS = {
         "image-python.sh",
         "image-packages.sh",
     ),
-    "caffe": ("debian-bullseye.txt", "image-debian.sh", "image-caffe.sh"),
+    "caffe": (
+        "caffe.txt",
+        "debian-bullseye.txt",
+        "image-debian.sh",
+        "image-caffe.sh",
+        "caffe_prefix.py",
+        "elf.py",
+    ),
 }
 SUITES = {"torch": "bookworm", "caffe": "bullseye"}
 BASES = {"torch": "debian:bookworm-slim", "caffe": "debian:bullseye-slim"}
@@ -57,6 +64,11 @@ def files(name: str) -> list[Path]:
     check_name(name)
     top = root()
     return [top / "Dockerfile", *(top / "requirements" / file for file in _REQUIREMENTS[name])]
+
+
+def lock(name: str) -> Path:
+    """Return the file that locks the Debian packages of image ``name``."""
+    return root() / "requirements" / f"debian-{SUITES[name]}.txt"
 
 
 def digest(name: str) -> str:

@@ -15,40 +15,45 @@ from iobench.images.disk import call, check_space, partial
 
 Say = Callable[[str], None]
 
-#: The Python of the image (Debian bookworm's).
-PYTHON = "3.11"
-_SPACE = 3e9
+#: The Python of each image (Debian's).
+PYTHONS = {"torch": "3.11", "caffe": "3.9"}
+#: What pip is told to fetch, below requirements/.
+_PINS = {"torch": ("worker.txt", "constraints.txt"), "caffe": ("caffe.txt",)}
+_SPACE = {"torch": 3e9, "caffe": 1e9}
 
 
-def wheelhouse(cache: Path, say: Say) -> Path:
-    """Return a folder that holds a wheel of every package of worker.txt, and pip's.
+def wheelhouse(name: str, cache: Path, say: Say) -> Path:
+    """Return a folder that holds a wheel of every package that image ``name`` pins.
 
     ``WHEELS`` (default ``wheels``) names one to take them from without a network; ``TORCH_INDEX``
     and ``PIP_ARGS`` are pip's, as for requirements/install.sh.  The pins decide whether the folder
     in ``cache`` is good; it appears there only when it is whole.  Raises ImageError.
     """
     requirements = recipe.root() / "requirements"
-    pins = [requirements / "worker.txt", requirements / "constraints.txt"]
+    pins = [requirements / file for file in _PINS[name]]
     sha = hashlib.sha256(b"".join(path.read_bytes() for path in pins))
     sources = [os.environ.get(name, "") for name in ("TORCH_INDEX", "PIP_ARGS", "WHEELS")]
-    sha.update(" ".join([*sources, PYTHON, recipe.architecture()]).encode())
+    sha.update(" ".join([*sources, PYTHONS[name], recipe.architecture()]).encode())
     folder = cache / f"wheels-{sha.hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    check_space(cache, _SPACE, "fetching the packages")
+    check_space(cache, _SPACE[name], "fetching the packages")
     offline = recipe.root() / (os.environ.get("WHEELS") or "wheels")
     say(
-        f"fetching the wheels of requirements/worker.txt from "
+        f"fetching the wheels of requirements/{pins[0].name} from "
         f"{f'{offline} (no network)' if offline.is_dir() else 'the network'}"
     )
     argv = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
-    argv += ["-q", "--only-binary", ":all:", "--python-version", PYTHON]
+    argv += ["-q", "--only-binary", ":all:", "--python-version", PYTHONS[name]]
     argv += shlex.split(os.environ.get("PIP_ARGS", ""))
     if offline.is_dir():
         argv += ["--no-index", "--find-links", str(offline)]
     elif os.environ.get("TORCH_INDEX"):
         argv += ["--extra-index-url", os.environ["TORCH_INDEX"]]
-    argv += ["-c", str(pins[1]), "-r", str(pins[0]), "pip"]
+    if name == "torch":  # pip too: it installs them in the image
+        argv += ["-c", str(pins[1]), "-r", str(pins[0]), "pip"]
+    else:
+        argv += ["--no-deps", "--require-hashes", "-r", str(pins[0])]
     try:
         with partial(folder) as path:
             call([*argv, "-d", str(path)], "fetching the worker's packages")

@@ -99,6 +99,9 @@ class DaliLoader:
             num_threads=max(request.workers, 1),
             device_id=0 if on_gpu else None,
             prefetch_queue_depth=request.prefetch,
+            # the default of 1.53 and 2.4, said because batches are views: the other executor uses
+            # a batch's memory again while it is still looked at
+            exec_dynamic=True,
             seed=seed,
             py_num_workers=max(request.workers, 1),
             py_start_method=start_method,
@@ -377,4 +380,5 @@ BACKEND = LoaderBackend(
     formats=frozenset({"jpeg", "lmdb", "tar", "hdf5", "hdf5-raw", "lmdb-raw"}),
     native=frozenset(NATIVE),
     orders={"lmdb": _STORED, "tar": _STORED},
+    sharings={"lmdb": frozenset(), "tar": frozenset()},
 )

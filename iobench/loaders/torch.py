@@ -11,33 +11,19 @@ import dataclasses
 import math
 import os
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Iterator, Optional, Tuple, Union
 
 import numpy as np
 
 from iobench import codec
-from iobench.dataset import sample_digest
+from iobench.batching import BatchMaker, probe
 from iobench.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
 from iobench.model import Batch
-from iobench.protocols import LoaderBackend, LoadRequest, Reader
-from iobench.timing import clock
+from iobench.protocols import LoaderBackend, LoadRequest
 
-_PAGE = 4096
 #: Seconds in which the worker processes must be up.
 _START_S = 120.0
 _SHARED_MEMORY = "/dev/shm"
-
-
-def touch(data: Any) -> int:
-    """Read one byte of every page of ``data`` (bytes-like or array); return its bytes.
-
-    A memory-mapped value is only fetched from storage when it is touched.
-    """
-    flat = np.frombuffer(memoryview(data).cast("B"), np.uint8)
-    if flat.size:
-        flat[::_PAGE].max()
-        flat[-1:].max()
-    return int(flat.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,56 +40,28 @@ class _Samples:
     """
 
     def __init__(self, request: LoadRequest, shared: bool) -> None:
-        self._request = request
-        self._transform = codec.transform(request.transform)
+        self._samples = len(request.ids)
+        self._shape = codec.transform(request.transform).shape
+        self._fills = request.stage == "load"
         self._shared = shared
-        self._reader: Reader = request.format.open(request.dataset, request.root)
+        self._maker = BatchMaker(request)
 
     def __len__(self) -> int:
-        return len(self._request.ids)
+        return self._samples
 
     def __getitems__(self, ids: np.ndarray) -> Union[Batch, _Failure]:
         """Return the batch of these samples, as far as the stage goes."""
         try:
-            return self._batch(ids)
+            if not self._fills:
+                return self._maker.make(ids)
+            data = _empty_batch((len(ids), *self._shape), self._shared)
+            return self._maker.make(ids, data.numpy())._replace(data=data)
         except IobenchError as error:
             return _Failure(str(error))
 
-    def _batch(self, ids: np.ndarray) -> Batch:
-        request = self._request
-        if request.stage != "read":
-            codec.single_thread()
-        labels = np.empty(len(ids), np.int64)
-        data = rows = None
-        if request.stage == "load":
-            data = _empty_batch((len(ids), *self._transform.shape), self._shared)
-            rows = data.numpy()
-        nbytes = 0
-        digests: List[str] = []
-        sample = -1
-        try:
-            for row, sample in enumerate(ids.tolist()):
-                stored, labels[row] = self._reader.read(sample)
-                if request.digest:
-                    digests.append(sample_digest(stored))
-                nbytes += self._work(stored, sample, None if rows is None else rows[row])
-        except (DatasetError, OSError, ValueError) as error:
-            raise DatasetError(_at(request, sample, error)) from error
-        return Batch(data, labels, ids, nbytes, digests if request.digest else None)
-
-    def _work(self, stored: Any, sample: int, row: Optional[np.ndarray]) -> int:
-        request = self._request
-        if request.stage == "read":
-            return touch(stored)
-        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
-        if row is not None:
-            random = codec.SampleRandom(request.seed, request.epoch, sample)
-            self._transform.apply(pixels, random, row)
-        return int(stored.nbytes) if isinstance(stored, (np.ndarray, memoryview)) else len(stored)
-
     def close(self) -> None:
         """Close the Reader of this process."""
-        self._reader.close()
+        self._maker.close()
 
 
 class _Gate:
@@ -166,6 +124,9 @@ class TorchLoader:
         self._samples = _Samples(request, shared=request.workers > 0)
         self._count = len(request.ids) // request.batch
         self.queue_batches = request.workers * request.prefetch
+        pins = request.device == "cuda" if pin_memory is None else pin_memory
+        #: Whether batches lie in shared memory: see :meth:`descriptor`.
+        self.shares = request.stage == "load" and request.workers > 0 and not pins
         if request.stage == "load" and request.workers:
             codec.single_thread()  # imports the libraries before the fork, not in every worker
             _check_shared_memory(request, self.queue_batches)
@@ -180,7 +141,7 @@ class TorchLoader:
                 collate_fn=_whole,
                 num_workers=request.workers,
                 prefetch_factor=request.prefetch if request.workers else None,
-                pin_memory=request.device == "cuda" if pin_memory is None else pin_memory,
+                pin_memory=pins,
                 multiprocessing_context=context,
                 worker_init_fn=self._gate,
             )
@@ -203,6 +164,13 @@ class TorchLoader:
                 raise DatasetError(batch.message)
             yield batch
 
+    def descriptor(self, batch: Batch) -> int:
+        """Return the file that begins with a batch's pixels, open as long as the batch is held.
+
+        A worker made it in shared memory; another process may map it (``shares``).
+        """
+        return int(batch.data.untyped_storage()._share_fd_cpu_()[0])
+
     def close(self) -> None:
         """Stop and reap the workers; harmless twice."""
         if self._gate is not None:
@@ -212,60 +180,6 @@ class TorchLoader:
         if shutdown is not None:
             shutdown()
         self._samples.close()
-
-
-def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
-    """Return ``read_s``, ``decode_s`` and ``transform_s`` of each of the first ``samples`` ids.
-
-    One process, one sample at a time, nothing overlaps: the shares of a sample's time.  All are
-    read before the first is decoded: a device with a rate limit, or one that reads ahead, would
-    else recover during each decode, and a slower decode would look like a faster read.
-    """
-    codec.single_thread()
-    transform = codec.transform(request.transform)
-    reader = request.format.open(request.dataset, request.root)
-    row = np.empty(transform.shape, np.float32)
-    times: Dict[str, List[float]] = {"read_s": [], "decode_s": [], "transform_s": []}
-    wanted = np.asarray(request.ids)[:samples].tolist()
-    every = [_read(request, reader, sample, times["read_s"]) for sample in wanted]
-    for sample, stored in zip(wanted, every):
-        _work(request, transform, sample, stored, row, times)
-    del every, stored
-    reader.close()
-    return times
-
-
-def _work(
-    request: LoadRequest,
-    transform: Any,
-    sample: int,
-    stored: Any,
-    row: np.ndarray,
-    times: Dict[str, List[float]],
-) -> None:
-    """Decode and transform one sample into ``row``, and append the seconds of each."""
-    try:
-        start = clock()
-        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
-        decoded = clock()
-        random = codec.SampleRandom(request.seed, request.epoch, sample)
-        transform.apply(pixels, random, row)
-        times["transform_s"].append(clock() - decoded)
-        times["decode_s"].append(decoded - start)
-    except (DatasetError, OSError, ValueError) as error:
-        raise DatasetError(_at(request, sample, error)) from error
-
-
-def _read(request: LoadRequest, reader: Any, sample: int, times: List[float]) -> Any:
-    """Return a sample's stored data, every page of it touched, and append the seconds it took."""
-    try:
-        start = clock()
-        stored, _ = reader.read(sample)
-        touch(stored)
-        times.append(clock() - start)
-    except (DatasetError, OSError, ValueError) as error:
-        raise DatasetError(_at(request, sample, error)) from error
-    return stored
 
 
 @contextlib.contextmanager
@@ -306,15 +220,11 @@ def _check_shared_memory(request: LoadRequest, queued: int) -> None:
         )
 
 
-def _at(request: LoadRequest, sample: int, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"sample {sample} of {request.root}: {text}"
-
-
 BACKEND = LoaderBackend(
     TorchLoader,
     "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
     requires=("torch", "simplejpeg", "cv2"),
     stages=frozenset({"read", "decode", "load"}),
     probe=probe,
+    image="torch",
 )

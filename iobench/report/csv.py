@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.figures import Evidence, enters, evidence, startup_s, trial_window
 from iobench.model import Case, Plan, Record
+from iobench.order import add_sums
 from iobench.store import write_atomic
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
 
 
 def _twins(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
-    """Return (case, ids of each rank) -> what the untimed twin found in those samples' bytes."""
+    """Return (case, its samples) -> what the untimed twin found in those samples' bytes.
+
+    The twin is one rank, which reads what all ranks of the case read.
+    """
     return {
         _who(r): " ".join(rank.samples_digest for rank in r.ranks)
         for r in records
@@ -68,6 +72,9 @@ def _twins(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
 
 
 def _who(record: Record) -> tuple[str, ...]:
+    together = add_sums([rank.ids_sum for rank in record.ranks])
+    if together:
+        return record.trial.case.label, together
     return (record.trial.case.label, *(rank.ids_digest for rank in record.ranks))
 
 

@@ -33,12 +33,8 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         why = [p for p in measured if p["limits"]["cold"]["words"] or p["limits"]["warm"]["words"]]
         for line in _reasons(why):
             console.print(line, soft_wrap=True)
-    for case in analysis["pipelines"]:
-        alone = words.rate(case, "compute", "-")
-        if not _has_train(case) and alone:
-            console.print(
-                f"{case['case']}: computes {words.number(alone['value'])} samples/s alone"
-            )
+    for line in _beside(analysis["pipelines"]):
+        console.print(line, soft_wrap=True)
     _fastest(analysis, console)
     if analysis["contrasts"]:
         across = [c for c in analysis["contrasts"] if {"runtime", "placement"} & {*c["over"]}]
@@ -50,7 +46,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         _runtimes(across, console)
     _advice(analysis["advice"], console)
     console.print()
-    for note in analysis["notes"]:
+    for note in [*analysis["notes"], *words.remarks(analysis["pipelines"])]:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     bad = analysis["validity"]["INVALID"] + analysis["validity"]["FAILED"]
     console.print(Text(words.validity(analysis), style="yellow" if bad else "green"))
@@ -126,6 +122,17 @@ def _reasons(cases: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
                 grouped.setdefault(text, {}).setdefault(case["case"], []).append(cache)
     for text, who in grouped.items():
         yield Text(f"  {words.who(who)}: {text}", style="dim")
+
+
+def _beside(cases: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield what no column holds: a rate without data, what ranks and a hand-over cost."""
+    for case in cases:
+        alone = words.rate(case, "compute", "-")
+        if not _has_train(case) and alone:
+            yield Text(f"{case['case']}: computes {words.number(alone['value'])} samples/s alone")
+        for said in (words.communication(case), words.handover(case)):
+            if said:
+                yield Text(f"  {case['case']}: {said}", style="dim")
 
 
 def _fastest(analysis: Mapping[str, Any], console: Console) -> None:

@@ -118,6 +118,28 @@ def no_stall(entry: Mapping[str, Any]) -> bool:
     )
 
 
+def communication(case: Mapping[str, Any]) -> str:
+    """Return one line on what several ranks cost: their step, one rank's, and the difference.
+
+    "" for one rank, and where nothing was planned that could tell.
+    """
+    found = case.get("comm")
+    if not found:
+        return ""
+    if found["value"] is None:
+        return f"communication n/a: {found['reason']}"
+    spread = limits(found, milliseconds)
+    own = found["exchange_s"]
+    count = "" if own is None else f"; the exchange of gradients takes {milliseconds(own)} ms of it"
+    step, alone = milliseconds(found["step_s"]), milliseconds(found["alone_step_s"])
+    more = milliseconds(found["value"]) + (f" ({spread})" if spread else "")
+    return (
+        f"a step takes {step} ms on {found['ranks']} ranks and {alone} ms on one: communication, "
+        f"and what they take from each other, {more} ms, "
+        f"efficiency {percent(found['efficiency'])}{count}"
+    )
+
+
 def outcome(contrast: Mapping[str, Any]) -> str:
     """Return one sentence: who, by how much, how sure, and what could have been seen."""
     arm, base = contrast["arm"], contrast["base"]
@@ -178,6 +200,28 @@ def startup(contrast: Mapping[str, Any]) -> str:
         return ""
     spread = bracketed(entry, 2)
     return f"start-up {entry['value']:+.2f} s{' ' + spread if spread else ''}"
+
+
+def remarks(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return each remark on how a case was measured once, with the cases it holds for."""
+    grouped: dict[str, list[str]] = {}
+    for case in cases:
+        for text in case.get("remarks") or ():
+            grouped.setdefault(text, []).append(case["case"])
+    return [f"{', '.join(who)}: {text}" for text, who in grouped.items()]
+
+
+def handover(case: Mapping[str, Any]) -> str:
+    """Return what bringing a batch from another process cost, "" where none was brought.
+
+    ``6.31 ms a batch to bring it from another process (copy 6.25, wake-up 0.061)``
+    """
+    found = case.get("handover_s")
+    if not found:
+        return ""
+    copy, wake = milliseconds(found["copy"]), milliseconds(found["wake"])
+    whole = milliseconds(found["median"])
+    return f"{whole} ms a batch to bring it from another process (copy {copy}, wake-up {wake})"
 
 
 def staging(contrast: Mapping[str, Any]) -> str:

@@ -134,4 +134,5 @@ BACKEND = TrainerBackend(
     EmulatedTrainer,
     "a stated accelerator's step time, slept: v100, a100, h100 (ResNet-50), or step_s=",
     step_s=_guess,
+    ranks=True,
 )

@@ -135,4 +135,5 @@ BACKEND = TrainerBackend(
     "real training: alexnet, resnet18, resnet50, resnet44cifar on cpu or cuda",
     requires=("torch",),
     step_s=_guess,
+    image="torch",
 )

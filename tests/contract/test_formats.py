@@ -13,13 +13,14 @@ import pytest
 
 from iobench import convert, registry, synthesis
 from iobench import dataset as datasets
+from iobench.caffe import hdf5
 from iobench.model import Dataset
 from iobench.protocols import FormatBackend, StoredSample
 from tests.capabilities import need
 
 SAMPLES = 20
 #: A library that a member needs, as the capability that says whether it is here.
-CAPABILITY = {"lmdb": "lmdb", "h5py": "hdf5"}
+CAPABILITY = {"lmdb": "lmdb", "h5py": "hdf5", "plyvel": "leveldb"}
 #: Bytes of a unit that holds several samples and is read whole: HDF5's heap collections.
 SHARED = {("Hdf5Format", "jpeg"): 64 << 10}
 
@@ -57,8 +58,8 @@ def opened(dataset: Dataset, name: str, content: str) -> Any:
     expected = []
     for file, label in zip(index.files, index.labels, strict=True):
         data: Any = Path(dataset.jpeg_root, file).read_bytes()
-        if content == "raw":
-            data = convert.pixels(data, 256)
+        if content != "jpeg":
+            data = convert.pixels(data, convert.SIDES[content])
         expected.append((data, int(label)))
     reader = form.open(dataset, root)
     yield form, root, expected, reader
@@ -84,7 +85,7 @@ def test_it_is_a_format_backend(name: str) -> None:
     backend = registry.load("formats", name)
     assert isinstance(backend, FormatBackend)
     assert backend.summary
-    assert backend.contents <= {"jpeg", "raw"}
+    assert backend.contents <= {"jpeg", "raw", "float"}
 
 
 @every_form
@@ -176,6 +177,8 @@ def test_extents_hold_exactly_the_bytes(opened: Any, dataset: Dataset, content: 
         inside = [wanted]
         if content == "raw":  # as it is, or as Caffe's Datum has it: channels first, blue first
             inside = [wanted.tobytes(), wanted[:, :, ::-1].transpose(2, 0, 1).tobytes()]
+        elif content == "float":
+            inside = [hdf5.planes(wanted).tobytes()]
         assert any(data in held for data in inside), i
         assert len(held) <= max(len(inside[0]) + 4096, shared) + 64, "more than sample and frame"
         for extent in extents:
@@ -212,13 +215,13 @@ def test_the_first_bytes_stay_on_disk_until_read(opened: Any, dataset: Dataset) 
 
 @every_form
 def test_the_same_samples_give_the_same_file_sizes(
-    opened: Any, dataset: Dataset, name: str, tmp_path: Path
+    opened: Any, dataset: Dataset, content: str, tmp_path: Path
 ) -> None:
     form, root, expected, reader = opened
     index = datasets.load_index(dataset)
     reader.close()
     stored = [
-        StoredSample(i, key, data, label)
+        StoredSample(i, key, hdf5.planes(data) if content == "float" else data, label)
         for i, (key, (data, label)) in enumerate(zip(index.keys, expected, strict=True))
     ]
     form.write(iter(stored), tmp_path)

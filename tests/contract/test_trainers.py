@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,22 @@ from iobench.model import Batch
 from iobench.protocols import TrainerBackend
 
 #: Options that make a member quick to test; a member that is not named takes none.
-QUICK = {"torch": {"net": "resnet44cifar"}, "emulated": {"step_s": 0.001}}
+QUICK = {
+    "torch": {"net": "resnet44cifar"},
+    "emulated": {"step_s": 0.001},
+    "caffe": {"net": "small"},
+    "caffe_train": {"net": "small"},
+}
+#: Input that a quick member takes.
+SHAPE = {"caffe": (3, 224, 224)}
 
 members = pytest.mark.parametrize("name", registry.names("trainers"))
 
 
 def trainer_of(name: str) -> Any:
     reason = registry.unavailable("trainers", name)
-    if reason:
-        pytest.skip(reason)
+    if reason or (name == "caffe_train" and not shutil.which("caffe")):
+        pytest.skip(reason or "no program caffe on PATH")
     return registry.load("trainers", name).make(batch=4, **QUICK.get(name, {}))
 
 
@@ -37,8 +45,8 @@ def test_it_takes_batches_and_describes_itself(name: str) -> None:
     trainer = trainer_of(name)
     assert trainer.device in ("cpu", "cuda")
     assert isinstance(trainer.feeds_itself, bool)
-    for _ in range(2):
-        data = np.zeros((4, 3, 32, 32), np.float32)
+    for _ in range(0 if trainer.feeds_itself else 2):
+        data = np.zeros((4, *SHAPE.get(name, (3, 32, 32))), np.float32)
         trainer.step(Batch(data, np.arange(4), np.arange(4), 4))
     trainer.sync()
     facts = trainer.describe()

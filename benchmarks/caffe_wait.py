@@ -1,0 +1,183 @@
+"""Is the time that a loop waits for Caffe's data layer max(0, reader - compute)?
+
+The reader is one thread with a queue, so in a steady state a loop whose step takes s seconds a
+sample waits for what the reader takes longer: w = max(0, r - s).  s is an emulated trainer's and
+exact; r is measured by the `load` rung, where nobody trains, and w by `train`, in pairs, back to
+back.  The reader is slow in two ways: a device throttled below the page cache, read cold; and
+photos of three megapixels, whose decoding takes long, warm.  Each once with steps shorter than the
+reader's, once with longer ones (then nothing is to wait for).  Beside the throttled reader stands
+arithmetic: r lies between bytes / rate and that plus the decoding.
+
+20 repeats each; the 95 % interval of w - max(0, r - s) must hold 0, to within the hand-over of a
+batch (0.05 ms), at least 17 times, with half-widths of at most 5 % of the time a sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.known_truths import LIMIT, NEEDED, SLICE_S
+from benchmarks.suites import arguments, dataset, finish, run
+from benchmarks.throttle import throttled
+from iobench import figures, stats
+from iobench.launch import Settings
+from iobench.model import Dataset, Record
+
+#: Seconds that handing a batch over may take, where nothing is to wait for.
+HANDOVER_S = 50e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Truth:
+    """One slow reader beside one step time."""
+
+    name: str
+    pipeline: str
+    recipe: str
+    samples: int
+    batch: int
+    step_s: float
+    read_bps: int = 0
+
+    @property
+    def cache(self) -> str:
+        return "cold" if self.read_bps else "warm"
+
+
+TRUTHS = (
+    Truth("device 5 MB/s, short steps", "native:jpeg", "imagenet-like", 128, 8, 0.060, 5_000_000),
+    Truth("device 5 MB/s, long steps", "native:jpeg", "imagenet-like", 96, 8, 0.400, 5_000_000),
+    Truth("decoding, short steps", "native:lmdb", "large", 96, 4, 0.040),
+    Truth("decoding, long steps", "native:lmdb", "large", 64, 4, 0.300),
+)
+
+
+def document(truth: Truth, blocks: int) -> dict[str, Any]:
+    """Return the spec of one repeat: load and train in one cache state."""
+    return {
+        "name": "caffe-wait",
+        "budget": "30m",
+        "case": {
+            "trainer": "emulated",
+            "trainer_options": {"step_s": truth.step_s},
+            "transform": "crop224",
+            "order": "stored",
+            "batch": truth.batch,
+            "prefetch": 2,
+        },
+        "matrix": {"pipeline": [truth.pipeline]},
+        "ladder": {
+            "stages": ["load", "train"],
+            "caches": [truth.cache],
+            "repeats": blocks,
+            "digest": False,
+            "probe": False,
+        },
+    }
+
+
+@contextlib.contextmanager
+def place(truth: Truth, data: Path) -> Iterator[tuple[Dataset, Settings]]:
+    """Yield the dataset and the settings under which the reader is slow."""
+    form = truth.pipeline.partition(":")[2]
+    forms = [] if form == "jpeg" else [form]
+    if not truth.read_bps:
+        yield dataset(data, truth.recipe, truth.samples, forms), Settings()
+        return
+    with throttled(1 << 30) as mount:
+        found = dataset(mount.path, truth.recipe, truth.samples, forms)
+        mount.limit(truth.read_bps)
+        yield found, Settings(enter=mount.enter([]))
+
+
+def by_block(records: Sequence[Record], stage: str) -> dict[int, Any]:
+    """Return block -> the window of that rung."""
+    found = {}
+    for record in records:
+        window = figures.trial_window(record)
+        if record.trial.stage == stage and figures.enters(record) and window is not None:
+            found[record.trial.block] = window
+    return found
+
+
+def repeat(truth: Truth, found: Dataset, settings: Settings, blocks: int) -> dict[str, Any]:
+    """Measure once; return what was waited, what should have been, and the interval of the gap."""
+    _, records = run(document(truth, blocks), found, settings=settings, quiet=True)
+    loads, trains = by_block(records, "load"), by_block(records, "train")
+    both = sorted(set(loads) & set(trains))
+    if len(both) < 2:
+        raise SystemExit(f"{truth.name}: {[(r.trial.stage, r.reasons) for r in records]}")
+    step_s = truth.step_s / truth.batch
+    readers = [loads[b].wall_s / loads[b].samples for b in both]
+    waits = [trains[b].wait_s / trains[b].samples for b in both]
+    gaps = [w - max(0.0, r - step_s) for w, r in zip(waits, readers, strict=True)]
+    interval = stats.t_interval(gaps)
+    whole = statistics.fmean(trains[b].wall_s / trains[b].samples for b in both)
+    slack = HANDOVER_S / truth.batch
+    crossed = [r.cache.bytes_storage or 0 for r in records if r.trial.stage == "load"]
+    samples = loads[both[0]].samples
+    return {
+        "reader_s": statistics.fmean(readers),
+        "wait_s": statistics.fmean(waits),
+        "expected_s": statistics.fmean(max(0.0, r - step_s) for r in readers),
+        "gap_s": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "covers": interval.low - slack <= 0.0 <= interval.high + slack,
+        "half_width": (interval.high - interval.low) / 2 / whole,
+        "device_s": (
+            (statistics.fmean(crossed) / truth.read_bps - SLICE_S) / samples
+            if truth.read_bps
+            else None
+        ),
+    }
+
+
+def study(truth: Truth, args: Any) -> dict[str, Any]:
+    rows = []
+    with place(truth, args.data) as (found, settings):
+        for i in range(args.repeats):
+            row = repeat(truth, found, settings, args.blocks)
+            rows.append(row)
+            print(f"{truth.name} {i + 1}/{args.repeats} {line(row)}", flush=True)
+    needed = NEEDED * args.repeats / 20
+    summary = {
+        "covered": sum(r["covers"] for r in rows),
+        "of": len(rows),
+        "wait_s": statistics.fmean(r["wait_s"] for r in rows),
+        "expected_s": statistics.fmean(r["expected_s"] for r in rows),
+        "half_width_max": max(r["half_width"] for r in rows),
+    }
+    passed = summary["covered"] >= needed and summary["half_width_max"] <= LIMIT
+    print(truth.name, "PASS" if passed else "MISS", summary, flush=True)
+    return {"truth": truth.name, "passed": passed, "summary": summary, "rows": rows}
+
+
+def line(row: dict[str, Any]) -> str:
+    device = "" if row["device_s"] is None else f", the device alone {row['device_s'] * 1e3:.3f}"
+    return (
+        f"| reader {row['reader_s'] * 1e3:.3f} ms a sample{device}; waited "
+        f"{row['wait_s'] * 1e3:.3f}, expected {row['expected_s'] * 1e3:.3f}; gap "
+        f"[{row['low'] * 1e3:.3f}, {row['high'] * 1e3:.3f}] "
+        f"{'holds' if row['covers'] else 'MISSES'} 0 (half-width {row['half_width']:.1%})"
+    )
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=4, help="load/train pairs a repeat")
+    parser.add_argument("--only", default="", help="names that contain this")
+    args = parser.parse_args()
+    found = [study(t, args) for t in TRUTHS if args.only in t.name]
+    return finish(args, found, all(f["passed"] for f in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Gradients of synchronous data parallel training: averaged over the ranks by one MPI all-reduce.
+
+For frameworks whose parameters are blobs with ``data`` and ``diff`` (Caffe).  A step is forward,
+backward, the exchange, update.  As all ranks begin with rank 0's weights and add the same mean,
+they stay the same, and n ranks of batch b do what one does with batch n b (but for layers that look
+at a whole batch: BatchNorm).
+
+Worker side: Python 3.9; mpi4py is imported by the first exchange of several ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+import numpy as np
+
+from iobench.errors import BackendUnavailable, SpecError
+from iobench.model import Scalar
+from iobench.timing import clock as real_clock
+
+#: Open MPI's word for how many ranks there are.
+_SIZE = "OMPI_COMM_WORLD_SIZE"
+
+
+class Alone:
+    """One rank: there is nobody to exchange with."""
+
+    def broadcast(self) -> None:
+        """Do nothing."""
+
+    def __call__(self) -> None:
+        """Do nothing."""
+
+    def describe(self) -> Mapping[str, Scalar]:
+        """Return {}."""
+        return {}
+
+
+class Gradients:
+    """The parameters of one rank's net, and the communicator of all ranks."""
+
+    def __init__(
+        self, params: Sequence[Any], comm: Any, *, clock: Callable[[], float] = real_clock
+    ) -> None:
+        """``params``: blobs whose ``data`` and ``diff`` are float32 arrays of one shape.
+
+        ``comm``: an mpi4py communicator.  Raises SpecError where the ranks' nets differ.
+        """
+        self._params, self._comm, self._clock = list(params), comm, clock
+        count = sum(int(np.size(blob.data)) for blob in self._params)
+        self._flat = np.empty(count, np.float32)
+        self._seconds = array("d")
+        counts = comm.allgather((len(self._params), count))
+        if len(set(counts)) > 1:
+            raise SpecError(
+                f"the ranks' nets differ: (blobs, parameters) are {', '.join(map(str, counts))}; "
+                "give every rank the same net"
+            )
+
+    def broadcast(self) -> None:
+        """Give every rank the weights of rank 0, and have MPI connect the ranks.
+
+        It does that, and reads the libraries for it, at the first all-reduce: not in the loop.
+        """
+        from mpi4py import MPI
+
+        self._gather("data")
+        self._comm.Bcast(self._flat, root=0)
+        self._scatter("data")
+        self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
+
+    def __call__(self) -> None:
+        """Replace every rank's gradients by their mean; call it between backward and update."""
+        from mpi4py import MPI
+
+        begun = self._clock()
+        self._gather("diff")
+        self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
+        self._flat *= np.float32(1.0 / self._comm.Get_size())
+        self._scatter("diff")
+        self._seconds.append(self._clock() - begun)
+
+    @property
+    def seconds(self) -> Sequence[float]:
+        """Seconds of each exchange so far: the copies, and the wait for the slowest rank, too."""
+        return self._seconds
+
+    def describe(self) -> Mapping[str, Scalar]:
+        """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks.
+
+        ``weights_digest``: of every parameter, bit by bit: equal on all ranks, or they have not
+        trained one net.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for blob in self._params:
+            digest.update(np.ascontiguousarray(blob.data).tobytes())
+        facts: Dict[str, Scalar] = {
+            "ranks": int(self._comm.Get_size()),
+            "comm_bytes": int(self._flat.nbytes),
+            "comm_s": float(np.median(self._seconds)) if self._seconds else 0.0,
+            "comm_first_s": float(self._seconds[0]) if self._seconds else 0.0,
+            "weights_digest": digest.hexdigest(),
+        }
+        return facts
+
+    def _gather(self, name: str) -> None:
+        at = 0
+        for blob in self._params:
+            values = getattr(blob, name)
+            self._flat[at : at + values.size] = values.reshape(-1)
+            at += values.size
+
+    def _scatter(self, name: str) -> None:
+        at = 0
+        for blob in self._params:
+            values = getattr(blob, name)
+            values[...] = self._flat[at : at + values.size].reshape(values.shape)
+            at += values.size
+
+
+def mean(params: Sequence[Any], world_size: Optional[int] = None) -> Any:
+    """Return the exchange of a net's parameters: a :class:`Gradients`, or :class:`Alone`.
+
+    ``params``: those that are learned; statistics (BatchNorm's) are each rank's own.
+    ``world_size``: of the case; None: as mpirun's environment says.  Raises BackendUnavailable
+    without mpi4py, or where this process's MPI knows of another number of ranks (its mpirun and
+    its mpi4py are of two installations: then every rank believes that it is alone).
+    """
+    wanted = int(os.environ.get(_SIZE, "1")) if world_size is None else world_size
+    if wanted == 1:
+        return Alone()
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"several ranks need mpi4py in the trainer's Python ({error}): use image caffe, or "
+            "install it there"
+        ) from error
+    comm = MPI.COMM_WORLD
+    if comm.Get_size() != wanted:
+        raise BackendUnavailable(
+            f"{wanted} ranks were started and mpi4py sees {comm.Get_size()}: it is linked to "
+            "another MPI than the mpirun that started them; set launcher option program to that "
+            "MPI's"
+        )
+    return Gradients(params, comm)
+
+
+def declare(rank: int, world_size: int) -> None:
+    """Tell Caffe which of how many solvers this is; call it before any net is made.
+
+    Its LMDB, LevelDB and HDF5 data layers of phase TRAIN then keep every ``world_size``-th record
+    from ``rank`` on (in phase TEST all, and ImageData knows nothing of ranks: give it a list).
+    """
+    if world_size == 1:
+        return
+    import caffe
+
+    caffe.set_multiprocess(True)
+    caffe.set_solver_count(world_size)
+    caffe.set_solver_rank(rank)

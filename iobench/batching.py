@@ -1,0 +1,142 @@
+"""One batch, sample by sample, through a format's Reader: what every loader of that kind does.
+
+Worker side: Python 3.9, NumPy and the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from iobench import codec
+from iobench.dataset import sample_digest
+from iobench.errors import DatasetError
+from iobench.model import Batch
+from iobench.protocols import LoadRequest, Reader
+from iobench.timing import clock
+
+#: What decoding and transforming import.
+REQUIRES = ("simplejpeg", "cv2")
+_PAGE = 4096
+
+
+def touch(data: Any) -> int:
+    """Read one byte of every page of ``data`` (bytes-like or array); return its bytes.
+
+    A memory-mapped value is only fetched from storage when it is touched.
+    """
+    flat = np.frombuffer(memoryview(data).cast("B"), np.uint8)
+    if flat.size:
+        flat[::_PAGE].max()
+        flat[-1:].max()
+    return int(flat.size)
+
+
+class BatchMaker:
+    """Makes the batches that one process, or one thread, is asked for.
+
+    ``reader`` is its alone, and opens its files at the first batch.  Picklable until then.
+    """
+
+    def __init__(self, request: LoadRequest, reader: Optional[Reader] = None) -> None:
+        self._request = request
+        self._transform = codec.transform(request.transform)
+        self._reader = reader or request.format.open(request.dataset, request.root)
+
+    def make(self, ids: np.ndarray, data: Optional[np.ndarray] = None) -> Batch:
+        """Return the batch of these samples, as far as the stage goes.
+
+        ``data``: what the stage ``load`` fills, (len(ids), *shape) float32.  Raises DatasetError,
+        naming the sample, when one cannot be read, decoded or transformed.
+        """
+        request = self._request
+        if request.stage != "read":
+            codec.single_thread()
+        labels = np.empty(len(ids), np.int64)
+        nbytes = 0
+        digests: List[str] = []
+        sample = -1
+        try:
+            for row, sample in enumerate(ids.tolist()):
+                stored, labels[row] = self._reader.read(sample)
+                if request.digest:
+                    digests.append(sample_digest(stored))
+                nbytes += self._work(stored, sample, None if data is None else data[row])
+        except (DatasetError, OSError, ValueError) as error:
+            raise DatasetError(at(request, sample, error)) from error
+        return Batch(data, labels, ids, nbytes, digests if request.digest else None)
+
+    def _work(self, stored: Any, sample: int, row: Optional[np.ndarray]) -> int:
+        request = self._request
+        if request.stage == "read":
+            return touch(stored)
+        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
+        if row is not None:
+            random = codec.SampleRandom(request.seed, request.epoch, sample)
+            self._transform.apply(pixels, random, row)
+        return int(stored.nbytes) if isinstance(stored, (np.ndarray, memoryview)) else len(stored)
+
+    def close(self) -> None:
+        """Close the Reader; harmless twice."""
+        self._reader.close()
+
+
+def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
+    """Return ``read_s``, ``decode_s`` and ``transform_s`` of each of the first ``samples`` ids.
+
+    One process, one sample at a time, nothing overlaps: the shares of a sample's time.  All are
+    read before the first is decoded: a device with a rate limit, or one that reads ahead, would
+    else recover during each decode, and a slower decode would look like a faster read.
+    """
+    codec.single_thread()
+    transform = codec.transform(request.transform)
+    reader = request.format.open(request.dataset, request.root)
+    row = np.empty(transform.shape, np.float32)
+    times: Dict[str, List[float]] = {"read_s": [], "decode_s": [], "transform_s": []}
+    wanted = np.asarray(request.ids)[:samples].tolist()
+    every = [_read(request, reader, sample, times["read_s"]) for sample in wanted]
+    for sample, stored in zip(wanted, every):
+        _work(request, transform, sample, stored, row, times)
+    del every, stored
+    reader.close()
+    return times
+
+
+def at(request: LoadRequest, sample: int, error: Exception) -> str:
+    """Return one line that names the sample and says what is wrong with it."""
+    text = " ".join(str(error).split())
+    return f"sample {sample} of {request.root}: {text}"
+
+
+def _work(
+    request: LoadRequest,
+    transform: Any,
+    sample: int,
+    stored: Any,
+    row: np.ndarray,
+    times: Dict[str, List[float]],
+) -> None:
+    """Decode and transform one sample into ``row``, and append the seconds of each."""
+    try:
+        start = clock()
+        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
+        decoded = clock()
+        random = codec.SampleRandom(request.seed, request.epoch, sample)
+        transform.apply(pixels, random, row)
+        times["transform_s"].append(clock() - decoded)
+        times["decode_s"].append(decoded - start)
+    except (DatasetError, OSError, ValueError) as error:
+        raise DatasetError(at(request, sample, error)) from error
+
+
+def _read(request: LoadRequest, reader: Any, sample: int, times: List[float]) -> Any:
+    """Return a sample's stored data, every page of it touched, and append the seconds it took."""
+    try:
+        start = clock()
+        stored, _ = reader.read(sample)
+        touch(stored)
+        times.append(clock() - start)
+    except (DatasetError, OSError, ValueError) as error:
+        raise DatasetError(at(request, sample, error)) from error
+    return stored

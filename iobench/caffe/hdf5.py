@@ -1,0 +1,148 @@
+"""HDF5 files in the layout that Caffe's HDF5Data layer reads: ``data`` and ``label``, float32.
+
+``data`` is (n, 3, h, w), blue first, with ImageNet's mean taken off: the layer transforms nothing,
+so what is stored is what is trained on.  The layer loads a file at a time, whole, so the samples
+are split into files of a few each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+import numpy as np
+
+from iobench.codec import IMAGENET_MEAN
+from iobench.errors import DatasetError
+from iobench.model import Extent
+from iobench.protocols import StoredSample
+
+#: Samples a file: 77 MB at 224x224.
+SAMPLES = 128
+_NAMES = "data-*.h5"
+#: Channel means in the stored order.
+MEAN = tuple(reversed(IMAGENET_MEAN))
+_MEAN = np.array(MEAN, np.float32).reshape(3, 1, 1)
+
+
+def planes(pixels: np.ndarray) -> np.ndarray:
+    """Return (h, w, 3) uint8 RGB as it is stored: (3, h, w) float32."""
+    return pixels[:, :, ::-1].transpose(2, 0, 1).astype(np.float32) - _MEAN
+
+
+def pixels(stored: np.ndarray) -> np.ndarray:
+    """Return what :func:`planes` was given: exact, as a rounding error is far below one level."""
+    whole = np.rint(stored + _MEAN).astype(np.uint8)
+    return np.ascontiguousarray(whole[::-1].transpose(1, 2, 0))
+
+
+def files(root: Path) -> List[Path]:
+    """Return the files of a folder, in id order."""
+    return sorted(root.glob(_NAMES))
+
+
+def write(samples: Iterable[StoredSample], root: Path, each: int) -> None:
+    """Write files of ``each`` samples.  Raises DatasetError for samples of several sizes."""
+    import h5py
+
+    stream = iter(samples)
+    for number in itertools.count():
+        part = list(itertools.islice(stream, each))
+        if not part:
+            return
+        shape = part[0].data.shape
+        odd = [s.key for s in part if s.data.shape != shape]
+        if odd:
+            raise DatasetError(f"sample {odd[0]} is not {shape}, and all must be of one size")
+        with h5py.File(root / f"data-{number:05d}.h5", "w") as file:
+            data = file.create_dataset("data", (len(part), *shape), np.float32)
+            for row, sample in enumerate(part):
+                data[row] = sample.data
+            file.create_dataset("label", data=np.array([s.label for s in part], np.float32))
+
+
+def write_last(path: Path) -> None:
+    """Write a file of one tiny sample, to stand last in a list.
+
+    After a file's last row the layer loads the next at once, after the last file the first: an
+    epoch would end with the load of a file that nobody asked for.
+    """
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=np.zeros((1, 1, 1, 1), np.float32))
+        file.create_dataset("label", data=np.zeros(1, np.float32))
+
+
+class FloatReader:
+    """Reads samples one by one, as pixels again; one file is open at a time."""
+
+    def __init__(self, root: Path, samples: int, cache_bytes: int) -> None:
+        self._paths = files(root)
+        if not self._paths:
+            raise DatasetError(f"{root} holds no {_NAMES}: convert again")
+        self._samples = samples
+        self._cache_bytes = cache_bytes
+        self._each = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid, self._number = 0, -1
+        self._file: Any = None
+        self._data: Any = None
+        self._labels: Any = None
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getstate__(self) -> Dict[str, Any]:
+        fresh = {"_pid": 0, "_number": -1, "_file": None, "_data": None, "_labels": None}
+        return {**self.__dict__, **fresh}
+
+    def read(self, index: int) -> Tuple[np.ndarray, int]:
+        """Return (pixels, label): (h, w, 3) uint8 RGB."""
+        row = self._go_to(index)
+        return pixels(self._data[row]), int(self._labels[row])
+
+    def extents(self, index: int) -> Sequence[Extent]:
+        """Return the sample's row: the dataset lies in one piece."""
+        row = self._go_to(index)
+        length = self._data.dtype.itemsize * int(np.prod(self._data.shape[1:]))
+        start = self._data.id.get_offset()
+        return (Extent(str(self._paths[self._number]), start + row * length, length),)
+
+    def close(self) -> None:
+        """Close the file if this process opened it."""
+        if self._file is not None and self._pid == os.getpid():
+            self._file.close()
+        self._forget()
+
+    def _go_to(self, index: int) -> int:
+        """Open the file that holds the sample; return its row there."""
+        if not 0 <= index < self._samples:
+            raise DatasetError(f"no sample {index}: there are {self._samples}")
+        if self._pid != os.getpid() or not self._each:
+            self._open(0)
+            self._each = len(self._labels)
+        number, row = divmod(index, self._each)
+        if number != self._number:
+            self._open(number)
+        return row
+
+    def _open(self, number: int) -> None:
+        import h5py
+
+        if self._file is not None:  # inherited by a fork, too: the library would go on with it
+            with contextlib.suppress(ValueError):
+                self._file.close()
+        self._forget()
+        path = self._paths[min(number, len(self._paths) - 1)]
+        try:
+            self._file = h5py.File(path, "r", rdcc_nbytes=self._cache_bytes, locking=False)
+        except OSError as error:
+            raise DatasetError(f"cannot open {path}: {error}; convert again") from None
+        self._data, self._labels = self._file["data"], self._file["label"][:]
+        self._pid, self._number = os.getpid(), number

@@ -1,0 +1,92 @@
+"""Caffe's data layers as prototxt: blobs ``data`` and ``label``, the name ``data``."""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence, Tuple
+
+from iobench.caffe.nets import DATA, LABEL
+from iobench.caffe.prototxt import Message, Word, message
+
+#: Caffe's enum of database backends, by format.
+BACKENDS = {"lmdb": "LMDB", "leveldb": "LEVELDB"}
+
+
+def transform(
+    *, crop: int = 0, mirror: bool = False, mean: Sequence[float] = (), scale: float = 1.0
+) -> Optional[Message]:
+    """Return a ``transform_param``, None for none.
+
+    ``mean``: one value a channel in the stored order (blue, green, red), taken off before
+    ``scale`` multiplies.
+    """
+    found = message(
+        crop_size=crop or None,
+        mirror=mirror or None,
+        mean_value=list(map(float, mean)),
+        scale=scale if scale != 1.0 else None,
+    )
+    return found if found.fields else None
+
+
+def database(
+    source: str, backend: str, *, batch: int, prefetch: int, transform: Optional[Message]
+) -> Message:
+    """Return a Data layer on a database's folder; one thread reads, decodes and crops."""
+    parameter = message(
+        source=source, batch_size=batch, backend=Word(BACKENDS[backend]), prefetch=prefetch
+    )
+    return _layer("Data", transform_param=transform, data_param=parameter)
+
+
+def images(
+    source: str,
+    *,
+    batch: int,
+    prefetch: int,
+    transform: Optional[Message],
+    shuffle: bool = False,
+    rand_skip: int = 0,
+    height: int = 0,
+    width: int = 0,
+) -> Message:
+    """Return an ImageData layer on a list file (``path number`` a line).
+
+    Its queue is as deep as ``data_param`` says: Caffe's prefetching base reads it there for every
+    layer that prefetches.
+    """
+    parameter = message(
+        source=source,
+        batch_size=batch,
+        shuffle=shuffle or None,
+        rand_skip=rand_skip or None,
+        new_height=height or None,
+        new_width=width or None,
+    )
+    return _layer(
+        "ImageData", transform_param=transform, image_data_param=parameter,
+        data_param=message(prefetch=prefetch),
+    )  # fmt: skip
+
+
+def hdf5(source: str, *, batch: int, shuffle: bool = False) -> Message:
+    """Return an HDF5Data layer on a list of files; it does not prefetch and does not transform."""
+    parameter = message(source=source, batch_size=batch, shuffle=shuffle or None)
+    return _layer("HDF5Data", hdf5_data_param=parameter)
+
+
+def dummy(batch: int, shape: Tuple[int, int, int]) -> Message:
+    """Return a DummyData layer: constants, filled once, label 0."""
+    shapes = [message(dim=[batch, *shape]), message(dim=[batch])]
+    fillers = [message(type="constant", value=value) for value in (1.0, 0.0)]
+    return _layer("DummyData", dummy_data_param=message(shape=shapes, data_filler=fillers))
+
+
+def memory(batch: int, shape: Tuple[int, int, int]) -> Message:
+    """Return a MemoryData layer: batches are handed over by pointer."""
+    channels, height, width = shape
+    parameter = message(batch_size=batch, channels=channels, height=height, width=width)
+    return _layer("MemoryData", memory_data_param=parameter)
+
+
+def _layer(kind: str, **parameters: Optional[Message]) -> Message:
+    return message(name=DATA, type=kind, top=[DATA, LABEL], **parameters)

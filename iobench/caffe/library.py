@@ -1,0 +1,92 @@
+"""pycaffe in this process: quiet, on the CPU, with as many BLAS threads as wanted."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+from iobench.errors import BackendUnavailable
+
+_FLOAT = "<f4"
+_SET = "openblas_set_num_threads"
+
+
+class _Memory:
+    """Float32 values at an address, as NumPy asks for them; keeps ``owner`` alive."""
+
+    def __init__(self, address: int, shape: Tuple[int, ...], owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "data": (address, False), "shape": shape, "typestr": _FLOAT, "version": 3,
+        }  # fmt: skip
+
+
+def view(address: int, shape: Tuple[int, ...], owner: Any = None) -> np.ndarray:
+    """Return a float32 array of the memory at ``address``, which keeps ``owner`` alive.
+
+    pycaffe's own arrays keep only a blob alive, whose memory may be a data layer's; and a net keeps
+    every array that it was given to read, so it is given one that owns nothing.
+    """
+    memory: Any = _Memory(address, shape, owner)
+    return np.asarray(memory)
+
+
+def address_of(array: np.ndarray) -> int:
+    """Return where an array's first value lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+def load() -> Any:
+    """Return the module caffe, on the CPU; without its chatter unless GLOG_minloglevel is set."""
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    os.environ.setdefault("GLOG_logtostderr", "1")
+    try:
+        import caffe
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"Python cannot import caffe ({error}): run `make caffe`, or set CAFFE_ROOT and "
+            "CAFFE_PYTHON to a build of your own"
+        ) from error
+    caffe.set_mode_cpu()
+    return caffe
+
+
+def set_threads(wanted: int, ranks: int = 1) -> Dict[str, Any]:
+    """Have OpenBLAS use ``wanted`` threads; return the facts.
+
+    0: this rank's share of the cores that it may use, where it is one of ``ranks`` on this host.
+    ``blas``: the library's file name; ``threads``: what it uses now.  The environment variable
+    counts when the library is loaded only, which is long ago here.  Raises BackendUnavailable where
+    another BLAS cannot be told and ``wanted`` is not 0.
+    """
+    found = [(path, ctypes.CDLL(path)) for path in _mapped("openblas")]
+    found = [(path, library) for path, library in found if hasattr(library, _SET)]
+    if not found:
+        if wanted:
+            raise BackendUnavailable(
+                "threads can be set for OpenBLAS only, and this Caffe has another BLAS: set its "
+                "own variable (MKL_NUM_THREADS, OMP_NUM_THREADS) and leave threads out"
+            )
+        others = [*_mapped("mkl_rt"), *_mapped("libblas"), ""]
+        return {"blas": os.path.basename(others[0]), "threads": None}
+    for _, library in found:
+        getattr(library, _SET)(wanted or max(1, len(os.sched_getaffinity(0)) // ranks))
+    path, library = found[0]
+    return {"blas": os.path.basename(path), "threads": int(library.openblas_get_num_threads())}
+
+
+def _mapped(name: str) -> List[str]:
+    """Return the libraries that this process has mapped whose file name holds ``name``.
+
+    Those that wheels bring for their own use come last.
+    """
+    paths: Dict[str, None] = {}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.rstrip("\n").split(None, 5)[5:]
+            if path and name in os.path.basename(path[0]):
+                paths[path[0]] = None
+    return sorted(paths, key=lambda path: ".libs/" in path)

@@ -1,0 +1,145 @@
+"""Solvers as prototxt: ours, and a user's own with our data layer in its net."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import List, Tuple
+
+from iobench.caffe import nets
+from iobench.caffe.prototxt import Message, Word, message, parse, render
+from iobench.errors import SpecError
+
+SOLVER, NET = "solver.prototxt", "net.prototxt"
+#: Fields of a user's solver that say where the net is, what else runs, and when it ends.
+_NETS = ("net", "train_net", "net_param", "train_net_param")
+_OURS = (
+    *_NETS, "test_net", "test_net_param", "train_state", "test_state", "test_iter",
+    "test_interval", "test_initialization", "display", "average_loss", "max_iter", "snapshot",
+    "snapshot_prefix", "snapshot_after_train", "snapshot_format", "snapshot_diff", "solver_mode",
+    "device_id", "random_seed", "debug_info",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What Caffe is asked to train.
+
+    ``net``, ``solver``: the files' text; the solver names ``net.prototxt`` in the folder where
+    both are written.  ``parameters``: values that are trained, 0 where the net is the user's.
+    """
+
+    name: str
+    net: str
+    solver: Message
+    parameters: int = 0
+
+    def write(self, folder: Path) -> Path:
+        """Write both files into ``folder``; return the solver's path."""
+        (folder / NET).write_text(self.net)
+        path = folder / SOLVER
+        path.write_text(render(message(net=str(folder / NET)).plus(self.solver)))
+        return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a net of ours is trained: SGD with a fixed rate."""
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0005
+
+
+def ours(name: str, data: Message, classes: int, settings: Settings, run: Message) -> Job:
+    """Return the job of a net of :mod:`iobench.caffe.nets`.  ``run``: see :func:`running`."""
+    net, parameters = nets.describe(name, data, classes)
+    solver = message(
+        type="SGD",
+        base_lr=float(settings.learning_rate),
+        lr_policy="fixed",
+        momentum=float(settings.momentum),
+        weight_decay=float(settings.weight_decay),
+    )
+    return Job(name, render(net), solver.plus(run), parameters)
+
+
+def running(iterations: int, seed: int, display: int = 0) -> Message:
+    """Return the fields of a solver that iobench decides, in ours and in a user's."""
+    return message(
+        max_iter=iterations,
+        display=display,
+        snapshot_after_train=False,
+        solver_mode=Word("CPU"),
+        random_seed=seed,
+    )
+
+
+def users(path: str, data: Message, run: Message) -> Job:
+    """Return the job of a user's solver: its own net and rule, our data layer and length.
+
+    Layers without a bottom in the TRAIN phase are its data layers: there must be one, with two
+    tops, which ours takes the place of.  Raises SpecError, naming the file, for one that is not
+    there, is no prototxt, or is not so.
+    """
+    solver = _read(Path(path), "solver")
+    net, where = _net_of(solver, Path(path))
+    layers, tops = _without_data(net, where)
+    ours = message(top=tops).plus(data.without("top"))
+    whole = message(name=net.get("name", "net"), layer=[ours, *layers])
+    return Job(str(net.get("name") or Path(path).stem), render(whole), _rest(solver).plus(run))
+
+
+def _rest(solver: Message) -> Message:
+    return solver.without(*_OURS)
+
+
+def _read(path: Path, what: str) -> Message:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", "") or "no text"
+        raise SpecError(
+            f"cannot read the {what} {path}: {reason}; give a path that the worker sees (a "
+            "container sees the dataset's folder, not the host's others)"
+        ) from None
+    return parse(text, str(path))
+
+
+def _net_of(solver: Message, path: Path) -> Tuple[Message, str]:
+    """Return the user's net and where it is written."""
+    for name in ("net_param", "train_net_param"):
+        if isinstance(solver.get(name), Message):
+            return solver.get(name), str(path)
+    named = str(solver.get("train_net") or solver.get("net"))
+    if not named:
+        raise SpecError(f"{path} names no net: it needs net, train_net or net_param")
+    there = [p for p in (Path(named), path.parent / named) if p.is_file()]
+    found = there[0] if there else path.parent / named
+    return _read(found, "net"), str(found)
+
+
+def _without_data(net: Message, where: str) -> Tuple[List[Message], List[str]]:
+    """Return the training layers without the data layer, and the tops of that."""
+    if net.all("layers") or net.all("input"):
+        raise SpecError(
+            f"{where} is of an older Caffe (fields 'layers' or 'input'): bring it up to date by "
+            "Caffe's upgrade_net_proto_text"
+        )
+    training = [layer for layer in net.all("layer") if _trains(layer)]
+    sources = [layer for layer in training if not layer.all("bottom")]
+    if len(sources) != 1 or len(sources[0].all("top")) != 2:
+        said = ", ".join(f"{s.get('type')} with {len(s.all('top'))} tops" for s in sources)
+        raise SpecError(
+            f"{where} must have one data layer for training, with two tops (data and label), and "
+            f"has: {said or 'none'}"
+        )
+    return [layer for layer in training if layer.all("bottom")], sources[0].all("top")
+
+
+def _trains(layer: Message) -> bool:
+    """Tell whether a layer is part of the net in the TRAIN phase (stages and levels left out)."""
+    phases = [rule.get("phase") for rule in layer.all("include") if rule.get("phase")]
+    phases += [layer.get("phase")] if layer.get("phase") else []
+    excluded = [rule.get("phase") for rule in layer.all("exclude")]
+    return ("TRAIN" in phases if phases else True) and "TRAIN" not in excluded

@@ -1,0 +1,189 @@
+"""The Debian packages of a lock: fetched by their sha256 from whatever mirror still has them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import io
+import shutil
+import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import iobench.images.base as base
+import iobench.images.recipe as recipe
+from iobench.errors import ImageError
+from iobench.images.disk import check_space, partial
+
+Say = Callable[[str], None]
+
+_PUBLIC = "http://deb.debian.org"
+_ARCHIVE = "http://archive.debian.org"
+_SNAPSHOT = "http://snapshot.debian.org/archive"
+_SPACE = 2e8
+_AT_ONCE = 4
+_TIMEOUT_S = 60.0
+
+
+class Package(NamedTuple):
+    """One line of a lock.  ``path``: the name of Debian's archive, and the path in it."""
+
+    name: str
+    version: str
+    sha256: str
+    path: str
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return self.path.rpartition("/")[2]
+
+
+def packages(lock: Path) -> tuple[Package, ...]:
+    """Return the packages of a lock: lines ``package=version sha256 path``."""
+    rows = [line.split() for line in lock.read_text().splitlines() if line[:1] not in ("", "#")]
+    return tuple(Package(*row[0].split("=", 1), *row[1:3]) for row in rows)
+
+
+def fetch(name: str, cache: Path, say: Say) -> Path:
+    """Return a folder of ``cache`` that holds every package of image ``name``'s lock, verified.
+
+    What an earlier, interrupted call fetched is used.  Mirrors are tried in turn: this host's own
+    or ``DEBIAN_MIRROR``'s, deb.debian.org, archive.debian.org, snapshot.debian.org.  Raises
+    ImageError with the package that none of them gave.
+    """
+    lock = recipe.lock(name)
+    wanted = packages(lock)
+    folder = cache / f"debs-{recipe.SUITES[name]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    absent = [package for package in wanted if not _there(package, folder)]
+    if not absent:
+        return folder
+    check_space(folder, _SPACE, "fetching Debian's packages")
+    say(f"fetching {len(absent)} of {len(wanted)} Debian packages by their sha256 (about 120 MB)")
+    mirrors = _Mirrors(_addresses(lock))
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+        running = [pool.submit(mirrors.bring, package, folder) for package in absent]
+        try:
+            for done in concurrent.futures.as_completed(running):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return folder
+
+
+def unpack(package: Path, root: Path) -> None:
+    """Unpack the files of a .deb into ``root``, without dpkg and without root.
+
+    Owners and device files are not kept.  Raises ImageError for a file that is no package.
+    """
+    with open(package, "rb") as file, _data_of(file, package) as archive:
+        for member in archive:
+            if member.isdev():
+                continue
+            target = root / member.name
+            if member.issym() or member.isreg() or member.islnk():
+                with contextlib.suppress(FileNotFoundError):
+                    target.unlink()
+            member.mode |= 0o700 if member.isdir() else 0o600
+            archive.extract(member, root, set_attrs=not member.issym(), **_TRUSTED)
+
+
+#: The packages are compared with a sha256: their absolute links are wanted.
+_TRUSTED: dict[str, Any] = (
+    {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+)
+
+
+def _data_of(file: IO[bytes], package: Path) -> tarfile.TarFile:
+    """Return the archive ``data.tar.*`` of an ar file."""
+    if file.read(8) == b"!<arch>\n":
+        while len(head := file.read(60)) == 60:
+            size = int(head[48:58])
+            if head.startswith(b"data.tar"):
+                return tarfile.open(fileobj=io.BytesIO(file.read(size)), mode="r:*")
+            file.seek(size + size % 2, 1)
+    raise ImageError(f"{package} is no Debian package: remove it and try again")
+
+
+def _there(package: Package, folder: Path) -> bool:
+    try:
+        with open(folder / package.file, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == package.sha256
+    except FileNotFoundError:
+        return False
+
+
+def _addresses(lock: Path) -> Sequence[dict[str, str]]:
+    """Return the mirrors in the order to try: name of Debian's archive -> address each."""
+    stamp = next(
+        (
+            line.split()[-1]
+            for line in lock.read_text().splitlines()
+            if line.startswith("# snapshot")
+        ),
+        "",
+    )
+    mirror, security = base.mirrors()
+    rows = [{"debian": mirror, "debian-security": security}]
+    rows += [{n: f"{at}/{n}" for n in rows[0]} for at in (_PUBLIC, _ARCHIVE)]
+    rows += [{n: f"{_SNAPSHOT}/{n}/{stamp}" for n in rows[0]}] if stamp else []
+    return [row for i, row in enumerate(rows) if row not in rows[:i]]
+
+
+class _Mirrors:
+    """Mirrors that are tried in turn; one that cannot be reached is not asked again."""
+
+    def __init__(self, addresses: Sequence[dict[str, str]]) -> None:
+        self._addresses = addresses
+        self._silent: dict[str, str] = {}  # host -> why
+
+    def bring(self, package: Package, folder: Path) -> None:
+        """Fetch a package into ``folder``.  Raises ImageError where no mirror gives it."""
+        archive, _, path = package.path.partition("/")
+        why = []
+        for row in self._addresses:
+            url = f"{row[archive].rstrip('/')}/{urllib.parse.quote(path, safe='/~:')}"
+            host = urllib.parse.urlsplit(url).netloc
+            reason = self._silent.get(host) or self._try(url, host, package, folder)
+            if not reason:
+                return
+            why.append(f"{host}: {reason}")
+        raise ImageError(
+            f"no mirror gives the Debian package {package.name} {package.version} "
+            f"({'; '.join(dict.fromkeys(why))}): connect this machine to one, name one by "
+            "DEBIAN_MIRROR and DEBIAN_SECURITY_MIRROR, or bring what another machine made "
+            "(docs/caffe.md)"
+        )
+
+    def _try(self, url: str, host: str, package: Package, folder: Path) -> str:
+        try:
+            with (
+                urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer,
+                partial(folder / package.file) as path,
+            ):
+                with open(path, "wb") as out:
+                    shutil.copyfileobj(answer, out, 1 << 20)
+                with open(path, "rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                if found != package.sha256:
+                    raise _OtherFile(f"its file is another one (sha256 {found[:12]})")
+        except urllib.error.HTTPError as error:
+            return f"HTTP {error.code}"
+        except _OtherFile as error:
+            return str(error)
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            reason = str(getattr(error, "reason", error))
+            self._silent[host] = reason
+            return reason
+        return ""
+
+
+class _OtherFile(Exception):
+    """A mirror's file does not have the locked sha256."""

@@ -1,0 +1,127 @@
+"""Image caffe's files on this host, without a container: the prefix that `make caffe` leaves.
+
+The same script makes it here and in the image's build, from the same packages (by sha256) and
+wheels, so both hold the same files.  It needs no root, and runs from any folder.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import iobench.images.debs as debs
+import iobench.images.disk as disk
+import iobench.images.recipe as recipe
+from iobench import stacks, tools
+from iobench.errors import ImageError
+from iobench.images.model import check_name
+from iobench.images.wheels import wheelhouse
+
+Say = Callable[[str], None]
+
+#: The C library that Debian bullseye's binaries were built for.
+OLDEST_GLIBC = (2, 31)
+#: The prefix, and what it is made of, unpacked.
+_SPACE = 3.2e9
+SCRIPT = "caffe_prefix.py"
+
+
+def default_folder() -> Path:
+    """Return where the prefix belongs: where :mod:`iobench.stacks` looks for it."""
+    return tools.FOLDER / "caffe"
+
+
+def install(
+    name: str, folder: Path, cache: Path, say: Say = lambda line: None, *, force: bool = False
+) -> dict[str, str]:
+    """Make the prefix of image ``name`` at ``folder`` unless it is there and current; return facts.
+
+    ``cache``: keeps what was downloaded.  An interrupted or failed call leaves what was at
+    ``folder`` as it was.  Raises ImageError: another architecture, an old glibc, no network, a full
+    disk, or files that do not start here.
+    """
+    check_name(name)
+    if name != "caffe":
+        raise ImageError(
+            f"only caffe is installed like this: `make setup` installs {name}'s packages"
+        )
+    check_host()
+    current = wanted()
+    found = facts(folder)
+    if found.get("recipe") == current and not force:
+        say(f"Caffe is up to date in {folder}: {_words(found)}")
+        return found
+    if found:
+        say(f"{folder} is of recipe {found.get('recipe')} and this iobench's is {current}")
+    disk.check_space(folder, _SPACE, "installing Caffe")
+    say(
+        f"installing Caffe and its Python 3.9 into {folder}: about 0.6 GB to fetch, 2 GB on disk, "
+        "2 to 4 minutes; no root, and the system is not touched"
+    )
+    scratch = cache / "caffe-root"
+    with disk.lock(cache):
+        packages, wheels = debs.fetch(name, cache, say), wheelhouse(name, cache, say)
+        with disk.partial(folder) as unfinished:
+            with disk.partial(scratch) as root:
+                _make(packages, wheels, root, unfinished, say)
+            shutil.rmtree(scratch)
+    found = facts(folder)
+    say(f"Caffe is in {folder}: {_words(found)}")
+    return found
+
+
+def facts(folder: Path) -> dict[str, str]:
+    """Return what the record of a prefix says; {} where there is none or it is not whole."""
+    try:
+        found = json.loads((folder / stacks.RECORD).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def wanted() -> str:
+    """Return the recipe that a prefix made now would record.  Raises ImageError outside a clone."""
+    code = "import sys, pathlib, caffe_prefix as c; print(c.recipe(pathlib.Path(sys.argv[1])))"
+    folder = str(recipe.root() / "requirements")
+    argv = [sys.executable, "-B", "-c", code, folder]
+    return disk.call(argv, "reading the recipe", env={"PYTHONPATH": folder}).strip()
+
+
+def check_host() -> None:
+    """Raise ImageError where Debian's binaries for x86_64 cannot run."""
+    here = recipe.architecture()
+    remedy = "set CAFFE_ROOT to a Caffe that was built for this machine"
+    if here != "amd64":
+        raise ImageError(
+            f"Caffe can be installed on amd64 only, and this machine is {here}: {remedy}"
+        )
+    kind, version = platform.libc_ver()
+    if kind != "glibc" or tuple(map(int, version.split(".")[:2])) < OLDEST_GLIBC:
+        raise ImageError(
+            f"Caffe's binaries need glibc {OLDEST_GLIBC[0]}.{OLDEST_GLIBC[1]} or newer, and this "
+            f"host has {kind or 'another C library'} {version}: run it in a container, or {remedy}"
+        )
+
+
+def _make(packages: Path, wheels: Path, root: Path, prefix: Path, say: Say) -> None:
+    requirements = recipe.root() / "requirements"
+    locked = debs.packages(recipe.lock("caffe"))
+    say(f"unpacking {len(locked)} packages")
+    root.mkdir()
+    for package in locked:
+        debs.unpack(packages / package.file, root)
+    pins = root / "debian-pins"
+    pins.write_text("exact\n")
+    say("making them run from any folder, adding the wheels, compiling byte code")
+    argv = [sys.executable, "-B", str(requirements / SCRIPT), root, prefix, wheels, pins]
+    disk.call([str(word) for word in argv], "installing Caffe", env={"PYTHONPATH": ""})
+
+
+def _words(found: dict[str, str]) -> str:
+    return ", ".join(
+        f"{key} {value}" for key, value in found.items() if key not in ("recipe", "pins")
+    )

@@ -1,0 +1,46 @@
+"""Names of cases: the pipeline, and what tells a case from the others of its suite."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iobench import stacks
+from iobench.model import Case
+
+#: Case fields that a user names by ``pipeline``.
+PIPELINE_FIELDS = ("loader", "format", "content")
+
+
+def label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
+    """Name each case by its pipeline and what tells it from the others.
+
+    The last ``extra`` cases stand beside the matrix: they name what differs from it, so that its
+    own labels stay short.
+    """
+    matrix = cases[: len(cases) - extra] or cases
+    out = []
+    for i, case in enumerate(cases):
+        same = [c for c in matrix if c.pipeline == case.pipeline]
+        if i >= len(matrix):
+            same = [*(same or matrix), *cases[len(matrix) :]]
+        names = _varying(same)
+        if case.world_size > 1 and "world_size" not in names:  # a rate of several ranks says so
+            names.append("world_size")
+        parts = [f"{n}={_short(getattr(case, n))}" for n in names]
+        out.append(dataclasses.replace(case, label=" ".join([case.pipeline, *parts])))
+    return tuple(out)
+
+
+def _varying(cases: Sequence[Case]) -> list[str]:
+    names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
+    if all(c.image == stacks.default_of(c.trainer, c.loader) for c in cases):
+        names.remove("image")  # it follows from the others
+    return [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{k}:{v}" for k, v in value.items()) or "-"
+    return str(value)

@@ -1,0 +1,112 @@
+"""Open MPI's mpirun: several ranks on one node, started where they run.
+
+The mpirun of the stack that the case runs in is put inside its container, so one version of MPI
+starts the ranks and links them, and a container with neither network nor capabilities is enough.
+Ranks that use no MPI (null, emulated) are started the same way.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import List, Mapping, Optional, Sequence, Tuple
+
+from iobench.containers import asked_once
+from iobench.errors import SpecError
+from iobench.protocols import Failure, Launcher, LauncherBackend
+
+BINDINGS = ("none", "hwthread", "core", "socket", "numa")
+RANK, SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
+#: One host's ranks talk through shared memory, and look for no fabric.  "none": the kernel's single
+#: copy (process_vm_readv) needs ptrace, which containers forbid; every arm shall copy alike.  plm,
+#: ras: this node alone, whatever a batch system has allocated beside it (srun is in no container).
+QUIET: Mapping[str, str] = {
+    "OMPI_MCA_plm": "isolated",
+    "OMPI_MCA_ras": "^slurm,tm,lsf,gridengine,alps",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,vader,tcp",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+}
+#: mpirun's own words stand between two such lines.
+_RULE = re.compile(r"^-{60,}\s*$", re.MULTILINE)
+_KILLED = re.compile(r"process rank (\d+) with PID \d+ on node\s+\S+\s+exited on\s+signal (\d+)")
+_STATUS = re.compile(r"Process name:\s+\[\S*,(\d+)\]\s+Exit code:\s+(\d+)")
+_IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting\s+improperly")
+#: A rank's MPI library on a signal: ``[node:pid] *** Process received signal ***``, a backtrace.
+_TRACE = re.compile(r"\[\S+:\d+\] ")
+
+
+class MpiRun:
+    """Starts ranks on this node by Open MPI."""
+
+    def __init__(self, program: str, bind_to: str, oversubscribe: bool) -> None:
+        if bind_to not in BINDINGS:
+            raise SpecError(f"bind_to {bind_to!r} is not possible; allowed: {', '.join(BINDINGS)}")
+        if not program or program.startswith("-"):
+            raise SpecError(f"program {program!r} is no name of a program; leave it out: mpirun")
+        self._program, self._bind_to, self._oversubscribe = program, bind_to, oversubscribe
+
+    def available(self) -> str:
+        """Return "" when an Open MPI is on PATH, else the reason with the remedy."""
+        if shutil.which(self._program) is None:
+            return (
+                f"no program {self._program}: install Open MPI (Debian: openmpi-bin) or load its "
+                "module; cases of stack caffe bring their own"
+            )
+        code, said = asked_once(self._program, "--version")
+        if code or "Open MPI" not in said:
+            first = said.splitlines()[0] if said else f"exit status {code}"
+            return f"{self._program} is not Open MPI's ({first}): put Open MPI's first on PATH"
+        return ""
+
+    def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
+        """Return ``mpirun -np N ... command``.  Raises SpecError for no rank at all.
+
+        Root may start it (a container's only user may be root).
+        """
+        if world_size < 1:
+            raise SpecError(f"world_size = {world_size} is no number of ranks; use 1 or more")
+        words = [self._program, "--allow-run-as-root"]
+        words += ["--oversubscribe"] if self._oversubscribe else []
+        return [*words, "--bind-to", self._bind_to, "-np", str(world_size), *command]
+
+    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
+        """Return (rank, world size) as Open MPI tells each process; (0, 1) outside of it."""
+        return int(env.get(RANK, "0")), int(env.get(SIZE, "1"))
+
+
+def failure(text: str) -> Optional[Failure]:
+    """Return which rank mpirun says failed first, and standard error without mpirun's words."""
+    parts = _RULE.split(text)
+    lines = (line for part in parts[0::2] for line in part.splitlines())
+    said = "\n".join(line for line in lines if line.strip() and not _TRACE.match(line))
+    for words in parts[1::2]:
+        killed, ended = _KILLED.search(words), _STATUS.search(words)
+        if killed:
+            return Failure(int(killed[1]), -int(killed[2]), said)
+        if ended:
+            return Failure(int(ended[1]), int(ended[2]), said)
+        improper = _IMPROPER.search(words)
+        if improper:
+            return Failure(int(improper[1]), 1, said)
+    return None
+
+
+def make(*, program: str = "mpirun", bind_to: str = "none", oversubscribe: bool = True) -> Launcher:
+    """Return the launcher.
+
+    ``program``: mpirun's name or path, where the ranks run.  ``bind_to``: ``none`` leaves ranks and
+    their loader processes to the scheduler; ``core`` puts a rank with all its loader processes on
+    one core.  ``oversubscribe``: more ranks than cores may start.
+    """
+    return MpiRun(program, bind_to, oversubscribe)
+
+
+BACKEND = LauncherBackend(
+    make=make,
+    summary="several ranks on one node, by Open MPI's mpirun",
+    inside=True,
+    images=frozenset({"caffe"}),
+    variables=QUIET,
+    failure=failure,
+)

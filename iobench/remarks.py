@@ -1,0 +1,60 @@
+"""What a reader of one case's figures should know beside them: remarks, the cost of a hand-over."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Any
+
+from iobench.figures import Evidence
+from iobench.model import Case, RankResult
+
+
+def remarks(found: Evidence, case: Case) -> list[str]:
+    """Return what a reader of this case's figures should know, each once, as its parts noted it."""
+    lines: dict[str, None] = {}
+    for stage in ("load", "train", "compute"):
+        for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
+            if short := _short_run(rank, case):
+                lines[f"{stage}: {short}"] = None
+            for part in ("loader", "trainer"):
+                if remark := (rank.notes.get(part) or {}).get("remark"):
+                    lines[f"{stage}: {remark}"] = None
+    return list(lines)
+
+
+def _short_run(rank: RankResult, case: Case) -> str:
+    """Say that a run was short against a queue that fills by itself, "" where it was not."""
+    wanted = int((rank.notes.get("loader") or {}).get("long_run_batches") or 0)
+    steps = len(rank.steps.done_s)
+    if steps >= wanted:
+        return ""
+    return (
+        f"{steps} batches against a queue of {rank.notes['queue_batches']} measure the queue, not "
+        f"the loader: take {wanted * case.batch * case.world_size:,} samples or more, or a smaller "
+        "batch or prefetch"
+    )
+
+
+def handover(found: Evidence, case: Case) -> dict[str, Any] | None:
+    """Return the seconds a batch that bringing it from another process took; None where none was.
+
+    ``median``, ``copy`` and ``wake``: medians over trials of each trial's median.
+    """
+    noted = [
+        rank.notes["handover_s"]
+        for stage in ("load", "train")  # the others hand over no pixels
+        for record in found.of(case, stage)
+        for rank in record.ranks
+        if "handover_s" in rank.notes
+    ]
+    if not noted:
+        return None
+    batches = sum(n["batches"] for n in noted)
+    return {
+        "batches": batches,
+        "median": median(n["median"] for n in noted),
+        "mean": math.fsum(n["mean"] * n["batches"] for n in noted) / batches,
+        "copy": median(n["copy_median"] for n in noted),
+        "wake": median(n["wake_median"] for n in noted),
+    }

@@ -1,0 +1,151 @@
+"""The worker side under Caffe's own Python 3.9: a real process, and the figures of the driver's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from iobench import convert, stacks, synthesis
+from iobench import dataset as datasets
+from iobench.errors import IobenchError
+from iobench.images.model import MODULES
+from iobench.launch import run_trial
+from iobench.model import VALID, Case, Dataset, Trial
+from iobench.process import Settings
+from tests.capabilities import need
+from tests.test_layering import name_of, worker_side
+
+pytestmark = pytest.mark.system
+ROOT = Path(__file__).parent.parent
+#: What `docker run IMAGE` starts inside; the rest is what a worker imports.
+INSIDE = ["iobench.cli_inside", "iobench.images.tree"]
+
+
+@pytest.fixture(scope="module")
+def caffe() -> stacks.Stack:
+    need("caffe")
+    return stacks.on_host("caffe")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    made = synthesis.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=16)
+    for form in ("lmdb", "hdf5", "tar"):
+        convert.convert(made, form)
+    convert.convert(made, "lmdb", content="raw")
+    return made
+
+
+def modules() -> List[str]:
+    return sorted({f"iobench.{name_of(path)}".rstrip(".") for path in worker_side()}) + INSIDE
+
+
+def facts(
+    python: str, env: Dict[str, str], tree: Path, dataset: Dataset
+) -> subprocess.CompletedProcess[str]:
+    """Have an interpreter import the worker side of the tree and say what it makes of a dataset."""
+    return subprocess.run(
+        [python, "-m", "tests.python39_facts", dataset.root, *modules()],
+        cwd=tree,
+        env={**os.environ, **env, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_formats_codec_and_timing_give_the_same_under_both_pythons(
+    caffe: stacks.Stack, dataset: Dataset
+) -> None:
+    found: List[Dict[str, Any]] = []
+    for python, env in ((caffe.python, dict(caffe.env)), (sys.executable, {})):
+        done = facts(python, env, ROOT, dataset)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    theirs, ours = found
+    assert caffe.own or theirs["python"].startswith("3.9.")
+    assert theirs["exact"] == ours["exact"]
+    assert set(ours["exact"]["stored"]) == {"jpeg", "lmdb", "lmdb-raw", "hdf5", "tar"}
+    assert theirs["near"].keys() == ours["near"].keys()
+    for name, values in ours["near"].items():  # resizing: two versions of OpenCV
+        apart = 0.05 if name == "rrc224" else 0.0
+        np.testing.assert_allclose(theirs["near"][name], values, atol=apart, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        "def newer(x):\n    match x:\n        case 1:\n            return 2\n",
+        "Newer = int | str\n",
+        "import dataclasses\n\n\n@dataclasses.dataclass(slots=True)\nclass Newer:\n    x: int\n",
+        "import tomllib\n",
+    ],
+    ids=["match", "union", "slots", "tomllib"],
+)
+def test_what_only_a_newer_python_has_is_found(
+    caffe: stacks.Stack, dataset: Dataset, newer: str, tmp_path: Path
+) -> None:
+    for name in ("iobench", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "datasets").symlink_to(ROOT / "datasets")
+    with open(tmp_path / "iobench/timing.py", "a") as file:
+        file.write(f"\n\n{newer}")
+    assert facts(sys.executable, {}, tmp_path, dataset).returncode == 0
+    if caffe.own:
+        pytest.skip("a Python of the user's own")
+    done = facts(caffe.python, dict(caffe.env), tmp_path, dataset)
+    assert done.returncode == 1
+    assert "timing.py" in done.stderr
+
+
+def test_the_doctor_inside_an_image_runs_there(caffe: stacks.Stack) -> None:
+    env = {
+        **os.environ,
+        **caffe.env,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *caffe.python_path]),
+    }
+    argv = [
+        caffe.python,
+        "-B",
+        "-m",
+        "iobench.cli_inside",
+        *([] if caffe.own else MODULES["caffe"]),
+    ]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "ok  caffe: " in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("ok  imported: ")
+
+
+def test_a_trial_runs_in_the_stack(caffe: stacks.Stack, dataset: Dataset) -> None:
+    case = Case(
+        label="null", format="null", loader="null", trainer="null", image="caffe", batch=4,
+        location=dataset.root,
+    )  # fmt: skip
+    trial = Trial(id="1", case=case, stage="load", cache="-")
+    record = run_trial(trial, datasets.locate(Path(dataset.root)), 1, Settings())
+    assert (record.status, record.reasons) == (VALID, ())
+    assert caffe.own or record.ranks[0].fingerprint["python"].startswith("3.9.")
+    path = record.ranks[0].fingerprint["python_path"]
+    assert path == [] or caffe.own
+
+
+def test_a_stack_that_is_gone_fails_the_trial_with_the_remedy(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAFFE_ROOT", str(tmp_path))
+    case = Case(format="null", loader="null", trainer="null", image="caffe", batch=4)
+    record = run_trial(Trial(id="1", case=case, stage="load", cache="-"), dataset, 1, Settings())
+    assert record.status == "FAILED"
+    assert "make caffe" in record.reasons[0]
+    with pytest.raises(IobenchError):
+        stacks.on_host("caffe")
