@@ -26,7 +26,8 @@ _MANY = 1 << 30
 
 
 class CaffeTrainer:
-    """One solver; a step is forward, backward and update, each timed.
+    """One solver; a step is forward, backward and update, each timed (clearing the gradients is
+    the update's).
 
     Of several ranks each has one, begins with the weights of rank 0 and, between backward and
     update, takes the mean of all ranks' gradients (:mod:`iobench.allreduce`).
@@ -97,6 +98,7 @@ class CaffeTrainer:
         net = self._net
         begun = clock()
         net.clear_param_diffs()
+        cleared = clock()
         loss = net._forward(0, self._last)
         forward = clock()
         net._backward(self._last, 0)
@@ -108,9 +110,9 @@ class CaffeTrainer:
         del data  # the net reads it no more
         self._losses.append(loss)
         forwards, backwards, updates = self._times
-        forwards.append(forward - begun)
+        forwards.append(forward - cleared)
         backwards.append(backward - forward)
-        updates.append(done - exchanged)
+        updates.append(cleared - begun + done - exchanged)
 
     def sync(self) -> None:
         """Do nothing: a step is complete when it returns."""
