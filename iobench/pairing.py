@@ -193,8 +193,8 @@ def _of_group(
 
 
 def _chosen(wanted: ContrastSpec, case: Case) -> bool:
-    named = wanted.arms is None or _one_of(wanted.over, case, wanted.arms)
-    return named or _one_of(wanted.over, case, wanted.also)
+    wanted_arm = wanted.arms is None or _one_of(wanted.over, case, wanted.arms)
+    return wanted_arm or _one_of(wanted.over, case, wanted.also)
 
 
 def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:
