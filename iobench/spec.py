@@ -178,7 +178,8 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     made = [case for case, _ in built]
     if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
-    return label(made, len(spec.cases) if spec.matrix else 0)
+    usual = _case(spec, CaseSpec(), "case") if len(spec.matrix) > 1 else None
+    return label(made, len(spec.cases) if spec.matrix else 0, usual)
 
 
 def left_out(spec: Spec) -> list[str]:
