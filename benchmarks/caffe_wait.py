@@ -54,8 +54,8 @@ class Truth:
 TRUTHS = (
     Truth("device 5 MB/s, short steps", "native:jpeg", "imagenet-like", 128, 8, 0.060, 5_000_000),
     Truth("device 5 MB/s, long steps", "native:jpeg", "imagenet-like", 96, 8, 0.400, 5_000_000),
-    Truth("decoding, short steps", "native:lmdb", "large", 96, 4, 0.040),
-    Truth("decoding, long steps", "native:lmdb", "large", 64, 4, 0.300),
+    Truth("decoding, short steps", "native:lmdb", "large", 48, 2, 0.020),
+    Truth("decoding, long steps", "native:lmdb", "large", 48, 2, 0.250),
 )
 
 
