@@ -1,9 +1,10 @@
 """Batches from a loader of another Python, through shared memory.
 
 The torch DataLoader needs a newer Python than Caffe's.  A ``Bridge`` starts that Python, where the
-loader runs as it does alone: its own workers, its own queue.  Each batch is copied into one of
-``SLOTS`` places of a nameless file in shared memory, which both processes map; a few bytes a batch
-cross a socket.  What that costs is measured on both sides by one clock (CLOCK_MONOTONIC).
+loader runs as it does alone: its own workers, its own queue.  Pixels that its workers made in
+shared memory stay where they are, and are mapped here; those of other loaders are copied into one
+of ``SLOTS`` places of a nameless file that both processes map.  A few bytes a batch cross a socket.
+What that costs is measured on both sides by one clock (CLOCK_MONOTONIC).
 
 The far side is :mod:`iobench.bridge_far`.  It ends with all of its workers when the process that
 started it does, even by ``kill -9``, and nothing stays in /dev/shm: the file never had a name.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import mmap
 import os
 import signal
 import socket
@@ -25,7 +27,9 @@ import sys
 import tempfile
 from array import array
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import numpy as np
 
 from iobench import bridge_far, errors, registry
 from iobench.bridge_far import BATCH, SLOTS, Layout
@@ -152,35 +156,42 @@ class Bridge:
 
     # -- what the loader below says to the far side ---------------------------------------------
 
-    def request(self, request: LoadRequest) -> Dict[str, Any]:
-        """Lay the memory out and send the request; return this side's arrays in the memory."""
-        layout = Layout.of(request, samples=len(request.ids), total=len(request.labels))
-        try:
-            os.posix_fallocate(self._memory.fileno(), 0, layout.nbytes)
-        except OSError as error:
-            raise BackendUnavailable(
-                f"{_SHARED_MEMORY} has no room for {layout.nbytes >> 20} MiB, the batches that are "
-                f"handed over ({error.strerror}): make it larger (containers: --shm-size), or use "
-                "a smaller batch"
-            ) from None
-        memory = layout.map(self._memory.fileno())
-        for name, values in (("ids", request.ids), ("labels", request.labels)):
-            memory[name][:] = values
-        memory["sizes"][:] = request.sizes
+    def ask(self, request: LoadRequest) -> Tuple[int, bool, List[Dict[str, Any]]]:
+        """Have the loader made; return its queue's batches, whether it shares, and the slots."""
+        layout = Layout(len(request.ids), len(request.labels))
+        self._room(layout.nbytes())
+        head = layout.head(self._memory.fileno())
+        for name in head:
+            head[name][:] = getattr(request, name)
         plain = [f.name for f in dataclasses.fields(request) if f.name not in _OTHERS]
         document = {name: getattr(request, name) for name in plain}
         document.update(
             dataset=to_json(request.dataset),
             root=str(request.root),
-            samples=len(request.ids),
-            total=len(request.labels),
+            samples=layout.samples,
+            total=layout.total,
             format_options=dict(self._case.format_options),
             loader_options={
                 k: v for k, v in self._case.loader_options.items() if k != bridge_far.APART
             },
         )
         self.send(json.dumps(document).encode())
-        return memory
+        made = json.loads(self.receive(bridge_far.MADE)[0])
+        slot = bridge_far.slot_of(request, shares=made["shares"])
+        self._room(layout.nbytes(slot))
+        slots = layout.slots(self._memory.fileno(), slot)
+        self.send(bridge_far.READY)
+        return int(made["queue_batches"]), bool(made["shares"]), slots
+
+    def _room(self, nbytes: int) -> None:
+        try:
+            os.posix_fallocate(self._memory.fileno(), 0, nbytes)
+        except OSError as error:
+            raise BackendUnavailable(
+                f"{_SHARED_MEMORY} has no room for {nbytes >> 20} MiB, the batches that are "
+                f"handed over ({error.strerror}): make it larger (containers: --shm-size), or use "
+                "a smaller batch"
+            ) from None
 
     def send(self, packet: bytes) -> None:
         """Send a packet; raises what the far side raised, where it no longer listens."""
@@ -189,27 +200,29 @@ class Bridge:
         except OSError:
             self.receive("")  # says why
 
-    def receive(self, kind: str) -> bytes:
-        """Return the body of the next packet, of this kind; raise what the far side raised."""
+    def receive(self, kind: str) -> Tuple[bytes, List[int]]:
+        """Return body and files of the next packet of this kind; raise what the far side raised."""
         while True:
             try:
-                packet = self._channel.recv(bridge_far.PACKET)
+                packet, files, _, _ = socket.recv_fds(self._channel, bridge_far.PACKET, 1)
             except socket.timeout:
                 # its workers hold its end of the socket too, so its death need not close that
                 if self._process is None or self._process.poll() is not None:
-                    packet = b""
-                else:
-                    continue
+                    raise TrialFailed(self._death()) from None
+                continue
+            except ConnectionResetError:
+                continue  # it left words of ours unread, and may have left words of its own
             except OSError:
-                packet = b""
+                packet, files = b"", []
             if not packet:
                 raise TrialFailed(self._death())
             found = packet[:1].decode()
             if found == bridge_far.ERROR:
                 raise _error(json.loads(packet[1:]), self._case.loader)
             if found == kind:
-                return packet[1:]
-            # what was under way when the loader was left early
+                return packet[1:], files
+            for file in files:  # what was under way when the loader was left early
+                os.close(file)
 
     def _death(self) -> str:
         what = f"the {self._case.loader} loader's process ({self.python})"
@@ -229,18 +242,17 @@ class Bridge:
 class BridgedLoader:
     """A loader of another Python, as a loader of this one.
 
-    A batch's ``data`` is valid until the next batch is asked for: its slot is filled again.
+    A batch's ``data`` is valid until the next batch is asked for: its slot may be filled again.
     """
 
     def __init__(self, bridge: Bridge, request: LoadRequest) -> None:
         """Raises what the loader's own ``make`` raises, and BackendUnavailable without room."""
         self._bridge = bridge
         self._count = len(request.ids) // request.batch
-        memory = bridge.request(request)
-        self._slots: List[Dict[str, Any]] = [memory[f"slot{i}"] for i in range(SLOTS)]
-        made = json.loads(bridge.receive(bridge_far.MADE))
+        self._shape = bridge_far.shape_of(request)
+        queue, self._shares, self._slots = bridge.ask(request)
         # one slot is in the trainer's hands, the others wait
-        self.queue_batches = int(made["queue_batches"]) + SLOTS - 1
+        self.queue_batches = queue + SLOTS - 1
         #: What the far side read and computed since the loop began.
         self.io = IoCounters()
         self._open, self._done = True, False
@@ -257,23 +269,32 @@ class BridgedLoader:
             if k:
                 bridge.send(bridge_far.NEXT)  # the batch before is done with: its slot is free
             asked = clock()
-            packet = bridge.receive(bridge_far.BATCH_KIND)
-            got = clock()
-            slot, nbytes, begun, sent = BATCH.unpack(packet)
+            body, files = bridge.receive(bridge_far.BATCH_KIND)
+            slot, nbytes, begun, sent = BATCH.unpack(body)
+            batch = self._batch(self._slots[slot], nbytes, files)
             self._copy_s.append(sent - begun)
-            self._wake_s.append(got - max(asked, sent))
-            yield self._batch(self._slots[slot], nbytes)
+            self._wake_s.append(clock() - max(asked, sent))
+            yield batch
         self._done = True
 
-    def _batch(self, slot: Mapping[str, Any], nbytes: int) -> Batch:
+    def _batch(self, slot: Mapping[str, Any], nbytes: int, files: List[int]) -> Batch:
         digests = slot.get("digests")
         return Batch(
-            slot.get("data"),
+            self._mapped(files[0]) if files else slot.get("data"),
             slot["labels"].copy(),
             slot["ids"].copy(),  # the measured loop keeps them
             nbytes,
             None if digests is None else [d.decode() for d in digests],
         )
+
+    def _mapped(self, file: int) -> Any:
+        """Return the pixels that a file of shared memory begins with; they keep it."""
+        count = int(np.prod(self._shape))
+        try:
+            memory = mmap.mmap(file, 4 * count)
+        finally:
+            os.close(file)
+        return np.frombuffer(memory, np.float32, count).reshape(self._shape)
 
     def close(self) -> None:
         """Have the loader closed, its workers reaped and their I/O told; harmless twice.
@@ -285,8 +306,8 @@ class BridgedLoader:
         self._open = False
         try:
             self._bridge.send(bridge_far.CLOSE)
-            self.io = IoCounters(**json.loads(self._bridge.receive(bridge_far.CLOSED)))
-            self._bridge.learn(json.loads(self._bridge.receive(bridge_far.FACTS)))
+            self.io = IoCounters(**json.loads(self._bridge.receive(bridge_far.CLOSED)[0]))
+            self._bridge.learn(json.loads(self._bridge.receive(bridge_far.FACTS)[0]))
         except IobenchError:
             self._bridge.close()
             if self._done:  # else it was said where a batch was due, or nobody wanted the batch
@@ -295,7 +316,8 @@ class BridgedLoader:
     def notes(self) -> Dict[str, Any]:
         """Return what the hand-over took, in seconds a batch, for the trial's record.
 
-        ``copy``: into shared memory.  ``wake``: the message, where the loop was already waiting.
+        ``copy``: into shared memory.  ``wake``: the message, where the loop was already waiting,
+        and the mapping of what was not copied.
         """
         total = [a + b for a, b in zip(self._copy_s, self._wake_s)]
         if not total:

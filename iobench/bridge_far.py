@@ -2,7 +2,10 @@
 
 Packets (SOCK_SEQPACKET) begin with a letter.  From here: U the libraries are imported, M the loader
 is made, B a batch lies in a slot, C the loader is closed (what it read), F the fingerprint, E an
-error.  To here: the request, G begin, N the oldest slot is free, X close.
+error.  To here: the request, S the slots are there, G begin, N the oldest slot is free, X close.
+
+A loader whose batches lie in shared memory already (``shares``) has their file's descriptor sent
+along; others' are copied into the slot.
 
 Worker side: Python 3.9, NumPy and the standard library.
 """
@@ -31,10 +34,10 @@ from iobench.protocols import LoadRequest
 from iobench.timing import clock
 
 UP, MADE, BATCH_KIND, CLOSED, FACTS, ERROR = "U", "M", "B", "C", "F", "E"
-GO, NEXT, CLOSE = b"G", b"N", b"X"
+READY, GO, NEXT, CLOSE = b"S", b"G", b"N", b"X"
 #: Batches in shared memory: one in the trainer's hands, one that is being filled or waits.
 SLOTS = 2
-#: Body of a batch's packet: slot, bytes, when the copy began and when it ended (seconds).
+#: Body of a batch's packet: slot, bytes, when it was there and when it was sent (seconds).
 BATCH = struct.Struct("<iqdd")
 #: Largest packet, bytes; below what a Unix socket's buffer takes.
 PACKET = 1 << 17
@@ -49,44 +52,49 @@ Piece = Tuple[str, Any, Tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What lies where in the shared file: the request's arrays, then the slots."""
+    """What lies where in the shared file: the request's arrays, then the slots.
 
-    head: Tuple[Piece, ...]
-    slot: Tuple[Piece, ...]
+    ``samples`` ids out of ``total`` in the dataset; both sides come to the same places.
+    """
 
-    @classmethod
-    def of(cls, request: LoadRequest, *, samples: int, total: int) -> Layout:
-        """Return the layout for a request of ``samples`` ids out of ``total`` in the dataset.
-
-        Both sides come to the same.
-        """
-        head: List[Piece] = [("ids", np.int64, (samples,))]
-        head += [(name, np.int64, (total,)) for name in ("labels", "sizes")]
-        slot: List[Piece] = [(name, np.int64, (request.batch,)) for name in ("ids", "labels")]
-        if request.stage == "load":
-            shape = codec.transform(request.transform).shape
-            slot.append(("data", np.float32, (request.batch, *shape)))
-        if request.digest:
-            slot.append(("digests", f"S{DIGEST_DIGITS}", (request.batch,)))
-        return cls(tuple(head), tuple(slot))
+    samples: int
+    total: int
 
     @property
-    def nbytes(self) -> int:
-        """Size of the file."""
-        return _size(self.head) + SLOTS * _size(self.slot)
+    def _head(self) -> List[Piece]:
+        rest: List[Piece] = [(name, np.int64, (self.total,)) for name in ("labels", "sizes")]
+        return [("ids", np.int64, (self.samples,)), *rest]
 
-    def map(self, fd: int) -> Dict[str, Any]:
-        """Map the file and return its arrays by name, those of slot i as a dict ``slot<i>``.
+    def head(self, fd: int) -> Dict[str, Any]:
+        """Return the request's arrays by name: ids, labels, sizes."""
+        return _arrays(mmap.mmap(fd, self.nbytes()), self._head, 0)
 
-        Every page of it is in this process's table afterwards.
-        """
-        memory = mmap.mmap(fd, self.nbytes)
-        arrays = _arrays(memory, self.head, 0)
-        for i in range(SLOTS):
-            arrays[f"slot{i}"] = _arrays(memory, self.slot, _size(self.head) + i * _size(self.slot))
+    def slots(self, fd: int, slot: List[Piece]) -> List[Dict[str, Any]]:
+        """Return each slot's arrays by name; every page is in this process's table afterwards."""
+        memory = mmap.mmap(fd, self.nbytes(slot))
         pages = np.frombuffer(memory, np.uint8)[::_PAGE]
         pages |= 0
-        return arrays
+        first, step = _size(self._head), _size(slot)
+        return [_arrays(memory, slot, first + i * step) for i in range(SLOTS)]
+
+    def nbytes(self, slot: Iterable[Piece] = ()) -> int:
+        """Return the size of the file with such slots; without them by default."""
+        return _size(self._head) + SLOTS * _size(slot)
+
+
+def slot_of(request: LoadRequest, *, shares: bool) -> List[Piece]:
+    """Return what a slot holds; ``shares``: the pixels lie in a file of their own."""
+    slot: List[Piece] = [(name, np.int64, (request.batch,)) for name in ("ids", "labels")]
+    if request.stage == "load" and not shares:
+        slot.append(("data", np.float32, shape_of(request)))
+    if request.digest:
+        slot.append(("digests", f"S{DIGEST_DIGITS}", (request.batch,)))
+    return slot
+
+
+def shape_of(request: LoadRequest) -> Tuple[int, ...]:
+    """Return the shape of a batch's pixels."""
+    return (request.batch, *codec.transform(request.transform).shape)
 
 
 def _size(pieces: Iterable[Piece]) -> int:
@@ -135,16 +143,19 @@ def _serve(channel: socket.socket, fd: int, loader_name: str, format_name: str) 
     if packet in (b"", CLOSE):
         return
     document = json.loads(packet)
-    request, slots = _request(document, fd)
+    layout, request = _request(document, fd)
     loader = registry.load("loaders", loader_name).make(request, **document["loader_options"])
     try:
-        _say(channel, MADE, {"queue_batches": loader.queue_batches})
+        shares = bool(getattr(loader, "shares", False))
+        _say(channel, MADE, {"queue_batches": loader.queue_batches, "shares": shares})
         io = IoCounters()
-        if channel.recv(PACKET) == GO:
-            before = iocount.snapshot()
-            _hand_over(channel, loader, slots)
-            loader.close()
-            io = iocount.difference(before, iocount.snapshot())
+        if channel.recv(PACKET) == READY:
+            slots = layout.slots(fd, slot_of(request, shares=shares))
+            if channel.recv(PACKET) == GO:
+                before = iocount.snapshot()
+                _hand_over(channel, loader, slots)
+                loader.close()
+                io = iocount.difference(before, iocount.snapshot())
     finally:
         loader.close()
     _say(channel, CLOSED, to_json(io))
@@ -161,9 +172,9 @@ def _hand_over(channel: socket.socket, loader: Any, slots: List[Dict[str, Any]])
         if batch is None:
             break
         begun = clock()
-        _fill(slots[k % SLOTS], batch)
-        sent = clock()
-        channel.send(BATCH_KIND.encode() + BATCH.pack(k % SLOTS, batch.nbytes, begun, sent))
+        files = _fill(slots[k % SLOTS], batch, loader)
+        body = BATCH.pack(k % SLOTS, batch.nbytes, begun, clock())
+        socket.send_fds(channel, [BATCH_KIND.encode() + body], files)
         k += 1
         del batch
     else:
@@ -172,31 +183,29 @@ def _hand_over(channel: socket.socket, loader: Any, slots: List[Dict[str, Any]])
         pass
 
 
-def _fill(slot: Dict[str, Any], batch: Batch) -> None:
+def _fill(slot: Dict[str, Any], batch: Batch, loader: Any) -> List[int]:
+    """Write a batch into a slot; return the file that its pixels are in already, if they are."""
     slot["ids"][:] = batch.ids
     slot["labels"][:] = batch.labels
-    if "data" in slot:
-        slot["data"][...] = np.asarray(batch.data)
     if "digests" in slot:
         slot["digests"][:] = [digest.encode() for digest in batch.digests or ()]
+    if "data" in slot:
+        slot["data"][...] = np.asarray(batch.data)
+    elif batch.data is not None:
+        return [loader.descriptor(batch)]
+    return []
 
 
-def _request(document: Dict[str, Any], fd: int) -> Tuple[LoadRequest, List[Dict[str, Any]]]:
-    """Return the request that crossed, and the slots for its batches."""
+def _request(document: Dict[str, Any], fd: int) -> Tuple[Layout, LoadRequest]:
+    """Return the request that crossed."""
     format_options = document.pop("format_options")
-    counts = {name: document.pop(name) for name in ("samples", "total")}
+    layout = Layout(document.pop("samples"), document.pop("total"))
     plain = {k: v for k, v in document.items() if k != "loader_options"}
     dataset = Dataset(**plain.pop("dataset"))
     root = Path(plain.pop("root"))
     made = registry.load("formats", plain["format_name"]).make(**format_options)
-    none = np.zeros(0, np.int64)
-    request = LoadRequest(
-        dataset=dataset, format=made, root=root, ids=none, labels=none, sizes=none, **plain
-    )
-    arrays = Layout.of(request, **counts).map(fd)
-    head = {name: arrays[name].copy() for name in ("ids", "labels", "sizes")}
-    slots = [arrays[f"slot{i}"] for i in range(SLOTS)]
-    return dataclasses.replace(request, **head), slots
+    head = {name: array.copy() for name, array in layout.head(fd).items()}
+    return layout, LoadRequest(dataset=dataset, format=made, root=root, **head, **plain)
 
 
 def _say(channel: socket.socket, kind: str, document: Any) -> None:

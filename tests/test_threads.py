@@ -43,7 +43,7 @@ def rows(loader: Any) -> np.ndarray:
     """Return the pixels by sample id."""
     found = {}
     for batch in loader.batches():
-        found.update(zip(batch.ids.tolist(), batch.data.copy()))
+        found.update(zip(batch.ids.tolist(), np.asarray(batch.data).copy()))
     loader.close()
     return np.stack([found[i] for i in range(len(found))])
 
@@ -66,9 +66,9 @@ def test_pixels_depend_on_neither_threads_nor_order(stored: Stored, transform: s
 def test_torch_and_threads_make_the_same_batches(stored: Stored) -> None:
     need("torch")
     made = request(stored, order="shuffled", workers=2)
-    torch = registry.load("loaders", "torch").make(made)
-    assert np.array_equal(rows(ThreadsLoader(made)), rows(torch))
-    assert ThreadsLoader(made).queue_batches == torch.queue_batches
+    torch, threads = registry.load("loaders", "torch").make(made), ThreadsLoader(made)
+    assert threads.queue_batches == torch.queue_batches
+    assert np.array_equal(rows(threads), rows(torch))
 
 
 def test_a_batch_stays_until_the_next_is_asked_for(stored: Stored) -> None:

@@ -124,6 +124,9 @@ class TorchLoader:
         self._samples = _Samples(request, shared=request.workers > 0)
         self._count = len(request.ids) // request.batch
         self.queue_batches = request.workers * request.prefetch
+        pins = request.device == "cuda" if pin_memory is None else pin_memory
+        #: Whether batches lie in shared memory: see :meth:`descriptor`.
+        self.shares = request.stage == "load" and request.workers > 0 and not pins
         if request.stage == "load" and request.workers:
             codec.single_thread()  # imports the libraries before the fork, not in every worker
             _check_shared_memory(request, self.queue_batches)
@@ -138,7 +141,7 @@ class TorchLoader:
                 collate_fn=_whole,
                 num_workers=request.workers,
                 prefetch_factor=request.prefetch if request.workers else None,
-                pin_memory=request.device == "cuda" if pin_memory is None else pin_memory,
+                pin_memory=pins,
                 multiprocessing_context=context,
                 worker_init_fn=self._gate,
             )
@@ -160,6 +163,13 @@ class TorchLoader:
                 self.close()
                 raise DatasetError(batch.message)
             yield batch
+
+    def descriptor(self, batch: Batch) -> int:
+        """Return the file that begins with a batch's pixels, open as long as the batch is held.
+
+        A worker made it in shared memory; another process may map it (``shares``).
+        """
+        return int(batch.data.untyped_storage()._share_fd_cpu_()[0])
 
     def close(self) -> None:
         """Stop and reap the workers; harmless twice."""
