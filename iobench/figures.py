@@ -124,6 +124,8 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
             waits += world.step_times(record.ranks)[0][record.ranks[0].steps.warmup :]
             continue
         for rank in record.ranks:
+            if (rank.notes.get("trainer") or {}).get("wait_known") is False:
+                continue
             k = rank.steps.warmup
             pairs = zip(rank.steps.request_s[k:], rank.steps.ready_s[k:], strict=True)
             waits += [ready - request for request, ready in pairs]

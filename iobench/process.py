@@ -150,7 +150,7 @@ class Worker:
         if code is not None and code > 128:  # a container's end, as its runtime tells it
             code = 128 - code
         if code is not None and code < 0 and -code in set(signal.Signals):
-            likely = _LIKELY.get(-code, "out of memory?")
+            likely = _LIKELY.get(signal.Signals(-code), "out of memory?")
             return f"{who} killed by {signal.Signals(-code).name} ({likely}){last}"
         return f"{who} ended with status {code} and no result{last}"
 

@@ -6,7 +6,6 @@ JSON; tests/test_caffe_system.py holds it against what it should be.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -56,7 +55,7 @@ def trainer(name: str = "caffe", **options: Any) -> Any:
 
 def modules(names: List[str]) -> List[str]:
     """Return those that this Python cannot import."""
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    return [name for name in names if not registry._importable(name)]
 
 
 def digests(root: str, form: str, **changes: Any) -> Dict[str, Any]:

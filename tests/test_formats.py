@@ -207,6 +207,100 @@ def test_hdf5_s_extents_are_what_the_library_reads(copy: Dataset, tmp_path: Path
     assert [(int(offset), int(length)) for length, offset in found][-6:] == wanted
 
 
+def test_floats_lie_as_caffe_s_layer_reads_them(copy: Dataset) -> None:
+    """Against a reader of HDF5 by hand: names, types, shapes, channel order, mean, one piece."""
+    need("hdf5")
+    import h5py
+
+    root = convert.convert(copy, "hdf5", content="float", options={"shard": 8, "side": 48})
+    files = sorted(root.glob("*.h5"))
+    assert [path.name for path in files] == [f"data-{i:05d}.h5" for i in range(3)]
+    index = datasets.load_index(copy)
+    mean = np.array([103.53, 116.28, 123.675], np.float32)
+    rows = 0
+    for path in files:
+        with h5py.File(path) as file:
+            data, labels = file["data"], file["label"]
+            assert (data.dtype, labels.dtype) == (np.float32, np.float32)
+            assert data.shape[1:] == (3, 48, 48)
+            assert data.chunks is None
+            assert len(labels) == len(data)
+            for row, label in zip(data, labels):
+                pixels = convert.pixels(Path(copy.jpeg_root, index.files[rows]).read_bytes(), 48)
+                blue_first = pixels[:, :, ::-1].astype(np.float32) - mean
+                assert np.array_equal(row.transpose(1, 2, 0), blue_first)
+                assert label == index.labels[rows]
+                rows += 1
+    assert rows == 20
+    assert [row.ok for row in convert.verify(copy, ["hdf5-float"])] == [True]
+    with h5py.File(files[1], "r+") as file:
+        file["data"][3, 1, 7, 7] += 1
+    (found,) = convert.verify(copy, ["hdf5-float"])
+    assert not found.ok
+    assert found.detail.startswith("sample 11 ")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ("float", {"chunk": 4}, "in one piece"),
+        ("float", {"compression": "gzip"}, "in one piece"),
+        ("raw", {"shard": 4}, "float content alone"),
+    ],
+)
+def test_options_of_another_content_are_refused(
+    copy: Dataset, content: str, options: Dict[str, Any], words: str
+) -> None:
+    need("hdf5")
+    with pytest.raises(DatasetError, match=words):
+        convert.convert(copy, "hdf5", content=content, options=options)
+
+
+def test_a_leveldb_is_whole_without_its_log(copy: Dataset) -> None:
+    """Everything is in sorted tables: keys as Caffe's tools write them, and no log to replay."""
+    need("leveldb")
+    import plyvel
+
+    root = convert.convert(copy, "leveldb")
+    assert [p.stat().st_size for p in root.glob("*.log")] in ([], [0])
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in root.iterdir())
+    reader = registry.load("formats", "leveldb").make().open(copy, root)
+    second = registry.load("formats", "leveldb").make().open(copy, root)
+    assert reader.read(5) == second.read(5)  # two at once: LevelDB itself would refuse
+    reader.close()
+    second.close()
+    assert sorted((p.name, p.stat().st_mtime_ns) for p in root.iterdir()) == before
+    database = plyvel.DB(str(root))
+    keys = [bytes(key) for key, _ in database]
+    database.close()
+    index = datasets.load_index(copy)
+    assert keys == [f"{i:08d}_{key}".encode() for i, key in enumerate(index.keys)]
+
+
+def test_a_leveldb_may_lie_where_nobody_may_write(copy: Dataset) -> None:
+    need("leveldb")
+    root = convert.convert(copy, "leveldb")
+    for path in (*root.iterdir(), root):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    reader = registry.load("formats", "leveldb").make().open(copy, root)
+    assert reader.read(0)[1] == 0
+    reader.close()
+    root.chmod(0o755)
+
+
+def test_a_table_that_is_none_is_told(copy: Dataset) -> None:
+    need("leveldb")
+    root = convert.convert(copy, "leveldb")
+    table = next(root.glob("*.ldb"))
+    table.write_bytes(table.read_bytes()[:-9])
+    reader = registry.load("formats", "leveldb").make().open(copy, root)
+    with pytest.raises(DatasetError, match="no table of a LevelDB"):
+        reader.extents(0)
+    (root / "CURRENT").unlink()
+    with pytest.raises(DatasetError, match="no LevelDB"):
+        reader.read(0)
+
+
 def test_compression_of_jpeg_bytes_is_refused(copy: Dataset) -> None:
     need("hdf5")
     with pytest.raises(DatasetError, match="needs raw content"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 from html.parser import HTMLParser
@@ -234,3 +235,33 @@ def test_every_trial_names_the_digest_of_the_samples_it_saw(
     frame = csv.trials_frame(plan, records)
     loads = frame[frame["stage"] == "load"]
     assert set(loads["samples_digest"].dropna()) == {fixture.DATASET.digest}
+
+
+def test_what_the_parts_remark_stands_beside_the_figures(
+    suite: tuple[Plan, List[Record]],
+) -> None:
+    """A run that was short against a queue, and a trainer that cannot tell its wait."""
+    plan, records = suite
+
+    def remarking(record: Record) -> Record:
+        if record.trial.stage != "train" or not record.ranks:
+            return record
+        notes = {
+            "queue_batches": 7,
+            "loader": {"long_run_batches": 10**6},
+            "trainer": {"remark": "no <wait> is told apart", "wait_known": False},
+        }
+        return dataclasses.replace(
+            record, ranks=(dataclasses.replace(record.ranks[0], notes=notes),)
+        )
+
+    changed = [remarking(record) for record in records]
+    document = analyse(plan, changed)
+    assert not any(w for case in document["pipelines"] for w in case["step_wait_s"].values())
+    text = shown(document, 200)
+    assert "no <wait> is told apart" in text
+    assert "batches against a queue of 7 measure the queue" in text
+    written = html.render(plan, changed, document)
+    assert "no &lt;wait&gt; is told apart" in written
+    assert 'id="remarks"' in written
+    assert 'id="remarks"' not in html.render(*suite, analyse(*suite))

@@ -14,18 +14,24 @@ _FLOAT = "<f4"
 _SET = "openblas_set_num_threads"
 
 
-class Memory:
-    """Float32 values at an address, for ``numpy.asarray``; the array keeps ``owner`` alive.
+class _Memory:
+    """Float32 values at an address, as NumPy asks for them; keeps ``owner`` alive."""
 
-    pycaffe's own arrays keep only a blob alive, whose memory may be a data layer's; and a net keeps
-    every array that it was given to read, so it is given one that owns nothing.
-    """
-
-    def __init__(self, address: int, shape: Tuple[int, ...], owner: Any = None) -> None:
+    def __init__(self, address: int, shape: Tuple[int, ...], owner: Any) -> None:
         self.owner = owner
         self.__array_interface__ = {
             "data": (address, False), "shape": shape, "typestr": _FLOAT, "version": 3,
         }  # fmt: skip
+
+
+def view(address: int, shape: Tuple[int, ...], owner: Any = None) -> np.ndarray:
+    """Return a float32 array of the memory at ``address``, which keeps ``owner`` alive.
+
+    pycaffe's own arrays keep only a blob alive, whose memory may be a data layer's; and a net keeps
+    every array that it was given to read, so it is given one that owns nothing.
+    """
+    memory: Any = _Memory(address, shape, owner)
+    return np.asarray(memory)
 
 
 def address_of(array: np.ndarray) -> int:

@@ -177,7 +177,7 @@ class _Parser:
 
 
 def _unescaped(match: Any) -> str:
-    code = match.group(1)
+    code: str = match.group(1)
     if code[0] == "x" and len(code) > 1:
         return chr(int(code[1:], 16))
     if code[0] in "01234567":

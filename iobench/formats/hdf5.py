@@ -181,9 +181,10 @@ class Hdf5Format:
             raise DatasetError("no samples to write")
         raw = isinstance(first.data, np.ndarray)
         if raw and first.data.dtype == np.float32:
-            each = self._shard or caffe_layout.SAMPLES
-            caffe_layout.write(itertools.chain((first,), stream), root, each)
+            self._write_floats(itertools.chain((first,), stream), root)
             return
+        if self._shard:
+            raise DatasetError(f"shard = {self._shard} is of float content alone: leave it out")
         if self._compression and not raw:
             raise DatasetError(
                 f"compression = {self._compression!r} needs raw content: JPEG bytes of variable "
@@ -201,6 +202,14 @@ class Hdf5Format:
                 labels.append(sample.label)
             data.resize(len(labels), axis=0)
             file.create_dataset("label", data=np.array(labels, np.int64))
+
+    def _write_floats(self, samples: Iterable[StoredSample], root: Path) -> None:
+        if self._chunk or self._compression:
+            raise DatasetError(
+                "float content lies in one piece, as Caffe's own tools write it: leave chunk and "
+                "compression out"
+            )
+        caffe_layout.write(samples, root, self._shard or caffe_layout.SAMPLES)
 
     def _pixels(self, file: Any, shape: Tuple[int, ...]) -> Any:
         return file.create_dataset(

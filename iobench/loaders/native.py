@@ -102,7 +102,7 @@ class NativeLoader:
             net._forward(0, 0)
             data = net.blobs[DATA].data
             address = library.address_of(data)
-            found = np.asarray(library.Memory(address, data.shape, net))
+            found = library.view(address, data.shape, net)
             numbers = net.blobs[LABEL].data.astype(np.int64).ravel()
             ids, labels = self._who(wanted, numbers)
             seen.append(numbers)

@@ -26,7 +26,8 @@ _MANY = 1 << 30
 
 
 class CaffeTrainer:
-    """One solver; a step is forward, backward and update, each timed.
+    """One solver; a step is forward, backward and update, each timed (clearing the gradients is
+    the update's).
 
     Of several ranks each has one, begins with the weights of rank 0 and, between backward and
     update, takes the mean of all ranks' gradients (:mod:`iobench.allreduce`).
@@ -96,6 +97,7 @@ class CaffeTrainer:
         net = self._net
         begun = clock()
         net.clear_param_diffs()
+        cleared = clock()
         loss = net._forward(0, self._last)
         forward = clock()
         net._backward(self._last, 0)
@@ -107,9 +109,9 @@ class CaffeTrainer:
         del data  # the net reads it no more
         self._losses.append(loss)
         forwards, backwards, updates = self._times
-        forwards.append(forward - begun)
+        forwards.append(forward - cleared)
         backwards.append(backward - forward)
-        updates.append(done - exchanged)
+        updates.append(cleared - begun + done - exchanged)
 
     def sync(self) -> None:
         """Do nothing: a step is complete when it returns."""
@@ -178,7 +180,7 @@ class CaffeTrainer:
         self._labels[:, 0, 0, 0] = labels
         address = library.address_of(data)
         if address != self._address:  # the net keeps what it is given: an array that owns nothing
-            given = np.asarray(library.Memory(address, data.shape))
+            given = library.view(address, data.shape)
             self._net._set_input_arrays(given, self._labels)
             self._address = address
         return data

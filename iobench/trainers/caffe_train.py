@@ -104,6 +104,7 @@ class CaffeTrain:
             "device": self.device,
             "threads": self._threads,
             "program": self._program,
+            "wait_known": False,
             "remark": _REMARK,
             **self._facts,
         }
