@@ -52,6 +52,7 @@ LINKS = {"python3": "python3.9", "mpirun": "orterun", "mpiexec": "orterun"}
 PACKAGES = (
     "PIL",
     "caffe",
+    "decorator",
     "google",
     "imageio",
     "mpi4py",
@@ -152,6 +153,7 @@ def copy_programs(root: Path, prefix: Path) -> None:
     for name, target in LINKS.items():
         (prefix / "bin" / name).symlink_to(target)
     copy_tree(root, root / "usr/lib/python3.9", prefix / STDLIB)
+    shutil.rmtree(prefix / STDLIB / f"config-3.9-{TRIPLET}", ignore_errors=True)  # to embed it
     site = root / "usr" / SITE
     for name in PACKAGES:
         copies = [
@@ -270,9 +272,10 @@ def compile_all(prefix: Path) -> None:
     ]
     python = prefix / "bin/python3"
     env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # what the compiler itself imports, with a time in it
     for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"):
         env.pop(name, None)
-    words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    words = ["-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"]
     words += ["-s", str(prefix), "-p", HOME]
     started = [
         subprocess.Popen(
@@ -308,7 +311,8 @@ def unresolved(prefix: Path) -> List[str]:
         own = bool(found.search) and not found.program
         for name in found.needed:
             there = name in GLIBC or OF_DRIVER.match(name) or name in loaded
-            there = there or any((f / name).exists() for f in folders)
+            # a wheel's bundled libraries inherit the DT_RPATH of the module that asks for them
+            there = there or any((f / name).exists() for f in [*folders, origin])
             if not there and (own or name not in names):
                 missing[name] = found.path.name
     return [f"{name} ({who})" for name, who in sorted(missing.items())]

@@ -57,7 +57,7 @@ def transformed() -> Dict[str, List[float]]:
         transform = codec.transform(name)
         row = np.empty(transform.shape, np.float32)
         transform.apply(picture, codec.SampleRandom(1, 2, 3), row)
-        found[name] = [float(row.mean()), float(row.std()), *map(float, row[:, 5, 7])]
+        found[name] = [float(row.mean(dtype=np.float64)), *map(float, row[:, 5, 7])]
     return found
 
 

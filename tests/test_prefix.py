@@ -83,8 +83,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     asked: List[str] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, form: str, *args: object) -> None:
+        def log_request(self, *args: object) -> None:
             asked.append(self.path)
+
+        def log_message(self, *args: object) -> None:
+            pass
 
     handler = functools.partial(Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
