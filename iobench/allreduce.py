@@ -96,7 +96,7 @@ class Gradients:
         """
         digest = hashlib.blake2b(digest_size=16)
         for blob in self._params:
-            digest.update(np.ascontiguousarray(blob.data))
+            digest.update(np.ascontiguousarray(blob.data).tobytes())
         facts: Dict[str, Scalar] = {
             "ranks": int(self._comm.Get_size()),
             "comm_bytes": int(self._flat.nbytes),

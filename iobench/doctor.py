@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from iobench import cgroups, containers, fio, pagecache, registry, residency_calls, stacks
+from iobench import cgroups, containers, fio, pagecache, registry, residency_calls, stacks, starting
 from iobench.errors import BackendUnavailable, CacheStateError
-from iobench.model import IoCounters
+from iobench.model import Case, IoCounters
 from iobench.mounts import describe_mount, filesystem_for
 from iobench.timing import clock
 
@@ -65,7 +65,7 @@ def examine(data_path: Path) -> list[Check]:
         lambda: _library("h5py", "h5py", "h5py", "format hdf5"),
         _caffe,
     ]
-    return [check() for check in checks] + _runtimes()
+    return [check() for check in checks] + _launchers() + _runtimes()
 
 
 def _python() -> Check:
@@ -330,6 +330,24 @@ _ABOUT_CAFFE = (
     "print('%s, Python %s, numpy %s' % "
     "(caffe.__version__, platform.python_version(), numpy.__version__))"
 )
+
+
+def _launchers() -> list[Check]:
+    """One line a launcher of several ranks: here, or brought by the stack caffe alone."""
+    checks = []
+    for name in registry.names("launchers"):
+        if name == "local":
+            continue
+        reason = registry.unavailable("launchers", name)
+        detail = reason or "can run here"
+        if reason and not stacks.missing("caffe"):
+            try:
+                starting.check_launcher(Case(launcher=name), stacks.on_host("caffe").env)
+                detail = "in the stack caffe; cases of other stacks: " + reason
+            except BackendUnavailable:
+                pass
+        checks.append(Check(f"launcher {name}", True, detail))
+    return checks
 
 
 def _runtimes() -> list[Check]:

@@ -63,6 +63,7 @@ class Job:
         if self.task.trial.stage in TRAINED:
             make = registry.load("trainers", case.trainer).make
             given = {"batch": case.batch, "rank": self.rank, "world_size": self.world_size}
+            given["sharers"] = case.world_size  # one rank alone keeps its share of the cores
             takes = inspect.signature(make).parameters
             given = {name: value for name, value in given.items() if name in takes}
             return make(**given, **case.trainer_options)

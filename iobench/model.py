@@ -182,6 +182,7 @@ class Task:
     seconds: float = 0.0  # compute stage: stop after this long, 0 = no limit
     decode_delay_s: float = 0.0
     inside: bool = False
+    ranks: int = 0  # that the launcher was asked for; 0: not said
     schema: int = SCHEMA
 
 

@@ -13,7 +13,7 @@ import pydantic
 from iobench.errors import SpecError
 
 #: Keywords of a trainer's ``make`` that are no options.
-GIVEN = ("batch", "rank", "world_size")
+GIVEN = ("batch", "rank", "world_size", "sharers")
 
 
 def check_options(where: str, make: Any, options: Mapping[str, Any]) -> None:

@@ -183,6 +183,7 @@ def worker_of(
         seconds=settings.compute_s if trial.stage in ("compute", "alone") else 0.0,
         decode_delay_s=settings.decode_delay_s,
         inside=proven_inside,
+        ranks=world.started(trial),
     )
     (work / "task.json").write_text(json.dumps(to_json(task)))
     with contextlib.ExitStack() as undo:
@@ -191,8 +192,7 @@ def worker_of(
             group = undo.enter_context(limits.group(case.cpus, case.memory_bytes, name))
             enter += group.prefix
         if started.ranks_apart:
-            os.mkfifo(work / lifetime.FIFO)
-            undo.callback(os.close, os.open(work / lifetime.FIFO, os.O_RDWR))
+            undo.callback(os.close, _held(work / lifetime.FIFO))
         stderr = undo.enter_context(open(work / "stderr", "wb"))
         begun = clock()
         process = subprocess.Popen(
@@ -207,6 +207,18 @@ def worker_of(
         )
         undo.callback(_end, process, started)
         yield Worker(process, work, started, trial, settings.limit_s, begun, proven_inside)
+
+
+def _held(path: Path) -> int:
+    """Make the FIFO by which ranks see that this process lives, and open it."""
+    try:
+        os.mkfifo(path)
+        return os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise TrialFailed(
+            f"no FIFO can be made in {path.parent} ({error.strerror}): set TMPDIR to a folder on a "
+            "local disk"
+        ) from None
 
 
 def _end(process: subprocess.Popen[bytes], started: Started) -> None:

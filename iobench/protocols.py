@@ -334,7 +334,8 @@ class LoaderBackend(Backend[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class TrainerBackend(Backend[Any]):
-    """``make(*, batch, **options) -> Trainer``; ``rank`` and ``world_size`` where it takes them.
+    """``make(*, batch, **options) -> Trainer``; also ``rank``, ``world_size`` and ``sharers`` (how
+    many ranks of the case share this host's cores) where it takes them.
 
     ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
     ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has

@@ -20,7 +20,7 @@ from typing import List, Optional, Tuple
 
 from iobench import batching, bridge, inside, lifetime, registry, stages, timing
 from iobench.dataset import form_root, load_index
-from iobench.errors import IobenchError
+from iobench.errors import BackendUnavailable, IobenchError
 from iobench.job import TRAINED, Job
 from iobench.model import (
     IoCounters,
@@ -59,6 +59,12 @@ def main(argv: List[str]) -> int:
 
 def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
     """Run one rank of ``task``; the caller writes what it returns."""
+    if task.ranks not in (0, world_size):
+        raise BackendUnavailable(
+            f"launcher {task.trial.case.launcher!r} was asked for {task.ranks} ranks, and this one "
+            f"knows of {world_size}: is it another MPI's? Put the one that the launcher is for "
+            "first on PATH"
+        )
     far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = timing.clock()

@@ -173,8 +173,8 @@ def image_folder() -> Path:
     return Path(os.environ.get("IOBENCH_TEST_IMAGES") or Path(__file__).parent.parent / "images")
 
 
-def _image() -> str:
-    record = image_folder() / "torch.json"
+def _image(name: str = "torch") -> str:
+    record = image_folder() / f"{name}.json"
     return "" if record.exists() else f"no {record}: `make images`, or set IOBENCH_TEST_IMAGES"
 
 
@@ -217,4 +217,5 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "charliecloud": _runtime("charliecloud"),
     "userns": _user_namespaces,
     "image": _image,
+    "caffe-image": lambda: _image("caffe"),
 }

@@ -38,6 +38,7 @@ NAMES = {
     "user namespaces",
     "/dev/fuse",
     *(f"runtime {name}" for name in registry.names("runtimes") if name != "bare"),
+    *(f"launcher {name}" for name in registry.names("launchers") if name != "local"),
 }
 
 

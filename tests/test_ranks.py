@@ -208,39 +208,91 @@ def test_a_rank_without_its_trainer_says_so(run: Run, tmp_path: Path) -> None:
     assert record.reasons[0].startswith(("rank ", "every rank"))
 
 
+@pytest.fixture(scope="module")
+def services() -> Iterator[None]:
+    with container.daemon():
+        yield
+
+
+def images_of(case: Case) -> Dict[str, Any]:
+    """Return what runs the case, or skip where it cannot run."""
+    if case.runtime == "bare":
+        need("caffe")
+        return {}
+    need("caffe-image")
+    container.needs(case)
+    return container.image_for(case)
+
+
+@pytest.mark.parametrize("runtime", container.RUNTIMES)
+def test_ranks_are_started_and_linked_inside_a_container(
+    data: Dataset, mortal: None, services: None, runtime: str
+) -> None:
+    """Docker's has no network, no capability and nothing but /tmp to write to."""
+    case = dataclasses.replace(
+        case_of(data), runtime=runtime, trainer="mortal", trainer_options={"mpi": True}
+    )
+    images = images_of(case)
+    record = run_trial(Trial("t", case, "train", "-"), data, 1, Settings(images=images))
+    assert (record.status, record.reasons) == (VALID, ())
+    assert [(r.rank, r.world_size) for r in record.ranks] == [(0, 2), (1, 2)]
+    hurt = dataclasses.replace(case, trainer_options={"mpi": True, "how": "kill"})
+    record = run_trial(Trial("t", hurt, "train", "-"), data, 1, Settings(images=images))
+    assert record.status == FAILED
+    assert record.reasons[0].startswith("rank 1 of 2 killed by SIGKILL"), record.reasons
+
+
+def test_processes_that_do_not_know_each_other_are_no_ranks(run: Run, tmp_path: Path) -> None:
+    """As under the mpirun of another MPI: each believes that it is alone."""
+    other = tmp_path / "mpirun"
+    other.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -np ]; do shift; done\nshift 2\n"$@" &\n"$@"\nwait\nexit 1\n'
+    )
+    other.chmod(0o755)
+    record = run("train", launcher_options={"program": str(other)})
+    assert record.status == FAILED
+    assert "was asked for 2 ranks, and this one knows of 1" in record.reasons[0]
+
+
 DRIVER = """
 import json, sys
 from pathlib import Path
 from iobench.dataset import locate
 from iobench.launch import Settings, run_trial
 from iobench.model import Case, Trial
-case, root = json.loads(sys.stdin.read())
-run_trial(Trial("t", Case(**case), "train", "-"), locate(Path(root)), 1, Settings())
+from iobench.starting import ImageUse
+case, images, root = json.loads(sys.stdin.read())
+images = {name: ImageUse(**use) for name, use in images.items()}
+run_trial(Trial("t", Case(**case), "train", "-"), locate(Path(root)), 1, Settings(images=images))
 """
 
 
-@pytest.mark.parametrize("mpi", [False, True])
+@pytest.mark.parametrize(
+    ("runtime", "mpi"), [("bare", False), *((name, True) for name in ["bare", *container.RUNTIMES])]
+)
 def test_kill_9_of_the_driver_leaves_no_rank(
-    data: Dataset, mortal: None, tmp_path: Path, mpi: bool
+    data: Dataset, mortal: None, services: None, tmp_path: Path, runtime: str, mpi: bool
 ) -> None:
-    need("caffe")
+    need("root")  # to see every process's environment
     marker = f"MALLOC_TOP_PAD_={30_000_000 + os.getpid()}"
     name, _, value = marker.partition("=")
+    options = {"step_s": 5.0, "mpi": mpi}
     case = dataclasses.replace(
-        case_of(data), trainer="mortal", trainer_options={"step_s": 5.0, "mpi": mpi}
+        case_of(data), runtime=runtime, trainer="mortal", trainer_options=options
     )
+    images = {k: dataclasses.asdict(use) for k, use in images_of(case).items()}
     with open(tmp_path / "said", "wb") as said:
         driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER],
             stdin=subprocess.PIPE, stdout=said, stderr=said, env={**os.environ, name: value},
         )  # fmt: skip
     assert driver.stdin
-    driver.stdin.write(json.dumps([dataclasses.asdict(case), data.root]).encode())
+    driver.stdin.write(json.dumps([dataclasses.asdict(case), images, data.root]).encode())
     driver.stdin.close()
 
     def at_it() -> bool:
         ranks = [w for w in container.marked(marker).values() if "iobench.worker" in w]
-        return len([w for w in ranks if "python" in w[0]]) == 2
+        return len([w for w in ranks if "python" in w[0]]) >= 2
 
     seen = wait_for(at_it)
     time.sleep(1.0)  # they wait for `go`, or are in their loop

@@ -439,7 +439,7 @@ def test_rank_and_world_size_are_no_options_of_a_trainer() -> None:
     def make(*, batch: int, rank: int = 0, world_size: int = 1, net: str = "") -> None: ...
 
     check_options("trainer t", make, {"net": "small"})
-    for name in ("rank", "world_size", "batch"):
+    for name in ("rank", "world_size", "sharers", "batch"):
         with pytest.raises(SpecError, match="it takes: net"):
             check_options("trainer t", make, {name: 1})
 

@@ -131,11 +131,12 @@ def communication(case: Mapping[str, Any]) -> str:
     spread = limits(found, milliseconds)
     own = found["exchange_s"]
     count = "" if own is None else f"; the exchange of gradients takes {milliseconds(own)} ms of it"
+    step, alone = milliseconds(found["step_s"]), milliseconds(found["alone_step_s"])
+    more = milliseconds(found["value"]) + (f" ({spread})" if spread else "")
     return (
-        f"a step takes {milliseconds(found['step_s'])} ms on {found['ranks']} ranks and "
-        f"{milliseconds(found['alone_step_s'])} ms on one: communication and shared cores "
-        f"{milliseconds(found['value'])} ms{f' ({spread})' if spread else ''}, efficiency "
-        f"{percent(found['efficiency'])}{count}"
+        f"a step takes {step} ms on {found['ranks']} ranks and {alone} ms on one: communication, "
+        f"and what they take from each other, {more} ms, "
+        f"efficiency {percent(found['efficiency'])}{count}"
     )
 
 

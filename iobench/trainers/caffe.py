@@ -42,6 +42,7 @@ class CaffeTrainer:
         batch: int,
         rank: int = 0,
         world_size: int = 1,
+        sharers: int = 1,
         net: str = DEFAULT_NET,
         classes: int = 0,
         learning_rate: float = 0.01,
@@ -70,7 +71,7 @@ class CaffeTrainer:
             settings = solvers.Settings(learning_rate, momentum, weight_decay)
             job = solvers.ours(net, data, classes, settings, run)
         caffe = library.load()
-        self._blas = library.set_threads(threads, world_size)
+        self._blas = library.set_threads(threads, sharers)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as folder:
             self._solver: Any = caffe.get_solver(str(job.write(Path(folder))))
         self._net: Any = self._solver.net
@@ -81,7 +82,7 @@ class CaffeTrainer:
         self._version = str(caffe.__version__)
         self._score = _score_of(self._net)
         self._classes = _classes_of(self._net, self._score)
-        self._parameters = job.parameters or sum(int(b.count) for b in _learned(self._net))
+        self._parameters = job.parameters or _trained(self._net)
         self._labels = np.zeros((batch, 1, 1, 1), np.float32)
         self._address = 0
         self._keep_losses = losses
@@ -212,6 +213,11 @@ def _learned(net: Any) -> List[Any]:
     return [
         blob for name, found in net.params.items() if kinds[name] != "BatchNorm" for blob in found
     ]
+
+
+def _trained(net: Any) -> int:
+    """Return how many values are learned."""
+    return sum(int(blob.count) for blob in _learned(net))
 
 
 def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
