@@ -271,10 +271,10 @@ def compile_all(prefix: Path) -> None:
         [p for p in _python_folders(prefix) if Path(p).name not in ("scipy", "skimage")],
     ]
     python = prefix / "bin/python3"
-    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
-    env["PYTHONDONTWRITEBYTECODE"] = "1"  # what the compiler itself imports, with a time in it
-    for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"):
-        env.pop(name, None)
+    # nothing of the caller's: a name that the compiler knows already is written differently; and no
+    # byte code with a time in it of what it imports itself
+    env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONHASHSEED": "0"}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
     words = ["-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"]
     words += ["-s", str(prefix), "-p", HOME]
     started = [
