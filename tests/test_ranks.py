@@ -20,7 +20,7 @@ from iobench import dataset as datasets
 from iobench import stacks
 from iobench.job import ids_digest
 from iobench.launch import Settings, run_trial
-from iobench.model import FAILED, VALID, Case, Dataset, Record, Trial
+from iobench.model import FAILED, INVALID, VALID, Case, Dataset, Record, Trial
 from iobench.order import sample_order
 from tests import container
 from tests.capabilities import need
@@ -462,7 +462,10 @@ def test_caffe_trains_one_net_on_two_ranks(
         workers=1, order=order, sharing=sharing, transform="crop224", location=photos.root, seed=3,
     )  # fmt: skip
     trial = Trial("t", case, "train", "warm")
-    record = run_trial(trial, photos, 1, Settings(limit_s=120, compute_s=0.5))
+    for attempt in (1, 2, 3):  # as a suite does: the libraries may have to be read in again
+        record = run_trial(trial, photos, attempt, Settings(limit_s=120, compute_s=0.5))
+        if record.status != INVALID:
+            break
     assert (record.status, record.reasons) == (VALID, ())
     for rank in record.ranks:
         ids = sample_order(
