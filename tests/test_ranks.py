@@ -20,7 +20,7 @@ from iobench import dataset as datasets
 from iobench import stacks
 from iobench.job import ids_digest
 from iobench.launch import Settings, run_trial
-from iobench.model import FAILED, INVALID, VALID, Case, Dataset, Record, Trial
+from iobench.model import FAILED, VALID, Case, Dataset, Record, Trial
 from iobench.order import sample_order
 from tests import container
 from tests.capabilities import need
@@ -461,11 +461,8 @@ def test_caffe_trains_one_net_on_two_ranks(
         trainer_options={"net": "small", "classes": 48}, launcher="mpirun", world_size=2, batch=4,
         workers=1, order=order, sharing=sharing, transform="crop224", location=photos.root, seed=3,
     )  # fmt: skip
-    trial = Trial("t", case, "train", "warm")
-    for attempt in (1, 2, 3):  # as a suite does: the libraries may have to be read in again
-        record = run_trial(trial, photos, attempt, Settings(limit_s=120, compute_s=0.5))
-        if record.status != INVALID:
-            break
+    trial = Trial("t", case, "train", "-")  # whatever this machine's cache does meanwhile
+    record = run_trial(trial, photos, 1, Settings(limit_s=120))
     assert (record.status, record.reasons) == (VALID, ())
     for rank in record.ranks:
         ids = sample_order(
@@ -477,7 +474,7 @@ def test_caffe_trains_one_net_on_two_ranks(
     assert len({rank.notes["trainer"]["weights_digest"] for rank in record.ranks}) == 1
     losses = {rank.notes["trainer"]["losses_digest"] for rank in record.ranks}
     assert len(losses) == 2, "each rank saw its own samples"
-    assert record.cache.bytes_needed == sum(rank.bytes_needed for rank in record.ranks)
+    assert sum(rank.bytes_needed for rank in record.ranks) == photos.bytes
 
 
 def weights(kept: Dict[str, Any], *, without: str = "") -> Dict[str, np.ndarray]:
