@@ -174,6 +174,24 @@ def form_facts(dataset: Dataset, stored_form: str) -> Dict[str, Any]:
     return facts
 
 
+def stored_sizes(dataset: Dataset, stored_form: str, sizes: Any) -> Any:
+    """Return the bytes that each sample takes in a form (int64, by id), without its frame.
+
+    ``sizes``: those of the JPEG files.  Pixels are all of one size; compressed ones count as the
+    mean of the form's files.  A form without facts counts as its JPEG files.
+    """
+    if stored_form == "jpeg" or not has_form(dataset, stored_form):
+        return sizes
+    facts = form_facts(dataset, stored_form)
+    side = int(facts["options"].get("side") or 0)
+    if not side:
+        return sizes
+    each = side * side * 3 * (4 if facts["content"] == "float" else 1)
+    if facts["options"].get("compression"):
+        each = int(facts["bytes"]) // dataset.samples
+    return np.full(len(sizes), each, np.int64)
+
+
 def sample_digest(data: Any) -> str:
     """Return the digest of one sample's stored bytes (bytes-like, or a C-ordered array).
 

@@ -13,7 +13,7 @@ from iobench.model import Case, RankResult
 def remarks(found: Evidence, case: Case) -> list[str]:
     """Return what a reader of this case's figures should know, each once, as its parts noted it."""
     lines: dict[str, None] = {}
-    for stage in ("load", "train", "compute"):
+    for stage in ("load", "train"):
         for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
             if short := _short_run(rank, case):
                 lines[f"{stage}: {short}"] = None

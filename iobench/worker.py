@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import List, Optional, Tuple
 
 from iobench import batching, bridge, inside, lifetime, registry, stages, timing
-from iobench.dataset import form_root, load_index
+from iobench.dataset import form_root, load_index, stored_sizes
 from iobench.errors import BackendUnavailable, IobenchError
 from iobench.job import TRAINED, Job
 from iobench.model import (
@@ -112,7 +112,7 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
             sharing=case.sharing,
         ),
         labels=index.labels,
-        sizes=index.sizes,
+        sizes=stored_sizes(task.dataset, case.stored_form, index.sizes),
         stage=stage if stage in ("read", "decode", "load") else "load",
         batch=case.batch,
         workers=case.workers,

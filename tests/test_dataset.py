@@ -142,6 +142,34 @@ def test_verify_proves_that_a_form_holds_the_same(
     assert calls[-1] == (24, 24)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "options", "each"),
+    [
+        ("lmdb", "raw", {"side": 48}, 48 * 48 * 3),
+        ("hdf5", "float", {"side": 32}, 32 * 32 * 3 * 4),
+        ("hdf5", "raw", {"side": 64, "compression": "gzip"}, 0),
+        ("lmdb", "jpeg", {}, -1),
+    ],
+)
+def test_a_form_s_bytes_are_those_it_stores(
+    dataset: Dataset, name: str, content: str, options: Dict[str, Any], each: int
+) -> None:
+    """What a cold trial must fetch: the JPEG files' bytes are not those of pixels."""
+    for module in registry.load("formats", name).requires:
+        need({"h5py": "hdf5"}.get(module, module))
+    convert.convert(dataset, name, content=content, options=options)
+    index = datasets.load_index(dataset)
+    form = name if content == "jpeg" else f"{name}-{content}"
+    sizes = datasets.stored_sizes(dataset, form, index.sizes)
+    assert sizes.dtype == np.int64
+    if each < 0:
+        assert np.array_equal(sizes, index.sizes)
+    else:
+        packed = int(datasets.form_facts(dataset, form)["bytes"]) // dataset.samples
+        assert set(sizes.tolist()) == {each or packed}
+    assert np.array_equal(datasets.stored_sizes(dataset, "tar", index.sizes), index.sizes)
+
+
 @pytest.mark.parametrize(("name", "content"), FORMS)
 def test_verify_names_the_first_sample_that_differs(
     dataset: Dataset, name: str, content: str
