@@ -5,9 +5,9 @@
 #   caffe  BVLC Caffe 1.0, its Python 3.9 and Open MPI from Debian bullseye's packages, at that prefix
 #
 # Built by hand: `docker build --network=host --target torch .` with the wheels of worker.txt in
-# wheels/; caffe with those of caffe.txt there and an empty folder debs/. No BuildKit syntax: the
-# legacy builder, podman and buildah build it too. Wheels and compilers stay in the stages that are
-# thrown away.
+# wheels/; caffe with those of caffe.txt there, and a folder debs/ that holds any file. No BuildKit
+# syntax: the legacy builder, podman and buildah build it too. Wheels and compilers stay in the
+# stages that are thrown away.
 ARG BASE_IMAGE=debian:bookworm-slim
 ARG CAFFE_BASE_IMAGE=debian:bullseye-slim
 

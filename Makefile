@@ -58,7 +58,7 @@ images: setup ## Build the container images, and what every runtime found here r
 	@$(INSTALL) containers
 	$(IOBENCH) image build --form all --images '$(IMAGES)' $(ARGS)
 
-caffe: setup ## Install Caffe, its Python and MPI in .tools/caffe (2 GB, no root, no container)
+caffe: setup ## Install Caffe, its Python and MPI in .tools/caffe (1.7 GB, no root, no container)
 	$(IOBENCH) image install caffe --images '$(IMAGES)' $(ARGS)
 
 report: setup ## Render the latest results again

@@ -3,7 +3,7 @@
 # run.txt for this platform and Python. Where it is unpacked, `make setup` needs no network.
 #
 # BUNDLE_DATA=folder   packs a dataset too (as data/)      TORCH_INDEX, PIP_ARGS  as in install.sh
-# BUNDLE_CAFFE=1       packs .tools/caffe too, 2 GB (`make caffe` first)
+# BUNDLE_CAFFE=1       packs .tools/caffe too, 1.7 GB (`make caffe` first)
 set -eu
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)

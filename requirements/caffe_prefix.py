@@ -394,9 +394,8 @@ def make(root: Path, prefix: Path, wheels: Path, pins: str) -> None:
             forget_path(found)
     unpack_wheels(wheels, here / "caffe.txt", prefix / SITE)
     for line in lines(here / "debian-bullseye.txt"):
-        licence = real(root, root / f"usr/share/doc/{line.split('=')[0]}/copyright")
-        if licence is not None:
-            copy_file(root, licence, prefix / f"share/doc/{line.split('=')[0]}/copyright")
+        licence = f"share/doc/{line.split('=')[0]}/copyright"
+        copy_file(root, root / "usr" / licence, prefix / licence)
     missing = unresolved(prefix)
     if missing:
         raise Failure(f"these would be the host's: {', '.join(missing[:10])}")

@@ -174,8 +174,9 @@ def test_the_caffe_image_and_the_host_have_the_same_files(caffe_image: Image) ->
 
 def test_two_ranks_of_caffe_talk_in_a_container(caffe_image: Image) -> None:
     code = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1) * 10 + 1)"
-    words = ["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1", "-np", "2"]
-    argv = ["mpirun", *words, "--mca", "btl", "self,vader,tcp", "python3", "-c", code]
+    words = ["--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated", "-np", "2"]
+    words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"]
+    argv = ["mpirun", *words, "python3", "-c", code]
     env = {**stacks.environment("caffe", stacks.PREFIX_INSIDE), "TMPDIR": "/tmp"}
     env["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
     for form in ["docker", *(["sif"] if tools.apptainer() else [])]:

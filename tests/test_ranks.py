@@ -461,8 +461,8 @@ def test_caffe_trains_one_net_on_two_ranks(
         trainer_options={"net": "small", "classes": 48}, launcher="mpirun", world_size=2, batch=4,
         workers=1, order=order, sharing=sharing, transform="crop224", location=photos.root, seed=3,
     )  # fmt: skip
-    trial = Trial("t", case, "train", "warm")
-    record = run_trial(trial, photos, 1, Settings(limit_s=120, compute_s=0.5))
+    trial = Trial("t", case, "train", "-")  # whatever this machine's cache does meanwhile
+    record = run_trial(trial, photos, 1, Settings(limit_s=120))
     assert (record.status, record.reasons) == (VALID, ())
     for rank in record.ranks:
         ids = sample_order(
@@ -474,7 +474,7 @@ def test_caffe_trains_one_net_on_two_ranks(
     assert len({rank.notes["trainer"]["weights_digest"] for rank in record.ranks}) == 1
     losses = {rank.notes["trainer"]["losses_digest"] for rank in record.ranks}
     assert len(losses) == 2, "each rank saw its own samples"
-    assert record.cache.bytes_needed == sum(rank.bytes_needed for rank in record.ranks)
+    assert sum(rank.bytes_needed for rank in record.ranks) == photos.bytes
 
 
 def weights(kept: Dict[str, Any], *, without: str = "") -> Dict[str, np.ndarray]:

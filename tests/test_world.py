@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Sequence
 
 import numpy as np
 import pytest
 
-from iobench import analysis, figures, plan, scheduler, spec, stalls, world
+from iobench import analysis, figures, launch, plan, scheduler, spec, stalls, world
 from iobench.contrasts import complete_pairs, confounders, equal_order, judge
 from iobench.errors import SpecError
 from iobench.figures import evidence, startup_s, step_waits_s, trial_window
@@ -240,6 +242,24 @@ def test_ranks_are_no_rivals_of_each_other() -> None:
     stolen = [dataclasses.replace(r, io=dataclasses.replace(busy, machine_steal_s=0.5))
               for r in ranks]  # fmt: skip
     assert "stole 0.50 s" in scheduler.disturbed(record_of(stolen, case))
+
+
+def test_the_proof_of_the_cache_adds_up_all_ranks(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(bytes(8192))
+    case = case_of()
+    counted = SimpleNamespace(storage_bytes=lambda io: (io.read_bytes, "counter"))
+    ranks = [
+        rank_of(r, loop([(0.0, 0.5)]), case, io=IoCounters(read_bytes=5 + r, rchar=70 + r))
+        for r in (0, 1)
+    ]
+    trial = Trial("t", case, "load", "cold")
+    proof = launch._after(trial, CacheProof(label="data-cold"), [data], ranks, counted)
+    assert proof.bytes_needed == sum(r.bytes_needed for r in ranks) == 10 * SAMPLES
+    assert (proof.bytes_storage, proof.bytes_read) == (11, 141)
+    unknown = SimpleNamespace(storage_bytes=lambda io: (io.read_bytes or None, ""))
+    ranks[1] = dataclasses.replace(ranks[1], io=IoCounters())
+    assert launch._after(trial, CacheProof(), [data], ranks, unknown).bytes_storage is None
 
 
 # -- contrasts -------------------------------------------------------------------------------------

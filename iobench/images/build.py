@@ -223,14 +223,18 @@ def _context(name: str, cache: Path, wheels: Path, packages: Path | None) -> Ite
         unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(code, context / "iobench", ignore=unwanted)
         shutil.copytree(wheels, context / "wheels", copy_function=_link)
-        (context / "debs").mkdir()
-        if packages is not None:
-            lock = recipe.lock(name)
-            for package in debs.packages(lock):
-                _link(str(packages / package.file), str(context / "debs" / package.file))
-            shutil.copy(lock, context / "debs" / "complete")
+        _put_debs(context / "debs", name, packages)
         yield context
     shutil.rmtree(cache / f"context-{name}")
+
+
+def _put_debs(folder: Path, name: str, packages: Path | None) -> None:
+    """Fill the folder of packages; there is a file in any case: an empty folder is left out."""
+    folder.mkdir()
+    lock = recipe.lock(name)
+    for package in debs.packages(lock) if packages else ():
+        _link(f"{packages}/{package.file}", str(folder / package.file))
+    shutil.copy(lock, folder / ("complete" if packages else "not-all"))
 
 
 def _link(source: str, target: str) -> None:
