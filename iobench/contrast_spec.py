@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -108,6 +108,24 @@ def check(
     check_filter(f"{where}.where", contrast.where, fields)
     _check_values(where, contrast, known)
     _check_numbers(where, contrast)
+
+
+def check_ladder(
+    ladder: LadderSpec, extra: Sequence[Sequence[str]], fields: Collection[str]
+) -> None:
+    """Judge ``[ladder]`` and the stages of each ``[[cases]]`` entry; raises SpecError."""
+    for where, stages in [("ladder.stages", ladder.stages)] + [
+        (f"cases[{i}].stages", found) for i, found in enumerate(extra)
+    ]:
+        for stage in stages:
+            if stage not in STAGES:
+                raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(STAGES)}")
+    for key in ("stages", "caches"):
+        if not getattr(ladder, key):
+            raise SpecError(f"ladder.{key}: the list is empty; leave it out for the default")
+    for cache in ladder.caches:
+        check_cache("ladder.caches", cache)
+    check_filter("ladder.only", ladder.only, fields)
 
 
 def check_filter(where: str, wanted: Filter, fields: Collection[str]) -> None:

@@ -19,17 +19,13 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Protocol,
     Sequence,
     Tuple,
     TypeVar,
 )
 
 from iobench.model import Batch, Dataset, Extent, IoCounters, Scalar
-
-try:  # typing.Protocol is in 3.8+, kept in one place for readers
-    from typing import Protocol
-except ImportError:  # pragma: no cover
-    raise
 
 T = TypeVar("T", covariant=True)
 

@@ -17,12 +17,12 @@ import pydantic
 import tomllib
 
 from iobench import bridge, codec, contrast_spec, registry, stacks, world
-from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
+from iobench.contrast_spec import ContrastSpec, LadderSpec
 from iobench.errors import SpecError
 from iobench.images.model import NAMES as IMAGES
 from iobench.labels import PIPELINE_FIELDS as PIPELINE_FIELDS
 from iobench.labels import label
-from iobench.model import STAGES, Case
+from iobench.model import Case
 from iobench.options import check_options
 from iobench.spec_errors import first_error
 from iobench.units import nbytes
@@ -154,7 +154,9 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
                 "placement 'staged' needs a folder to copy to: set stage_to in the spec, "
                 'such as stage_to = "/local/scratch"'
             )
-        _check_ladder(spec)
+        contrast_spec.check_ladder(
+            spec.ladder, [extra.stages or () for extra in spec.cases], CaseSpec.model_fields
+        )
         for i, contrast in enumerate(spec.contrasts):
             contrast_spec.check(
                 f"contrasts[{i}]", contrast, named(spec, contrast.over), CaseSpec.model_fields
@@ -385,18 +387,3 @@ def loader_orders(case: Case) -> frozenset[str] | None:
         case.stored_form
     )
     return orders
-
-
-def _check_ladder(spec: Spec) -> None:
-    for where, stages in [("ladder.stages", spec.ladder.stages)] + [
-        (f"cases[{i}].stages", extra.stages or ()) for i, extra in enumerate(spec.cases)
-    ]:
-        for stage in stages:
-            if stage not in STAGES:
-                raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(STAGES)}")
-    for key in ("stages", "caches"):
-        if not getattr(spec.ladder, key):
-            raise SpecError(f"ladder.{key}: the list is empty; leave it out for the default")
-    for cache in spec.ladder.caches:
-        check_cache("ladder.caches", cache)
-    contrast_spec.check_filter("ladder.only", spec.ladder.only, CaseSpec.model_fields)
