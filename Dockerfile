@@ -2,10 +2,11 @@
 #
 #   base   Debian and the worker's Python, at the one prefix /opt/iobench
 #   torch  base, and the packages of requirements/worker.txt there
-#   caffe  BVLC Caffe 1.0, its Python 3.9 and Open MPI from Debian bullseye's packages, at that prefix
+#   caffe  BVLC Caffe 1.0, its Python 3.9 and Open MPI of Debian bullseye's packages, at that prefix
 #
 # Built by hand: `docker build --network=host --target torch .` with the wheels of worker.txt in
-# wheels/; caffe with those of caffe.txt there, and a folder debs/ that holds any file. No BuildKit
+# wheels/; caffe with those of caffe.txt there, and a folder debs/ that holds any file (then apt
+# fetches the packages, so CAFFE_BASE_IMAGE has to be Debian bullseye). No BuildKit
 # syntax: the legacy builder, podman and buildah build it too. Wheels and compilers stay in the
 # stages that are thrown away.
 ARG BASE_IMAGE=debian:bookworm-slim
@@ -65,8 +66,8 @@ COPY requirements/debian-bullseye.txt requirements/caffe.txt requirements/image-
 COPY requirements/image-caffe.sh requirements/caffe_prefix.py requirements/elf.py /build/
 RUN sh /build/image-caffe.sh
 
-# -- caffe -----------------------------------------------------------------------------------
-FROM ${CAFFE_BASE_IMAGE} AS caffe
+# -- caffe: on the base of torch, whose glibc a host is likelier to have -----------------------
+FROM ${BASE_IMAGE} AS caffe
 RUN echo 'iobench:x:1000:1000:iobench:/iobench/work:/bin/sh' >>/etc/passwd && \
     echo 'iobench:x:1000:' >>/etc/group && \
     mkdir -p /iobench/data /iobench/work /iobench/code /iobench/jpeg /iobench/plugins && \

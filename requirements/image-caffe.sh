@@ -6,6 +6,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 lock=$here/debian-bullseye.txt
 root=/
+libraries=
 if [ -e "$here/debs/complete" ]; then
     root=/tmp/root
     mkdir $root
@@ -13,14 +14,15 @@ if [ -e "$here/debs/complete" ]; then
         dpkg-deb --extract "$deb" $root
     done
     echo exact >/tmp/pins
-    export PYTHONHOME=$root/usr LD_LIBRARY_PATH=$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu
+    libraries=$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu
 else
     cut -d ' ' -f 1 "$lock" | grep = >"$here/packages.txt"
     sh "$here/image-debian.sh" "$here/packages.txt"
     mv /opt/iobench/share/debian-pins /tmp/pins
     rm -rf /opt/iobench
 fi
-$root/usr/bin/python3.9 "$here/caffe_prefix.py" $root /opt/iobench /wheels /tmp/pins
+PYTHONHOME=$root/usr LD_LIBRARY_PATH=$libraries \
+    $root/usr/bin/python3.9 "$here/caffe_prefix.py" $root /opt/iobench /wheels /tmp/pins
 rm -rf /tmp/root
 mkdir -p /packages
 mv /opt/iobench/lib/python3/dist-packages/nvidia* /packages/

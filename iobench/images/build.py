@@ -124,16 +124,21 @@ def _build(name: str, folder: Path, say: Say, engine: Engine, base_image: str) -
     cache.mkdir(parents=True, exist_ok=True)
     disk.check_space(folder, _ARCHIVE_BYTES[name], f"the archive of image {name}")
     disk.check_space(engine.store(), _STORE_BYTES[name], f"building image {name}")
-    reference, base_words, base_pins = _base(name, cache, say, engine, base_image)
+    packages = _debs(name, cache, say)
+    reference, base_words, base_pins = _base("torch", cache, say, engine, base_image)
+    made_in = reference
+    if name == "caffe" and packages is None:  # apt is to find Caffe's packages in there
+        made_in = _base(name, cache, say, engine, "")[0]
     top = recipe.root()
     arguments = {
-        recipe.BASE_ARGUMENT[name]: reference,
+        "BASE_IMAGE": reference,
+        "CAFFE_BASE_IMAGE": made_in,
         "VERSION": iobench.__version__,
         "REVISION": recipe.revision(top),
         "RECIPE": recipe.digest(name),
         "BASE": base_words,
     }
-    with _context(name, cache, wheelhouse(name, cache, say), _debs(name, cache, say)) as context:
+    with _context(name, cache, wheelhouse(name, cache, say), packages) as context:
         first = engine.build(context, _FIRST_STAGE[name], arguments, say)
         pins = _pins(engine.read(first, _PINS), base_pins)
         say(f"Debian packages: {pins}")

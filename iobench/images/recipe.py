@@ -26,6 +26,7 @@ _REQUIREMENTS = {
     ),
     "caffe": (
         "caffe.txt",
+        "debian-bookworm.txt",
         "debian-bullseye.txt",
         "image-debian.sh",
         "image-caffe.sh",
@@ -33,10 +34,9 @@ _REQUIREMENTS = {
         "elf.py",
     ),
 }
+#: Whose packages an image is made of.
 SUITES = {"torch": "bookworm", "caffe": "bullseye"}
 BASES = {"torch": "debian:bookworm-slim", "caffe": "debian:bullseye-slim"}
-#: The build argument that names the base.
-BASE_ARGUMENT = {"torch": "BASE_IMAGE", "caffe": "CAFFE_BASE_IMAGE"}
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
 
 
