@@ -279,3 +279,14 @@ def test_our_solver() -> None:
     assert (found["max_iter"], found["random_seed"], found["lr_policy"]) == (12, 9, "fixed")
     assert found["snapshot_after_train"] is False
     assert job.parameters == 16 * 3 * 64 + 16 + 14 * 14 * 16 * 3 + 3
+
+
+def test_a_frozen_solver_learns_nothing(tmp_path: Path) -> None:
+    """One batch that is replayed must not be learned by heart."""
+    run = solver.running(5, 0, frozen=True)
+    for job in (
+        solver.users(own(tmp_path), DATA, run),
+        solver.ours("small", DATA, 3, solver.Settings(), run),
+    ):
+        assert [value for name, value in job.solver.fields if name == "base_lr"] == [0.0]
+        assert float(job.solver.get("momentum")) > 0

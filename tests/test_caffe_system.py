@@ -316,7 +316,10 @@ def test_trials_on_bare_metal(
         assert rank.bytes_needed == data.bytes
         assert rank.notes["queue_batches"] == 2
     if stage in ("train", "compute"):
-        assert rank.notes["trainer"]["kind"] == trainer
+        facts = rank.notes["trainer"]
+        assert facts["kind"] == trainer
+        learned = facts["first_loss"] != facts["last_loss"]
+        assert learned == (stage == "train")  # a replayed batch is not learned by heart
     if stage == "digest":
         assert rank.notes["wrong_digests"] == 0
 

@@ -64,7 +64,10 @@ class CaffeTrainer:
             raise SpecError("threads, classes and seed must be 0 (the default) or more")
         shape = _SHAPE if solver else nets.net(net).shape
         data = layers.memory(batch, shape)
-        run = solvers.running(_MANY, seed + rank)  # each rank its own crops, mirrors and dropout
+        frozen = learning_rate == 0
+        run = solvers.running(
+            _MANY, seed + rank, frozen=frozen
+        )  # each rank its own crops, mirrors and dropout
         if solver:
             job = solvers.users(solver, data, run)
         else:

@@ -83,13 +83,16 @@ class CaffeTrain:
         Raises TrialFailed with Caffe's own reason when the program fails.
         """
         count = len(request.ids) // request.batch
-        found = self._run(loader.layer(self._batch, rows=False), count, 0.0)
+        found = self._run(loader.layer(self._batch, rows=False), count)
         ids = np.asarray(request.ids, np.int64)[: count * request.batch].reshape(count, -1)
         return _measured(found, list(ids), np.asarray(request.sizes), warmup)
 
     def replay(self, request: LoadRequest, *, seconds: float) -> Measured:
-        """Train on constant data that is filled once, for about ``seconds`` (0: 2000 steps)."""
-        found = self._run(layers.dummy(self._batch, self._shape), _MANY, seconds)
+        """Train on constant data that is filled once, for about ``seconds`` (0: 2000 steps).
+
+        At a learning rate of 0: see :func:`iobench.caffe.solver.running`.
+        """
+        found = self._run(layers.dummy(self._batch, self._shape), _MANY, seconds, frozen=True)
         ids = np.asarray(request.ids, np.int64)[: self._batch]
         sizes = np.zeros(int(ids.max(initial=0)) + 1, np.int64)
         return _measured(found, [ids] * len(found.done_s), sizes, 1)
@@ -112,15 +115,18 @@ class CaffeTrain:
     def close(self) -> None:
         """Do nothing: no run is left behind."""
 
-    def _job(self, data: Message, steps: int) -> solvers.Job:
-        run = solvers.running(steps, self._seed, display=1)
+    def _job(self, data: Message, steps: int, frozen: bool) -> solvers.Job:
+        frozen = frozen or self._settings.learning_rate == 0
+        run = solvers.running(steps, self._seed, display=1, frozen=frozen)
         if self._solver:
             return solvers.users(self._solver, data, run)
         return solvers.ours(self._net, data, self._classes, self._settings, run)
 
-    def _run(self, data: Message, steps: int, seconds: float) -> log.TrainLog:
+    def _run(
+        self, data: Message, steps: int, seconds: float = 0.0, *, frozen: bool = False
+    ) -> log.TrainLog:
         """Run the program for ``steps`` steps, or end it after ``seconds``; return its log."""
-        job = self._job(data, steps)
+        job = self._job(data, steps, frozen)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as name:
             argv = [self._program, "train", f"-solver={job.write(Path(name))}"]
             path = Path(name, "log")
