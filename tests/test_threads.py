@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from iobench import codec, registry, stacks
-from iobench.errors import DatasetError
+from iobench.errors import DatasetError, SpecError
 from iobench.loaders.threads import ThreadsLoader
 from iobench.model import Dataset, Extent
 from iobench.protocols import LoadRequest, StoredSample
@@ -317,3 +317,29 @@ def wait_for(done: Any, limit_s: float = 20.0) -> None:
     while not done() and time.monotonic() < end:
         time.sleep(0.005)
     time.sleep(0.03)
+
+
+def test_a_walk_goes_once_through_an_lmdb_and_only_when_asked_for(
+    stored: Stored, tmp_path: Path
+) -> None:
+    form = registry.load("formats", "lmdb").make()
+    form.write(stored[0], tmp_path)
+    reader = form.open(stored[1], tmp_path)
+    assert reader.walk() == len(stored[0])
+    reader.close()
+    asked = dataclasses.replace(request(stored, form), root=tmp_path, format_name="lmdb")
+    loader = ThreadsLoader(asked, walk=True)
+    loader.walk()
+    assert loader._walk() == len(stored[0])
+    assert len(rows(loader)) == len(asked.ids) // asked.batch * asked.batch
+    loader = ThreadsLoader(asked)
+    assert loader._walk is None
+    loader.walk()
+    loader.close()
+
+
+def test_what_cannot_be_walked_is_refused(stored: Stored) -> None:
+    with pytest.raises(SpecError, match="only lmdb"):
+        ThreadsLoader(request(stored), walk=True)
+    with pytest.raises(SpecError, match="apart"):
+        ThreadsLoader(request(stored), walk=True, apart=True)

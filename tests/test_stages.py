@@ -1,0 +1,52 @@
+"""The stages of a worker: what is measured, and what is start-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench import stages
+from iobench.model import Batch
+from iobench.trainers.null import NullTrainer
+
+WALK_S = 1000.0
+
+
+class Walker:
+    """A loader that walks through its data for a long time by the stages' clock."""
+
+    queue_batches = 1
+
+    def __init__(self, clock: list[float]) -> None:
+        self._clock = clock
+
+    def walk(self) -> None:
+        self._clock[0] += WALK_S
+
+    def batches(self) -> Iterator[Batch]:
+        for k in range(8):
+            yield Batch(None, np.zeros(1, int), np.array([k]), 1)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(stages.timing, "clock", lambda: clock[0])
+    job: Any = SimpleNamespace(
+        task=SimpleNamespace(trial=SimpleNamespace(stage="load")),
+        request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1),
+        trainer=lambda: NullTrainer(batch=1),
+        loader=lambda **_: Walker(clock),
+        meet=lambda: None,
+    )
+    measured, _, _ = stages._ladder(job)
+    assert job.walk_s == WALK_S
+    assert job.open_s == 0.0
+    assert len(measured.steps.done_s) == 8
+    assert measured.steps.done_s[-1] < WALK_S
