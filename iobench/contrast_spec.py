@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -13,8 +13,10 @@ from iobench.model import STAGES, Case
 from iobench.stats import FLOOR_PAIRS
 from iobench.units import nbytes
 
-#: Pairs of serial probes that a contrast over runtimes gets when it has found a difference.
-PROBES = 8
+#: Pairs of serial probes that a contrast over runtimes gets when it has found a difference: the
+#: fewest in which one disturbed pair, however far out, cannot hide a stage's difference (2 * 110 of
+#: 2^14 signed-rank sums lie as low as that pair's rank, below 5 % / 3 stages).
+PROBES = 14
 #: Three stages are told apart at 95 % together: seven pairs are the fewest whose interval exists.
 MIN_PROBES = 7
 #: More than a week of the shortest trials; every pair of a plan is held in memory.
@@ -48,7 +50,7 @@ class ContrastSpec(_Strict):
     ladder found fastest.  ``arms``: only these values; ``first = N``: the first N arms after the
     base, ``after = N``: those beyond them.  ``also``: second bases in the same blocks, never
     primary; they count neither for ``first`` nor for ``after``.  ``looks``: pairs after which it
-    may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 8).
+    may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 14).
     ``instead``: only where no two runtimes are left to compare.
     """
 
@@ -89,10 +91,13 @@ class ContrastSpec(_Strict):
 def check(
     where: str,
     contrast: ContrastSpec,
-    matrix: Mapping[str, Collection[Any]],
+    known: Collection[Any],
     fields: Collection[str],
 ) -> None:
-    """Judge one ``[[contrasts]]`` entry; raises SpecError naming key, value and what is allowed."""
+    """Judge one ``[[contrasts]]`` entry; raises SpecError naming key, value and what is allowed.
+
+    ``known``: the values that the matrix names of what it is over.
+    """
     if contrast.over != "pipeline" and contrast.over not in fields:
         allowed = ", ".join(sorted(fields))
         raise SpecError(f"{where}.over: unknown key {contrast.over!r}; allowed: {allowed}")
@@ -101,8 +106,26 @@ def check(
     for cache in contrast.caches:
         check_cache(f"{where}.caches", cache)
     check_filter(f"{where}.where", contrast.where, fields)
-    _check_values(where, contrast, matrix)
+    _check_values(where, contrast, known)
     _check_numbers(where, contrast)
+
+
+def check_ladder(
+    ladder: LadderSpec, extra: Sequence[Sequence[str]], fields: Collection[str]
+) -> None:
+    """Judge ``[ladder]`` and the stages of each ``[[cases]]`` entry; raises SpecError."""
+    for where, stages in [("ladder.stages", ladder.stages)] + [
+        (f"cases[{i}].stages", found) for i, found in enumerate(extra)
+    ]:
+        for stage in stages:
+            if stage not in STAGES:
+                raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(STAGES)}")
+    for key in ("stages", "caches"):
+        if not getattr(ladder, key):
+            raise SpecError(f"ladder.{key}: the list is empty; leave it out for the default")
+    for cache in ladder.caches:
+        check_cache("ladder.caches", cache)
+    check_filter("ladder.only", ladder.only, fields)
 
 
 def check_filter(where: str, wanted: Filter, fields: Collection[str]) -> None:
@@ -142,11 +165,8 @@ def check_cache(where: str, cache: str | float) -> str:
     )
 
 
-def _check_values(
-    where: str, contrast: ContrastSpec, matrix: Mapping[str, Collection[Any]]
-) -> None:
+def _check_values(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
     # runtimes that are not here are left out of a suite, so any that is known may be named
-    known = matrix.get(contrast.over, ())
     allowed = set(registry.names("runtimes")) if contrast.over == "runtime" else set(known)
     if contrast.over == "pipeline":
         allowed = {registry.ALIASES.get(str(v), str(v)) for v in known}

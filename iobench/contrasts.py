@@ -135,10 +135,17 @@ def factors(arm: Case, base: Case) -> list[str]:
 def startup(pairs: Sequence[Pair]) -> dict[str, Any] | None:
     """Return the paired difference of the start-up, arm - base, in seconds; None if not recorded.
 
-    From the launch until every rank had its libraries: runtime, interpreter and imports.
+    From the launch until every rank had its libraries (runtime, interpreter and imports), and a
+    walk through the whole dataset where the loader was asked for one.
     """
-    known = [p.arm.ready_s - p.base.ready_s for p in pairs if p.arm.ready_s and p.base.ready_s]
+    known = [
+        _started_s(p.arm) - _started_s(p.base) for p in pairs if p.arm.ready_s and p.base.ready_s
+    ]
     return estimate(stats.hodges_lehmann(known)) if known else None
+
+
+def _started_s(record: Record) -> float:
+    return record.ready_s + max((rank.startup.walk_s for rank in record.ranks), default=0.0)
 
 
 def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:

@@ -94,7 +94,7 @@ def startup_s(record: Record) -> float | None:
     parts = startup_parts(record)
     if parts is None:
         return None
-    return max(parts.process_s, parts.imports_s) + parts.open_s + parts.first_batch_s
+    return _opened_s(parts) + parts.first_batch_s
 
 
 def startup_parts(record: Record) -> Startup | None:
@@ -110,7 +110,7 @@ def startup_parts(record: Record) -> Startup | None:
 
 
 def _opened_s(startup: Startup) -> float:
-    return max(startup.process_s, startup.imports_s) + startup.open_s
+    return max(startup.process_s, startup.imports_s) + startup.open_s + startup.walk_s
 
 
 def step_waits_s(records: Sequence[Record]) -> list[float]:

@@ -38,6 +38,7 @@ class Job:
         self.digests = digests
         self._born, self._imported = born, imported
         self.open_s = 0.0
+        self.walk_s = 0.0
         self._far = far
 
     def loader(self, **changes: Any) -> Loader:
@@ -105,6 +106,7 @@ class Job:
             startup=Startup(
                 imports_s=self._imported - self._born,
                 open_s=self.open_s,
+                walk_s=self.walk_s,
                 first_batch_s=steps.ready_s[0] if steps.ready_s else 0.0,
                 process_s=lifetime.process_age_s() - (timing.clock() - self._imported),
             ),

@@ -13,12 +13,17 @@ from iobench.model import Case
 PIPELINE_FIELDS = ("loader", "format", "content")
 
 
-def label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
+def label(cases: Sequence[Case], extra: int, usual: Case | None = None) -> tuple[Case, ...]:
     """Name each case by its pipeline and what tells it from the others.
 
     The last ``extra`` cases stand beside the matrix: they name what differs from it, so that its
-    own labels stay short.
+    own labels stay short.  ``usual``: in a study of one factor after the other, the case that all
+    vary: each names what is different there, as long as that tells all apart.
     """
+    if usual is not None:
+        short = tuple(_named(c, _varying([c, usual])) for c in cases)
+        if len({case.label for case in short}) == len(cases):
+            return short
     matrix = cases[: len(cases) - extra] or cases
     out = []
     for i, case in enumerate(cases):
@@ -28,9 +33,13 @@ def label(cases: Sequence[Case], extra: int) -> tuple[Case, ...]:
         names = _varying(same)
         if case.world_size > 1 and "world_size" not in names:  # a rate of several ranks says so
             names.append("world_size")
-        parts = [f"{n}={_short(getattr(case, n))}" for n in names]
-        out.append(dataclasses.replace(case, label=" ".join([case.pipeline, *parts])))
+        out.append(_named(case, names))
     return tuple(out)
+
+
+def _named(case: Case, names: Sequence[str]) -> Case:
+    parts = [f"{n}={_short(getattr(case, n))}" for n in names]
+    return dataclasses.replace(case, label=" ".join([case.pipeline, *parts]))
 
 
 def _varying(cases: Sequence[Case]) -> list[str]:

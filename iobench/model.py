@@ -210,6 +210,7 @@ class Startup:
     open_s: float = 0.0  # dataset, loader, trainer
     first_batch_s: float = 0.0  # from an empty queue to the first batch (inside the loop)
     process_s: float = 0.0  # interpreter start until ready
+    walk_s: float = 0.0  # once through the whole dataset, where a loader was asked to
 
 
 @dataclasses.dataclass(frozen=True)

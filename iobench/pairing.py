@@ -15,7 +15,7 @@ from iobench.contrast_spec import ContrastSpec, check_cache, is_value, matches
 from iobench.errors import SpecError
 from iobench.model import Case, Contrast, Trial
 from iobench.plan import IN_MEMORY, number
-from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, left_out, pipeline
+from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, left_out, named, pipeline
 
 #: Group -> (blocks that are planned already, blocks wanted).
 Spans = Mapping[str, tuple[int, int]]
@@ -193,8 +193,8 @@ def _of_group(
 
 
 def _chosen(wanted: ContrastSpec, case: Case) -> bool:
-    named = wanted.arms is None or _one_of(wanted.over, case, wanted.arms)
-    return named or _one_of(wanted.over, case, wanted.also)
+    wanted_arm = wanted.arms is None or _one_of(wanted.over, case, wanted.arms)
+    return wanted_arm or _one_of(wanted.over, case, wanted.also)
 
 
 def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:
@@ -203,8 +203,7 @@ def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:
 
 def _left_out(spec: Spec, cases: Sequence[Case], over: str) -> bool:
     """Tell whether a spec names several runtimes of which this machine has too few."""
-    named = spec.matrix.get(over, [])
-    return over == "runtime" and len(named) > len({c.runtime for c in cases})
+    return over == "runtime" and len(named(spec, over)) > len({c.runtime for c in cases})
 
 
 def _with_fastest(found: Sequence[Sequence[Case]], ranked: Sequence[str]) -> Sequence[Case]:

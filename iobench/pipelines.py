@@ -318,7 +318,7 @@ def _startup(found: Evidence, case: Case) -> dict[str, Any] | None:
     parts = [p for r in records if (p := startup_parts(r)) is not None]
     return estimate(stats.t_interval(times)) | {
         name: math.fsum(getattr(p, name) for p in parts) / len(parts)
-        for name in ("process_s", "imports_s", "open_s", "first_batch_s")
+        for name in ("process_s", "imports_s", "open_s", "walk_s", "first_batch_s")
     }
 
 

@@ -19,17 +19,13 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Protocol,
     Sequence,
     Tuple,
     TypeVar,
 )
 
 from iobench.model import Batch, Dataset, Extent, IoCounters, Scalar
-
-try:  # typing.Protocol is in 3.8+, kept in one place for readers
-    from typing import Protocol
-except ImportError:  # pragma: no cover
-    raise
 
 T = TypeVar("T", covariant=True)
 
@@ -139,7 +135,8 @@ class Loader(Protocol):
         """Stop and reap the workers (their I/O then counts in this process); harmless twice."""
         ...
 
-    # It may have ``describe() -> Mapping[str, Scalar]`` too: facts for the record.
+    # It may have ``describe() -> Mapping[str, Scalar]`` too: facts for the record; and ``walk()``,
+    # what it does once with the whole dataset before the first batch: start-up, not throughput.
 
 
 # -- trainer: who consumes batches -----------------------------------------------------------

@@ -6,13 +6,14 @@ A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
-from iobench.spec import Spec, expand, left_out
+from iobench.spec import Spec, expand, left_out, named
 from iobench.starting import check_launcher, runtime_of
 from iobench.starting import images_for as images_of
 
@@ -61,12 +62,12 @@ def without_missing(
 
     Raises BackendUnavailable or ImageError for a runtime that the spec names alone.
     """
-    wanted = [str(name) for name in spec.matrix.get("runtime", [])]
+    wanted = [str(name) for name in named(spec, "runtime")]
     why = {name: _why_not(spec, name, folder, say, making) for name in wanted}
     notes = [f"runtime {name} is left out: {reason}" for name, reason in why.items() if reason]
     left = [name for name in wanted if not why[name]]
     if wanted:
-        spec = spec.model_copy(update={"matrix": {**spec.matrix, "runtime": left or ["bare"]}})
+        spec = spec.model_copy(update={"matrix": tuple(_tables_left(spec, left))})
     notes += left_out(spec)
     for note in notes:
         say(f"note: {note}")
@@ -75,6 +76,16 @@ def without_missing(
             registry.require("runtimes", case.runtime)
             _ready(case, folder, say, making)
     return _contrasts_left(spec), notes
+
+
+def _tables_left(spec: Spec, left: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
+    """Yield the matrix's tables with the runtimes that are left; the only one keeps ``bare``."""
+    for table in spec.matrix:
+        names = [name for name in table.get("runtime", []) if name in left]
+        if "runtime" not in table:
+            yield table
+        elif names or len(spec.matrix) == 1:
+            yield {**table, "runtime": names or ["bare"]}
 
 
 def same_images(plan: Plan, folder: Path, say: Say) -> None:

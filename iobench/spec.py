@@ -11,18 +11,18 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import tomllib
 
 from iobench import bridge, codec, contrast_spec, registry, stacks, world
-from iobench.contrast_spec import ContrastSpec, LadderSpec, check_cache
+from iobench.contrast_spec import ContrastSpec, LadderSpec
 from iobench.errors import SpecError
 from iobench.images.model import NAMES as IMAGES
 from iobench.labels import PIPELINE_FIELDS as PIPELINE_FIELDS
 from iobench.labels import label
-from iobench.model import STAGES, Case
+from iobench.model import Case
 from iobench.options import check_options
 from iobench.spec_errors import first_error
 from iobench.units import nbytes
@@ -79,8 +79,20 @@ class ExtraCase(CaseSpec):
     repeats: int | None = pydantic.Field(default=None, ge=1)
 
 
+def _tables(matrix: Any) -> Any:
+    """Return ``[matrix]`` or every ``[[matrix]]`` as tables of lists: one value is a list of it."""
+    tables = [matrix] if isinstance(matrix, dict) else matrix
+    if not isinstance(tables, list | tuple) or not all(isinstance(t, dict) for t in tables):
+        return tables
+    return tuple({k: v if isinstance(v, list) else [v] for k, v in t.items()} for t in tables)
+
+
 class Spec(_Strict):
-    """A whole suite."""
+    """A whole suite.
+
+    ``matrix``: a case for every combination of the listed values; of several tables, as a study
+    that varies one factor after the other writes them, all their cases, each once.
+    """
 
     name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     about: str = ""
@@ -93,7 +105,7 @@ class Spec(_Strict):
     stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()
-    matrix: dict[str, list[Any]] = {}
+    matrix: Annotated[tuple[dict[str, list[Any]], ...], pydantic.BeforeValidator(_tables)] = ()
     cases: tuple[ExtraCase, ...] = ()
     ladder: LadderSpec = LadderSpec()
     contrasts: tuple[ContrastSpec, ...] = ()
@@ -142,9 +154,13 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
                 "placement 'staged' needs a folder to copy to: set stage_to in the spec, "
                 'such as stage_to = "/local/scratch"'
             )
-        _check_ladder(spec)
+        contrast_spec.check_ladder(
+            spec.ladder, [extra.stages or () for extra in spec.cases], CaseSpec.model_fields
+        )
         for i, contrast in enumerate(spec.contrasts):
-            contrast_spec.check(f"contrasts[{i}]", contrast, spec.matrix, CaseSpec.model_fields)
+            contrast_spec.check(
+                f"contrasts[{i}]", contrast, named(spec, contrast.over), CaseSpec.model_fields
+            )
             if contrast.base != "fastest" and contrast.over == "pipeline":
                 pipeline(str(contrast.base))
     except SpecError as error:
@@ -154,13 +170,6 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
 
 def expand(spec: Spec) -> tuple[Case, ...]:
     """Return the matrix's cases, then the extra ones; labels are unique."""
-    unknown = sorted(set(spec.matrix) - set(CaseSpec.model_fields))
-    if unknown:
-        allowed = ", ".join(sorted(CaseSpec.model_fields))
-        raise SpecError(f"matrix: unknown key {unknown[0]!r}; allowed: {allowed}")
-    for key, values in spec.matrix.items():
-        if not values:
-            raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
     built = _matrix(spec)
     # all of them out of reach: the first says why
     built = [(case, where) for case, where in built if not _out_of_reach(case)] or built
@@ -171,7 +180,8 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     made = [case for case, _ in built]
     if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
-    return label(made, len(spec.cases) if spec.matrix else 0)
+    usual = _case(spec, CaseSpec(), "case") if len(spec.matrix) > 1 else None
+    return label(made, len(spec.cases) if spec.matrix else 0, usual)
 
 
 def left_out(spec: Spec) -> list[str]:
@@ -184,17 +194,38 @@ def left_out(spec: Spec) -> list[str]:
 
 
 def _matrix(spec: Spec) -> list[tuple[Case, str]]:
-    """Return the case of every cell, not judged yet, and where it stands in the spec."""
-    if spec.cases and not spec.matrix:
-        return []
-    cells = [
-        dict(zip(spec.matrix, values, strict=True))
-        for values in itertools.product(*spec.matrix.values())
-    ]
-    wheres = [f"matrix {cell}" if cell else "case" for cell in cells]
-    return [
-        (_case(spec, _cell(cell), where), where) for cell, where in zip(cells, wheres, strict=True)
-    ]
+    """Return the case of every cell, not judged yet, and where it stands in the spec.
+
+    A case that several tables share counts once.
+    """
+    built: list[tuple[Case, str]] = []
+    for cell in _cells(spec):
+        where = f"matrix {cell}" if cell else "case"
+        case = _case(spec, _cell(cell), where)
+        if len(spec.matrix) < 2 or all(case != other for other, _ in built):
+            built.append((case, where))
+    return built
+
+
+def _cells(spec: Spec) -> list[dict[str, Any]]:
+    """Return key -> value of every cell of the tables; [{}] is the case as it is, alone."""
+    cells: list[dict[str, Any]] = []
+    for table in spec.matrix:
+        unknown = sorted(set(table) - set(CaseSpec.model_fields))
+        if unknown:
+            allowed = ", ".join(sorted(CaseSpec.model_fields))
+            raise SpecError(f"matrix: unknown key {unknown[0]!r}; allowed: {allowed}")
+        for key, values in table.items():
+            if not values:
+                raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
+        cells += [dict(zip(table, v, strict=True)) for v in itertools.product(*table.values())]
+    return cells if spec.matrix or spec.cases else [{}]
+
+
+def named(spec: Spec, key: str) -> list[Any]:
+    """Return the values that the matrix names of ``key``, each once."""
+    every = [value for table in spec.matrix for value in table.get(key, [])]
+    return [value for i, value in enumerate(every) if value not in every[:i]]
 
 
 def extra_cases(spec: Spec, cases: Sequence[Case]) -> dict[str, ExtraCase]:
@@ -356,18 +387,3 @@ def loader_orders(case: Case) -> frozenset[str] | None:
         case.stored_form
     )
     return orders
-
-
-def _check_ladder(spec: Spec) -> None:
-    for where, stages in [("ladder.stages", spec.ladder.stages)] + [
-        (f"cases[{i}].stages", extra.stages or ()) for i, extra in enumerate(spec.cases)
-    ]:
-        for stage in stages:
-            if stage not in STAGES:
-                raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(STAGES)}")
-    for key in ("stages", "caches"):
-        if not getattr(spec.ladder, key):
-            raise SpecError(f"ladder.{key}: the list is empty; leave it out for the default")
-    for cache in spec.ladder.caches:
-        check_cache("ladder.caches", cache)
-    contrast_spec.check_filter("ladder.only", spec.ladder.only, CaseSpec.model_fields)

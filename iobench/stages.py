@@ -36,8 +36,11 @@ def _ladder(job: Job) -> Outcome:
     warmup = timing.warmup_steps(
         queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
     )
-    job.meet()
     before = iocount.snapshot()
+    walked = timing.clock()
+    getattr(loader, "walk", _no_walk)()
+    job.walk_s = timing.clock() - walked
+    job.meet()
     if trainer.feeds_itself:
         measured = trainer.feed(loader, job.request, warmup=warmup)
     else:
@@ -52,6 +55,10 @@ def _ladder(job: Job) -> Outcome:
     }
     trainer.close()
     return measured, io, {"notes": notes if stage == "train" else {**notes, "trainer": {}}}
+
+
+def _no_walk() -> None:
+    """Do nothing: most loaders need not know all samples before the first."""
 
 
 def _compute(job: Job) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from iobench import pairing, plan, spec
+from iobench import contrast_spec, pairing, plan, spec
 from iobench.errors import SpecError
 from iobench.model import Case, Contrast
 
@@ -171,7 +171,7 @@ def test_runtimes_share_blocks_and_are_probed_unless_said_otherwise(
     cases = spec.expand(parsed)
     contrasts = pairing.contrasts(parsed, cases, {})
     assert len(pairing.groups(contrasts)) == 2
-    assert {c.probes for c in contrasts} == {8}
+    assert {c.probes for c in contrasts} == {contrast_spec.PROBES}
     labels = [(c.arm.split("=")[1], c.base.split("=")[1], c.primary) for c in contrasts[:5]]
     assert labels == [
         ("arm1", "bare", False),

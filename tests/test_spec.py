@@ -145,3 +145,18 @@ def test_broken_toml_names_the_line(tmp_path: Any) -> None:
     path.write_text("name = 'x'\nbudget = \n")
     with pytest.raises(SpecError, match=r"x\.toml is no TOML.*line 2"):
         spec.load(str(path))
+
+
+def test_several_tables_vary_one_factor_after_the_other() -> None:
+    tables = [
+        {"pipeline": ["jpeg", "lmdb"]},
+        {"pipeline": "jpeg", "workers": [1, 2]},
+        {"pipeline": "jpeg", "batch": [2, 4]},
+    ]
+    found = spec.expand(spec.parse(changed(case={"workers": 2, "batch": 4}, matrix=tables)))
+    assert [(c.format, c.workers, c.batch) for c in found] == [
+        ("jpeg", 2, 4),
+        ("lmdb", 2, 4),
+        ("jpeg", 1, 4),
+        ("jpeg", 2, 2),
+    ]

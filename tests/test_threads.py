@@ -225,6 +225,56 @@ def test_caffe_s_python_makes_the_same_batches(tmp_path: Path) -> None:
     assert len(first.splitlines()) == 16
 
 
+FORWARD = """
+import sys, tempfile, threading, time
+import caffe
+
+with tempfile.NamedTemporaryFile("w", suffix=".prototxt") as text:
+    text.write('''
+        layer { name: "data" type: "Input" top: "data"
+          input_param { shape { dim: 32 dim: 3 dim: 224 dim: 224 } } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+          convolution_param { num_output: 64 kernel_size: 7 } }''')
+    text.flush()
+    net = caffe.Net(text.name, caffe.TEST)
+ticks = [0]
+
+def tick():
+    while True:
+        ticks[0] += 1
+        time.sleep(0.001)
+
+threading.Thread(target=tick, daemon=True).start()
+net.forward()
+before = ticks[0], time.perf_counter()
+net.forward()
+while_computing, took = ticks[0] - before[0], time.perf_counter() - before[1]
+before = ticks[0]
+time.sleep(took)
+sys.stdout.write(f"{while_computing} {ticks[0] - before}")
+"""
+
+
+@pytest.mark.system
+def test_pycaffe_keeps_the_lock_while_it_computes() -> None:
+    """Why threads beside its trainer do not overlap with it, as docs/loaders.md says."""
+    need("caffe")
+    stack = stacks.on_host("caffe")
+    if stack.own:
+        pytest.skip("a Caffe of the user's may do otherwise")
+    done = subprocess.run(
+        [stack.python, "-c", FORWARD],
+        env={"PATH": "/usr/bin:/bin", **stack.env, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    computing, idle = map(int, done.stdout.split())
+    assert idle > 20
+    assert computing <= 2
+
+
 class _Log(photos.Files):
     """Keeps which samples were read, in this process."""
 

@@ -110,6 +110,16 @@ class LmdbReader:
             self._base = _mapped_at(f"{self._root}/{DATA}")
         return (Extent(f"{self._root}/{DATA}", address - self._base, len(value)),)
 
+    def walk(self) -> int:
+        """Visit every record's key once, as Intel-Caffe does to shuffle; return how many there are.
+
+        The pages of the tree are read, a record's own only where they lie beside them.
+        """
+        if self._pid != os.getpid():
+            self._start()
+        with self._transaction.cursor() as cursor:
+            return sum(1 for _ in cursor.iternext(keys=True, values=False))
+
     def close(self) -> None:
         """End the transaction if this process began it; the last reader closes the environment."""
         key = self._key if self._pid == os.getpid() else None

@@ -20,8 +20,11 @@ _END_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def check_space(folder: Path, nbytes: float, what: str) -> None:
-    """Raise ImageError unless ``nbytes`` are free where ``folder`` is (or will be)."""
+def check_space(folder: Path, nbytes: float, what: str, *, by: str = "--images") -> None:
+    """Raise ImageError unless ``nbytes`` are free where ``folder`` is (or will be).
+
+    ``by``: the option that chooses the folder.
+    """
     there = folder.resolve()
     while not there.exists():
         there = there.parent
@@ -29,7 +32,7 @@ def check_space(folder: Path, nbytes: float, what: str) -> None:
     if free < nbytes:
         raise ImageError(
             f"{what} needs about {_gb(nbytes)} in {folder}, and {_gb(free)} are free: free some "
-            "space, or choose another folder by --images"
+            f"space, or choose another folder by {by}"
         )
 
 

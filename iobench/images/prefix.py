@@ -57,7 +57,7 @@ def install(
         return found
     if found:
         say(f"{folder} is of recipe {found.get('recipe')} and this iobench's is {current}")
-    disk.check_space(folder, _SPACE, "installing Caffe")
+    disk.check_space(folder, _SPACE, "installing Caffe", by="--to")
     say(
         f"installing Caffe and its Python 3.9 into {folder}: about 0.6 GB to fetch, 1.7 GB on "
         "disk, one to three minutes; no root, and the system is not touched"

@@ -17,6 +17,7 @@ import numpy as np
 
 from iobench import codec
 from iobench.batching import BatchMaker, probe
+from iobench.errors import SpecError
 from iobench.model import Batch
 from iobench.protocols import LoaderBackend, LoadRequest
 
@@ -29,9 +30,14 @@ class ThreadsLoader:
     is used again.
     """
 
-    def __init__(self, request: LoadRequest, *, apart: bool = False) -> None:
-        """``apart``: in a process of its own, its batches handed over through shared memory."""
-        del apart  # the worker's business: this is made on the far side then
+    def __init__(self, request: LoadRequest, *, apart: bool = False, walk: bool = False) -> None:
+        """``apart``: in a process of its own, its batches handed over through shared memory.
+
+        ``walk``: once through the whole database before the first batch, as Intel-Caffe does to
+        shuffle an LMDB; its seconds are start-up.  Raises SpecError for a format that has no walk.
+        """
+        if walk and apart:
+            raise SpecError("walk and apart together are not possible: leave one of them out")
         ids = np.asarray(request.ids, np.int64)
         count = len(ids) // request.batch
         self.queue_batches = request.workers * request.prefetch
@@ -40,6 +46,9 @@ class ThreadsLoader:
         if request.stage != "read":
             codec.single_thread()  # imports the libraries before the clock starts
         reader = request.format.open(request.dataset, request.root)
+        if walk and not hasattr(reader, "walk"):
+            raise SpecError(f"walk: {request.format_name} is not walked; only lmdb is")
+        self._walk: Any = getattr(reader, "walk", None) if walk else None
         readers = [reader, *(copy.deepcopy(reader) for _ in range(request.workers - 1))]
         self._makers = [BatchMaker(request, each) for each in readers]
         self._turns = _Turns(count, self.queue_batches)
@@ -49,6 +58,11 @@ class ThreadsLoader:
         ]
         for thread in self._threads:
             thread.start()
+
+    def walk(self) -> None:
+        """Walk through the whole database, where that was asked for."""
+        if self._walk is not None:
+            self._walk()
 
     def batches(self) -> Iterator[Batch]:
         """Let the threads begin and yield the epoch's batches in order, once.
