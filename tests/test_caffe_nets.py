@@ -290,3 +290,8 @@ def test_a_frozen_solver_learns_nothing(tmp_path: Path) -> None:
     ):
         assert [value for name, value in job.solver.fields if name == "base_lr"] == [0.0]
         assert float(job.solver.get("momentum")) > 0
+
+
+def test_steps_that_learned_a_class_by_heart_are_told() -> None:
+    assert solver.vanished([2.3, 0.01, float("nan")]) == ""
+    assert solver.vanished([2.3, 0.0, 1e-9]).startswith("2 of 3 steps had a loss of 0")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import List, Tuple
+from typing import List, Sequence, Tuple
 
 from iobench.caffe import nets
 from iobench.caffe.prototxt import Message, Word, message, parse, render
 from iobench.errors import SpecError
 
+#: A loss below this leaves probabilities of the other classes near float32's smallest numbers.
+_NOTHING = 1e-6
 SOLVER, NET = "solver.prototxt", "net.prototxt"
 #: Fields of a user's solver that say where the net is, what else runs, and when it ends.
 _NETS = ("net", "train_net", "net_param", "train_net_param")
@@ -49,6 +51,21 @@ class Settings:
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 0.0005
+
+
+def vanished(losses: Sequence[float]) -> str:
+    """Return a remark on steps whose loss was nothing, "" where there was none.
+
+    Batches of one class (a dataset in stored order may be sorted by class) are learned by heart.
+    """
+    nothing = sum(loss < _NOTHING for loss in losses)
+    if not nothing:
+        return ""
+    return (
+        f"{nothing} of {len(losses)} steps had a loss of 0, as batches of one class have: their "
+        "gradients are denormal numbers, with which a CPU computes up to ten times slower; mix the "
+        "classes, or lower learning_rate"
+    )
 
 
 def ours(name: str, data: Message, classes: int, settings: Settings, run: Message) -> Job:

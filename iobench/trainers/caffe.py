@@ -156,6 +156,9 @@ class CaffeTrainer:
             facts["first_loss"], facts["last_loss"] = self._losses[0], self._losses[-1]
             digest = hashlib.blake2b(self._losses.tobytes(), digest_size=16)
             facts["losses_digest"] = digest.hexdigest()
+        remark = solvers.vanished(self._losses)
+        if remark:
+            facts["remark"] = remark
         if self._keep_losses:
             facts["losses"] = " ".join(f"{loss:.9g}" for loss in self._losses)
         return facts

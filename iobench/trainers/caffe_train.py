@@ -158,6 +158,9 @@ class CaffeTrain:
             "outside_loop_s": took_s - found.done_s[-1],
             "starved_lines": found.starved,
         }
+        vanished = solvers.vanished(found.losses)
+        if vanished:
+            self._facts["remark"] = f"{_REMARK}; {vanished}"
         if self._keep_losses:
             self._facts["losses"] = " ".join(f"{loss:.9g}" for loss in found.losses)
 
