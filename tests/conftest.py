@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from iobench import tools
@@ -10,6 +12,8 @@ from tests import capabilities
 
 def pytest_configure(config: pytest.Config) -> None:
     tools.extend_path()
+    # a shell's background job ignores Ctrl-C, and so would every process that the tests interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     unknown = capabilities.unknown_requirements()
     if unknown:
         raise pytest.UsageError(f"IOBENCH_REQUIRE names no capability: {', '.join(unknown)}")

@@ -20,6 +20,7 @@ from iobench.dataset import Row, sample_digest
 from iobench.launch import Settings, run_trial
 from iobench.model import FAILED, VALID, Case, Dataset, Trial
 from tests import photos
+from tests.attempts import attempted
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -307,7 +308,7 @@ def test_trials_on_bare_metal(
 ) -> None:
     with_form(data, "lmdb", tmp_path)
     trial = Trial("1", case(trainer), stage, cache)
-    record = run_trial(trial, data, 1, Settings(limit_s=60.0, compute_s=0.5))
+    record = attempted(trial, data, Settings(limit_s=60.0, compute_s=0.5))
     allowed = {VALID, "EXPLORATORY"} if cache == "cold" else {VALID}
     assert record.status in allowed, record.reasons
     rank = record.ranks[0]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from iobench import convert, dataset, stacks
-from iobench.launch import Settings, run_trial
+from iobench.launch import Settings
 from iobench.model import VALID, Case, Dataset, Trial
+from tests.attempts import attempted
 from tests.capabilities import need
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +71,6 @@ def test_a_trial_of_it_is_valid(caffe: stacks.Stack, smoke: Dataset, form: str) 
         format=form, loader="dali", trainer="null", image="caffe", location=smoke.root,
         order="stored", transform="crop224", batch=4,
     )  # fmt: skip
-    record = run_trial(Trial("t", case, "load", "warm"), smoke, 1, Settings())
+    record = attempted(Trial("t", case, "load", "warm"), smoke, Settings())
     assert (record.status, record.reasons) == (VALID, ())
     assert record.ranks[0].fingerprint["python"].startswith("3.9.") or caffe.own
