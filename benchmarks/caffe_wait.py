@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.known_truths import LIMIT, NEEDED, SLICE_S
-from benchmarks.suites import arguments, dataset, finish, run
+from benchmarks.suites import dataset, run, studies
 from benchmarks.throttle import throttled
 from iobench import figures, stats
 from iobench.launch import Settings
@@ -171,13 +171,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--blocks", type=int, default=4, help="load/train pairs a repeat")
-    parser.add_argument("--only", default="", help="names that contain this")
-    args = parser.parse_args()
-    found = [study(t, args) for t in TRUTHS if args.only in t.name]
-    return finish(args, found, all(f["passed"] for f in found))
+    return studies(__doc__.splitlines()[0], TRUTHS, study, blocks="load/train pairs a repeat")
 
 
 if __name__ == "__main__":

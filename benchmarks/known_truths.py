@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import arguments, dataset, finish, run
+from benchmarks.suites import dataset, run, studies
 from benchmarks.throttle import ThrottledMount, throttled
 from iobench.launch import Settings
 from iobench.model import Dataset, Record
@@ -201,13 +201,9 @@ def line(row: dict[str, Any], name: str) -> str:
 
 
 def main() -> int:
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--blocks", type=int, default=4, help="cold/warm/compute blocks a repeat")
-    parser.add_argument("--only", default="", help="names that contain this")
-    args = parser.parse_args()
-    figures = [study(t, args) for t in TRUTHS if args.only in t.name]
-    return finish(args, figures, all(f["passed"] for f in figures))
+    return studies(
+        __doc__.splitlines()[0], TRUTHS, study, blocks="cold/warm/compute blocks a repeat"
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,20 @@ def arguments(about: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, help="write the figures here too")
     return parser
+
+
+def studies(about: str, truths: Sequence[Any], study: Callable[..., Any], *, blocks: str) -> int:
+    """Run ``study(truth, args)`` of every truth by name; return the exit status.
+
+    ``blocks``: what a block is, for --help.  A study says whether it ``passed``.
+    """
+    parser = arguments(about)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=4, help=blocks)
+    parser.add_argument("--only", default="", help="names that contain this")
+    args = parser.parse_args()
+    found = [study(truth, args) for truth in truths if args.only in truth.name]
+    return finish(args, found, all(each["passed"] for each in found))
 
 
 def finish(args: argparse.Namespace, figures: Any, passed: bool) -> int:

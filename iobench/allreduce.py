@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
+from iobench.caffe.library import share
 from iobench.errors import BackendUnavailable, SpecError
 from iobench.model import Scalar
 from iobench.timing import clock as real_clock
@@ -159,6 +160,4 @@ def declare(rank: int, world_size: int) -> None:
         return
     import caffe
 
-    caffe.set_multiprocess(True)
-    caffe.set_solver_count(world_size)
-    caffe.set_solver_rank(rank)
+    share(caffe, rank, world_size)

@@ -7,7 +7,7 @@ which Caffe's own tools store).
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple, Union
 
 import numpy as np
 
@@ -61,9 +61,9 @@ def parse_datum(message: Any) -> Datum:
     at = 0
     try:
         while at < len(view):
-            tag, at = _read_varint(view, at)
+            tag, at = read_varint(view, at)
             field, kind = tag >> 3, tag & 7
-            value, at = _read_varint(view, at)
+            value, at = read_varint(view, at)
             if kind == 2:
                 if field == 4:
                     data = view[at : at + value]
@@ -89,7 +89,8 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(view: memoryview, at: int) -> Tuple[int, int]:
+def read_varint(view: Union[bytes, memoryview], at: int) -> Tuple[int, int]:
+    """Return (number, where it ends) of protobuf's and LevelDB's variable-length integer."""
     number = shift = 0
     while True:
         byte = view[at]

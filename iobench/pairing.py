@@ -50,6 +50,7 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
     """
     out: list[Contrast] = []
     matrix = [c for c in cases if c.label not in extra_cases(spec, cases)] or list(cases)
+    some_left_out = bool(left_out(spec))
     for i, wanted in enumerate(spec.contrasts):
         where = f"contrasts[{i}]"
         found = _groups([c for c in matrix if matches(c, wanted.where)], wanted.over)
@@ -58,7 +59,7 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
                 f"{where}: no two cases differ in {wanted.over!r} alone, so there is "
                 f"nothing to compare; give matrix.{wanted.over} two values"
             )
-        if left_out(spec) and any(_has_base(wanted, group) for group in found):
+        if some_left_out and any(_has_base(wanted, group) for group in found):
             found = [group for group in found if _has_base(wanted, group)]
         for group in found:
             fileless = all(registry.load("formats", c.format).fileless for c in group)

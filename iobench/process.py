@@ -114,16 +114,18 @@ class Worker:
             raise TrialFailed(self._why())
         return tuple(results)
 
+    def _paths(self) -> list[Path]:
+        return [self.work / f"result.{rank}.json" for rank in range(self._world_size)]
+
     def _written(self) -> list[RankResult]:
-        paths = [self.work / f"result.{rank}.json" for rank in range(self._world_size)]
-        texts = [path.read_text() for path in paths if path.exists()]
+        texts = [path.read_text() for path in self._paths() if path.exists()]
         return [_RANK.validate_python(json.loads(text)) for text in texts]
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Return when ``done()`` or the process has ended; raise TrialFailed when time is up."""
         while not done():
             if self._process.poll() is not None:
-                if len(self._written()) < self._world_size:
+                if not all(path.exists() for path in self._paths()):
                     raise TrialFailed(self._why())
                 return
             if clock() > self._deadline:

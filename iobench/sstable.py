@@ -16,6 +16,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any, List, NamedTuple, Tuple
 
+from iobench.datum import read_varint
 from iobench.errors import DatasetError
 from iobench.model import Extent
 
@@ -104,8 +105,8 @@ def _table(path: Path) -> _Table:
             ends.append(key[:-_INTERNAL_BYTES])
             blocks.append((start, count + _TRAILER_BYTES))
         head = _at(file, blocks[0][0], 4096)
-    at, key_bytes = _varint(head, _varint(head, 0)[0])
-    at, _ = _varint(head, at)
+    key_bytes, at = read_varint(head, read_varint(head, 0)[1])
+    _, at = read_varint(head, at)
     return _Table(path, head[at : at + key_bytes - _INTERNAL_BYTES], ends, blocks)
 
 
@@ -117,9 +118,9 @@ def _entries(block: bytes) -> List[Tuple[bytes, bytes]]:
     key = b""
     at = 0
     while at < end:
-        at, shared = _varint(block, at)
-        at, own = _varint(block, at)
-        at, length = _varint(block, at)
+        shared, at = read_varint(block, at)
+        own, at = read_varint(block, at)
+        length, at = read_varint(block, at)
         key = key[:shared] + block[at : at + own]
         at += own
         found.append((key, block[at : at + length]))
@@ -129,21 +130,9 @@ def _entries(block: bytes) -> List[Tuple[bytes, bytes]]:
 
 def _handle(data: bytes, at: int) -> Tuple[int, int, int]:
     """Return (offset, length, where it ends) of a block handle."""
-    at, offset = _varint(data, at)
-    at, length = _varint(data, at)
+    offset, at = read_varint(data, at)
+    length, at = read_varint(data, at)
     return offset, length, at
-
-
-def _varint(data: bytes, at: int) -> Tuple[int, int]:
-    """Return (where it ends, number)."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        number |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return at, number
-        shift += 7
 
 
 def _at(file: Any, offset: int, length: int) -> bytes:

@@ -54,6 +54,13 @@ def load() -> Any:
     return caffe
 
 
+def share(caffe: Any, rank: int, world_size: int) -> None:
+    """Tell Caffe which of how many solvers this is, for every net that is made from now on."""
+    caffe.set_multiprocess(world_size > 1)
+    caffe.set_solver_count(world_size)
+    caffe.set_solver_rank(rank)
+
+
 def set_threads(wanted: int, ranks: int = 1) -> Dict[str, Any]:
     """Have OpenBLAS use ``wanted`` threads; return the facts.
 

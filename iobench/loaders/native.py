@@ -215,9 +215,7 @@ class NativeLoader:
         """Build the net of the data layer alone; its thread begins to fill the queue."""
         caffe = library.load()
         request = self._request
-        caffe.set_multiprocess(self._world > 1)
-        caffe.set_solver_count(self._world)
-        caffe.set_solver_rank(self._rank)
+        library.share(caffe, self._rank, self._world)
         seed = codec.SampleRandom(request.seed + request.rank, request.epoch)
         caffe.set_random_seed(seed.below(1 << 31))  # a rank its own crops and mirrors
         path = self._sources.folder / "data.prototxt"
