@@ -78,8 +78,8 @@ check: lint ## Format, lint, types and the fast tests (five minutes at most)
 test: lint ## All of check, and the system tests on real parts of this machine
 	@$(INSTALL) test-tools
 	@$(INSTALL) containers
-	@$(IOBENCH) image build torch --form all --images '$(IMAGES)' || \
-		echo 'iobench: no image was built: the tests that need one are skipped' >&2
+	@$(IOBENCH) image build torch caffe --form all --images '$(IMAGES)' || \
+		echo 'iobench: not every image was built: the tests that need one are skipped' >&2
 	@$(IOBENCH) image install caffe --images '$(IMAGES)' || \
 		echo 'iobench: no Caffe was installed: the tests that need it are skipped' >&2
 	IOBENCH_TEST_IMAGES='$(abspath $(IMAGES))' .venv/bin/python -m pytest

@@ -6,6 +6,7 @@ JSON; tests/test_caffe_system.py holds it against what it should be.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -120,6 +121,28 @@ def epochs(
         timing.measure(source.batches(), made, warmup=1)
         source.close()
     return {"before": before, "after": _right(made, held_out, batch), **made.describe()}
+
+
+def snapshot(
+    root: str, form: str, *, count: int, batch: int, held_out: str, **net: Any
+) -> Dict[str, Any]:
+    """Train ``count`` epochs by the program, which keeps its weights; let the trainer judge them."""
+    from iobench.caffe import solver
+    from iobench.caffe.prototxt import message
+
+    running = solver.running
+    keep = message(snapshot_after_train=True, snapshot_prefix=os.path.abspath("kept"))
+    solver.running = lambda *a, **k: running(*a, **k).without("snapshot_after_train").plus(keep)
+    source = loader(root, form, {}, batch=batch)
+    wanted = source._request
+    ids = np.tile(wanted.ids, count)
+    program = trainer("caffe_train", batch=batch, **net)
+    program.feed(source, dataclasses.replace(wanted, ids=ids), warmup=1)
+    source.close()
+    judge = trainer(batch=batch, **net)
+    before = _right(judge, held_out, batch)
+    judge._net.copy_from(f"kept_iter_{len(ids) // batch}.caffemodel")
+    return {"before": before, "after": _right(judge, held_out, batch)}
 
 
 def _right(made: Any, root: str, batch: int) -> float:

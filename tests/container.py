@@ -37,12 +37,12 @@ def daemon() -> Iterator[None]:
         yield
 
 
-def image_for(case: Case) -> Dict[str, starting.ImageUse]:
+def images_of(case: Case) -> Dict[str, starting.ImageUse]:
     """Return the case's image in the form that its runtime takes; made where it is not yet."""
     form = starting.runtime_of(case).form()
     if not form:
         return {}
-    need("image")
+    need("image" if case.image == "torch" else f"{case.image}-image")
     try:
         return starting.images_for([case], image_folder())
     except ImageError:

@@ -98,7 +98,7 @@ def test_cold_and_warm_are_proven_and_the_samples_are_the_same(
 ) -> None:
     case = case_of(data, runtime, kind, options)
     container.needs(case)
-    forms = container.image_for(case)
+    forms = container.images_of(case)
     with made(data, case, forms) as plan:
         (place,) = plan.placements
         assert place.seconds > 0
@@ -142,7 +142,7 @@ def test_what_nothing_counts_is_exploratory_with_the_reason(
     monkeypatch.setenv("APPTAINER_USERNS", "1")
     monkeypatch.setattr("iobench.runtimes.apptainer._kernel_mounts", lambda: False)
     monkeypatch.setattr(engines, "reachable", lambda folder: False)
-    forms = container.image_for(case)
+    forms = container.images_of(case)
     with made(data, case, forms) as plan:
         place = plan.placements[0]
         assert (place.inside, place.filesystem) == (
@@ -189,7 +189,7 @@ def test_a_suite_contrasts_bind_and_image_for_docker_and_apptainer(
     wanted = spec.parse(tomllib.loads(SPEC))
     for case in spec.expand(wanted):
         container.needs(case)
-        container.image_for(case)
+        container.images_of(case)
     plan = scheduler.make_plan(wanted, data, 600.0, "now")
     forms = reachable.images_of(plan.cases, container.image_folder())
     results = store.create(tmp_path, "places")
@@ -234,7 +234,7 @@ def test_an_image_that_a_killed_suite_left_is_removed_by_the_next(
 ) -> None:
     case = case_of(data, runtime, "image", {})
     container.needs(case)
-    forms = container.image_for(case)
+    forms = container.images_of(case)
     program = ["docker"] if runtime == "docker" else containers.podman()
     tag = engines.tag(f"{folders.PREFIX}killed")
     killed = subprocess.run(

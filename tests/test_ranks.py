@@ -219,9 +219,8 @@ def images_of(case: Case) -> Dict[str, Any]:
     if case.runtime == "bare":
         need("caffe")
         return {}
-    need("caffe-image")
     container.needs(case)
-    return container.image_for(case)
+    return container.images_of(case)
 
 
 @pytest.mark.parametrize("runtime", container.RUNTIMES)

@@ -134,7 +134,7 @@ def case_of(dataset: Dataset, runtime: str, pipeline: str = "torch:lmdb", **fiel
 
 
 def trial(dataset: Dataset, case: Case, stage: str, cache: str = "-", **settings: object) -> Record:
-    images = container.image_for(case) if case.runtime != "bare" else {}
+    images = container.images_of(case)
     wanted = Settings(images=images, **settings)  # type: ignore[arg-type]
     return run_trial(Trial(id="t", case=case, stage=stage, cache=cache), dataset, 1, wanted)
 
@@ -252,7 +252,7 @@ def test_it_cannot_write_outside_its_result_folder(
     case = case_of(data, name, runtime_options=options)
     container.needs(case)
     runtime = starting.runtime_of(case)
-    image = starting.image_of(case, runtime.form(), container.image_for(case))
+    image = starting.image_of(case, runtime.form(), container.images_of(case))
     places = ["/iobench/data", "/iobench/code/iobench", "/", "/opt/iobench", "/usr", "/etc"]
     host = [Path(data.root), Path(starting.__file__).parent]
     if os.path.isdir(image):
@@ -300,7 +300,7 @@ def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
     need("root")  # to see every process's environment
     case = case_of(data, name)
     container.needs(case)
-    images = container.image_for(case) if name != "bare" else {}
+    images = container.images_of(case)
     marker = f"MALLOC_ARENA_MAX={10_000_000 + os.getpid()}"
     key, _, value = marker.partition("=")
     document = [case.__dict__, {k: u.__dict__ for k, u in images.items()}, data.root]
@@ -391,7 +391,7 @@ def test_a_user_without_root_gets_the_same_samples(name: str, pipeline: str, dat
     case = case_of(data, name, pipeline)
     container.needs(case)
     expected = trial(data, case_of(data, "bare", pipeline), "digest").ranks[0].samples_digest
-    images = container.image_for(case)
+    images = container.images_of(case)
     script = DRIVER.replace("decode_delay_s=1.0", "").replace(
         '"load", cache="warm"', '"digest", cache="-"'
     )
