@@ -1,0 +1,79 @@
+"""Caffe trains alike in a container and on bare metal: the same order gives the same losses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, Iterator
+
+import pytest
+
+from iobench import spec
+from iobench.launch import Settings, run_trial
+from iobench.model import VALID, Case, Dataset, Trial
+from tests import container
+from tests.capabilities import need
+
+pytestmark = pytest.mark.system
+
+#: (trainer, pipeline, order): Caffe's own layers, with its own random crops, and other loaders.
+KINDS = [
+    ("caffe", "native:lmdb", "stored"),
+    ("caffe", "native:jpeg", "shuffled"),
+    ("caffe", "threads:lmdb", "shuffled"),
+    ("caffe", "dali:jpeg", "shuffled"),
+    ("caffe_train", "native:lmdb", "stored"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return container.small_dataset(tmp_path_factory.mktemp("photos") / "data", samples=48)
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[None]:
+    with container.daemon():
+        yield
+
+
+@pytest.fixture(scope="module")
+def on_bare_metal() -> Dict[str, str]:
+    """Losses of each case without a container, by its label; made once."""
+    return {}
+
+
+def losses(case: Case, data: Dataset) -> str:
+    """Train one epoch of six steps; return its losses, in as many digits as a float32 has."""
+    settings = Settings(images=container.images_of(case), limit_s=120)
+    record = run_trial(Trial("t", case, "train", "-"), data, 1, settings)
+    assert (record.status, record.reasons) == (VALID, ())
+    facts = record.ranks[0].notes["trainer"]
+    assert len(facts["losses"].split()) == 6
+    return str(facts["losses"])
+
+
+@pytest.mark.parametrize("runtime", container.RUNTIMES)
+@pytest.mark.parametrize(("trainer", "pipeline", "order"), KINDS)
+def test_the_losses_are_those_of_bare_metal(
+    data: Dataset,
+    services: None,
+    on_bare_metal: Dict[str, str],
+    trainer: str,
+    pipeline: str,
+    order: str,
+    runtime: str,
+) -> None:
+    loader, form, content = spec.pipeline(pipeline)
+    bare = Case(
+        label=f"{trainer} {pipeline}", loader=loader, format=form, content=content, order=order,
+        trainer=trainer, trainer_options={"net": "small", "classes": 48, "losses": True},
+        image="caffe", location=data.root, batch=8, workers=1, transform="crop224", seed=3,
+    )  # fmt: skip
+    need("caffe")
+    inside = dataclasses.replace(bare, runtime=runtime)
+    container.needs(inside)
+    if bare.label not in on_bare_metal:
+        on_bare_metal[bare.label] = losses(bare, data)
+        other = losses(dataclasses.replace(bare, seed=4), data)
+        assert other != on_bare_metal[bare.label], "the seed changes nothing: nothing is compared"
+    assert losses(inside, data) == on_bare_metal[bare.label]
