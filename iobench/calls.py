@@ -47,12 +47,12 @@ def due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Case]:
 
 
 def counted(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str, Any] | None:
-    """Return the calls a sample of both arms of a FASTER or SLOWER; None where none are asked for.
+    """Return the calls a sample of both arms of a FASTER or SLOWER; None without a difference.
 
     ``differing`` names those that differ, the largest difference first; ``reason`` says why there
     are no counts.
     """
-    if verdict not in FOUND or not contrast.probes:
+    if verdict not in FOUND:
         return None
     entry: dict[str, Any] = {"arm": {}, "base": {}, "differing": [], "reason": ""}
     for side, label in (("arm", contrast.arm), ("base", contrast.base)):

@@ -15,6 +15,7 @@ from iobench.model import EXPLORATORY, Case, Contrast, RankResult, Record, Trial
 from iobench.order import add_sums
 from iobench.pairing import FOLLOWING
 from iobench.spec import PIPELINE_FIELDS
+from iobench.work import per_sample
 
 PASS, CONFOUNDED, UNKNOWN = "PASS", "CONFOUNDED", "UNKNOWN"
 
@@ -78,6 +79,7 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
     found = outcome.verdict if outcome else _so_far(kept, looks, contrast, family)
     entry |= _outcome(found, kept)
     entry["startup_s"] = startup(kept)
+    entry["work"] = {side: per_sample([getattr(p, side) for p in kept]) for side in ("arm", "base")}
     entry["confounders"] = confounders(kept)
     entry["runtimes"] = {"arm": dict(kept[-1].arm.runtime), "base": dict(kept[-1].base.runtime)}
     entry["equal_order"], why = equal_order(kept)
@@ -352,7 +354,7 @@ def _outcome(found: stats.Verdict, pairs: Sequence[Pair]) -> dict[str, Any]:
 def _nothing(reason: str) -> dict[str, Any]:
     empty = dict.fromkeys(
         ("ratio", "interval", "interval90", "simultaneous", "simultaneous90", "pairs_needed",
-         "smallest_effect", "equal_order", "without_repeats", "startup_s")
+         "smallest_effect", "equal_order", "without_repeats", "startup_s", "work")
     )  # fmt: skip
     return {
         **empty,

@@ -47,7 +47,8 @@ def probes_due(evidence: Evidence) -> list[list[Contrast]]:
     able = [
         c
         for c in differences(evidence)
-        if pairing.group_of(c) not in probed
+        if c.probes
+        and pairing.group_of(c) not in probed
         and not any(can_probe(loaders[label]) for label in (c.arm, c.base))
     ]
     return list(pairing.groups(able).values())
@@ -64,7 +65,7 @@ def differences(evidence: Evidence) -> list[Contrast]:
     found = []
     for contrast in contrasts:
         entry = judge(evidence, contrast, family_of(contrasts, contrast))
-        if contrast.probes and entry["final"] and entry["verdict"] in FOUND:
+        if entry["final"] and entry["verdict"] in FOUND:
             found.append(contrast)
     return found
 

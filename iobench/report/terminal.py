@@ -41,7 +41,7 @@ def render(analysis: Mapping[str, Any], console: Console) -> None:
         others = [c for c in analysis["contrasts"] if c not in across]
         if others:
             console.print(_contrasts(others))
-            for line in (*_attributed(others), *_confounded(others)):
+            for line in (*_explained(others), *_confounded(others)):
                 console.print(line, soft_wrap=True)
         _runtimes(across, console)
     _advice(analysis["advice"], console)
@@ -190,7 +190,7 @@ def _runtimes(contrasts: Sequence[Mapping[str, Any]], console: Console) -> None:
         )
     console.print()
     console.print(table)
-    for line in (*_staged(contrasts), *_attributed(contrasts), *_confounded(contrasts)):
+    for line in (*_staged(contrasts), *_explained(contrasts), *_confounded(contrasts)):
         console.print(line, soft_wrap=True)
     for line in _mixed(contrasts):
         console.print(line, soft_wrap=True)
@@ -213,9 +213,9 @@ def _mixed(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
         yield Text(f"  {', '.join(which)}: {text}", style="yellow")
 
 
-def _attributed(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+def _explained(contrasts: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
     for c in contrasts:
-        said = [text for text in (words.attribution(c), words.calls(c)) if text]
+        said = words.explained(c)
         if said:
             text = f"  {c['arm']} against {c['base']}, {c['stage']} {c['cache']}: "
             yield Text(text + "; ".join(said), style="dim")
