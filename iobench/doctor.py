@@ -11,11 +11,12 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from iobench import cgroups, containers, fio, pagecache, registry, residency_calls, stacks, starting
-from iobench.errors import BackendUnavailable, CacheStateError
+from iobench.errors import BackendUnavailable, CacheStateError, ImageError
+from iobench.images import prefix
 from iobench.model import Case, IoCounters
 from iobench.mounts import describe_mount, filesystem_for
 from iobench.timing import clock
@@ -322,7 +323,19 @@ def _caffe() -> Check:
         if stack.own:
             remedy = "look at CAFFE_ROOT, CAFFE_PYTHON and the modules that it was built with"
         return Check("caffe", False, f"{stack.prefix} does not start: {said}", remedy)
-    return Check("caffe", True, f"{said}; {kind}; at {stack.prefix}")
+    detail = f"{said}; {kind}; at {stack.prefix}"
+    if not stack.own and _is_stale(facts):
+        remedy = "it was made by another recipe than this iobench's: `make caffe` renews it"
+        return Check("caffe", False, detail, remedy)
+    return Check("caffe", True, detail)
+
+
+def _is_stale(facts: Mapping[str, str]) -> bool:
+    """Tell whether a prefix differs from what would be made now; outside a clone nobody knows."""
+    try:
+        return facts.get("recipe") != prefix.wanted()
+    except ImageError:
+        return False
 
 
 _ABOUT_CAFFE = (

@@ -1,14 +1,13 @@
 """What a sample costs each arm of a contrast: CPU time, bytes and page faults of its own trials.
 
-Counted by the kernel for every worker in the very trials that are compared, so that a difference can
-be explained by what the arms did, not by what is usual.
+Counted by the kernel for every worker in the very trials that are compared, so that a difference is
+explained by what the arms did, not by what is usual.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from iobench.model import Record
 

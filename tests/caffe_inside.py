@@ -126,7 +126,7 @@ def epochs(
 def snapshot(
     root: str, form: str, *, count: int, batch: int, held_out: str, **net: Any
 ) -> Dict[str, Any]:
-    """Train ``count`` epochs by the program, which keeps its weights; let the trainer judge them."""
+    """Train ``count`` epochs by the program; let the trainer judge the weights that it kept."""
     from iobench.caffe import solver
     from iobench.caffe.prototxt import message
 

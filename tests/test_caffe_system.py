@@ -214,9 +214,7 @@ def test_every_pipeline_learns(
 
 
 @pytest.mark.parametrize("form", ["jpeg", "lmdb", "leveldb", "hdf5-float"])
-def test_the_program_learns(
-    form: str, data: Dataset, held_out: Dataset, tmp_path: Path
-) -> None:
+def test_the_program_learns(form: str, data: Dataset, held_out: Dataset, tmp_path: Path) -> None:
     with_form(data, form, tmp_path)
     found = inside(
         "snapshot", tmp_path, root=data.root, form=form, count=12, batch=8,

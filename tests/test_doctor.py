@@ -11,6 +11,7 @@ import pytest
 
 from iobench import doctor, fio, pagecache, registry
 from iobench.doctor import Check, examine
+from tests.capabilities import need
 
 HERE = Path(__file__).parent
 NAMES = {
@@ -101,3 +102,11 @@ def test_a_dataset_larger_than_memory_cannot_be_warm(
 def test_an_absent_library_names_what_it_costs() -> None:
     check = doctor._library("x", "no_such_module.at_all", "no-such", "format x")
     assert check == Check("x", False, "not installed, so no format x", "`make setup` installs it")
+
+
+def test_a_caffe_of_another_recipe_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    need("caffe")
+    monkeypatch.setattr(doctor.prefix, "wanted", lambda: "another")
+    found = by_name(tmp_path)["caffe"]
+    assert not found.ok
+    assert "`make caffe` renews it" in found.remedy
