@@ -52,10 +52,10 @@ class Truth:
 
 
 TRUTHS = (
-    Truth("device 5 MB/s, short steps", "native:jpeg", "imagenet-like", 128, 8, 0.060, 5_000_000),
-    Truth("device 5 MB/s, long steps", "native:jpeg", "imagenet-like", 96, 8, 0.400, 5_000_000),
+    Truth("device 5 MB/s, short steps", "native:jpeg", "imagenet-like", 128, 4, 0.030, 5_000_000),
+    Truth("device 5 MB/s, long steps", "native:jpeg", "imagenet-like", 96, 4, 0.140, 5_000_000),
     Truth("decoding, short steps", "native:lmdb", "large", 48, 2, 0.020),
-    Truth("decoding, long steps", "native:lmdb", "large", 48, 2, 0.250),
+    Truth("decoding, long steps", "native:lmdb", "large", 48, 2, 0.120),
 )
 
 

@@ -244,14 +244,20 @@ def smallest_effect(sd: float, pairs: int, *, alpha: float = 0.05) -> float:
     return math.expm1(sd * _detectable(pairs, alpha))
 
 
+def fewest_pairs(alpha: float) -> int:
+    """Return how many pairs a signed-rank interval of level 1 - ``alpha`` needs, at least six."""
+    pairs = FLOOR_PAIRS
+    while not signed_rank_k(pairs, 1 - alpha):
+        pairs += 1
+    return pairs
+
+
 def pairs_for(effect: float, sd: float, *, alpha: float = 0.05, limit: int = 100_000) -> int:
     """Return how many pairs resolve a relative change ``effect``, 90 % power, at most ``limit``.
 
     Never fewer than the floor of six, nor than the signed-rank interval needs.
     """
-    low = FLOOR_PAIRS
-    while not signed_rank_k(low, 1 - alpha):
-        low += 1
+    low = fewest_pairs(alpha)
     target = math.log1p(effect)
     if sd * _detectable(low, alpha) <= target:
         return low
@@ -271,16 +277,16 @@ def pairs_for(effect: float, sd: float, *, alpha: float = 0.05, limit: int = 100
 
 @functools.lru_cache(maxsize=1024)
 def _detectable(pairs: int, alpha: float) -> float:
+    """Return the effect, in standard deviations, that a two-sided t test finds with POWER."""
     from scipy import optimize, stats
-    from statsmodels.stats.power import TTestPower
 
     nobs = pairs * SIGNED_RANK_ARE
-    solver = TTestPower()
+    critical = float(stats.t.isf(alpha / 2, nobs - 1))
 
     def missing(effect: float) -> float:
-        return float(solver.power(effect, nobs, alpha)) - POWER
+        # the other tail adds less than 1e-6 where the power is 0.9, and scipy has a NaN for it
+        return float(stats.nct.sf(critical, nobs - 1, effect * math.sqrt(nobs))) - POWER
 
-    # statsmodels' own search starts at a fixed guess, and scipy's non-central t is NaN far out
     low = float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(POWER)) / math.sqrt(nobs) / 1.1
     high = low * 1.2
     while missing(high) < 0:
@@ -323,7 +329,11 @@ def verdict(
     elif outcome == INCONCLUSIVE:
         target = max(math.expm1(abs(math.log(i95.value))), margin)
         needed = max(1, pairs_for(target, sd, alpha=alpha) - n)
-    if FLOOR_PAIRS <= n < WANTED_PAIRS:
+    if FLOOR_PAIRS <= n < fewest_pairs(alpha):
+        note = (
+            f"{family} judged together: no difference can be told below {fewest_pairs(alpha)} pairs"
+        )
+    elif FLOOR_PAIRS <= n < WANTED_PAIRS:
         note = f"{n} pairs: fewer than the {WANTED_PAIRS} we ask for"
     return Verdict(
         verdict=outcome,

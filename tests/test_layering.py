@@ -33,7 +33,7 @@ DRIVER = {
     "cli",
 }
 DRIVER_LIBRARIES = {"pydantic", "rich", "click", "jinja2", "matplotlib", "pandas", "scipy"}
-DRIVER_LIBRARIES |= {"statsmodels", "tomllib", "docker", "spython"}
+DRIVER_LIBRARIES |= {"tomllib", "docker", "spython"}
 CLOCKS = {"time", "perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime"}
 MAX_LINES = 400
 

@@ -119,6 +119,16 @@ def test_power_reproduces_statsmodels() -> None:
     assert power == pytest.approx(0.90, abs=1e-6)
 
 
+@pytest.mark.parametrize("family", [1, 8, 16, 25, 40, 300])
+def test_every_family_that_has_an_interval_has_a_power(family: int) -> None:
+    """scipy's far tail, which statsmodels adds, is NaN at many of these."""
+    least = stats.fewest_pairs(0.05 / family)
+    effects = [
+        stats.smallest_effect(0.02, n, alpha=0.05 / family) for n in range(least, least + 30)
+    ]
+    assert all(0 < b < a < 0.3 for a, b in zip(effects, effects[1:], strict=False))
+
+
 def test_pairs_for_is_the_smallest_that_resolves() -> None:
     n = stats.pairs_for(0.05, 0.163)
     assert stats.smallest_effect(0.163, n) <= 0.05 < stats.smallest_effect(0.163, n - 1)
@@ -197,3 +207,12 @@ def test_a_simulated_a_against_a_is_wrong_as_often_as_stated() -> None:
         found = stats.paired_ratio(list(runs[:, 0]), list(runs[:, 1]))
         excluded += not found.contains(1.0)
     assert 0.02 <= excluded / 400 <= 0.08  # nominal 4.9 %: the attained level at ten pairs
+
+
+def test_a_family_too_large_for_its_pairs_is_told() -> None:
+    arm, base = [1.5 + 1e-3 * i for i in range(10)], [1.0] * 10
+    assert stats.verdict(arm, base, family=25).verdict == stats.SLOWER
+    many = stats.verdict(arm, base, family=26)
+    assert many.verdict == stats.INCONCLUSIVE
+    assert many.note == "26 judged together: no difference can be told below 11 pairs"
+    assert many.pairs_needed == 1

@@ -169,6 +169,7 @@ def forest(contrasts: Sequence[Mapping[str, Any]]) -> str:
     rows = [c for c in contrasts if c["ratio"] is not None]
     if not rows:
         return ""
+    labels = [_arms(c) for c in rows]
 
     def draw(axes: Any) -> None:
         margin = max(c["margin"] for c in rows)
@@ -182,19 +183,24 @@ def forest(contrasts: Sequence[Mapping[str, Any]]) -> str:
             axes.plot([low, high], [y, y], color=colour, lw=2.5, solid_capstyle="butt")
             axes.plot(c["ratio"], y, "o", color=colour, ms=6)
             ends += [low, high, c["ratio"]]
-        axes.set_yticks(range(len(rows)), [_arms(c) for c in rows])
+        axes.set_yticks(range(len(rows)), labels)
         axes.invert_yaxis()
         _ratio_ticks(axes, min(ends) / 1.08, max(ends) * 1.08)
         axes.set_xlabel("time a sample, arm / base (below 1: faster)")
 
-    return _svg(draw, 0.9 + 0.46 * len(rows), "Contrasts: " + "; ".join(map(words.outcome, rows)))
+    lines = max(label.count("\n") for label in labels) + 1
+    height = 0.9 + (0.16 + 0.15 * lines) * len(rows)
+    return _svg(draw, height, "Contrasts: " + "; ".join(map(words.outcome, rows)))
 
 
 def _arms(c: Mapping[str, Any]) -> str:
-    """Return a contrast's two arms, in short where they differ in their runtime alone."""
-    if "runtime" in c["over"]:
-        return f"{c['arm_name']} / {c['base_name']}\n{c['case']} {c['stage']} {c['cache']}"
-    return f"{c['arm']} / {c['base']}\n{c['stage']} {c['cache']}"
+    """Return a contrast's two arms: in short where they differ in one key, the key before them."""
+    what = f"{c['stage']} {c['cache']}".removesuffix(" -")
+    over, arms = c["over"], f"{c['arm_name']} / {c['base_name']}"
+    if not c["case"]:
+        return f"{_wrap(arms)}\n{what}"
+    key = "" if over == ["runtime"] else f"{over[0]} "
+    return f"{_wrap(key + arms)}\n{_wrap(c['case'] + ' ' + what)}"
 
 
 def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
@@ -214,7 +220,7 @@ def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
                     share = [100 * (1 - k / len(values)) for k in range(len(values))]
                     axes.step(values, share, style, where="pre", lw=1.8,
                               color=PALETTE[i % len(PALETTE)],
-                              label=f"{name} {cache}".removesuffix(" -"))  # fmt: skip
+                              label=_wrap(f"{name} {cache}".removesuffix(" -")))  # fmt: skip
         every = [1e3 * w for v in by_case.values() for found in v.values() for w in found]
         _log_ticks(axes, max(min(every), FLOOR_MS) / 1.5, max(*every, 1.0) * 1.5)
         axes.set_ylim(0, 102)
@@ -274,7 +280,7 @@ def _near_one(low: float, high: float) -> Iterator[float]:
 
 
 def _wrap(label: str) -> str:
-    """Break a long case label, so that it leaves room for the bars."""
+    """Break a long label, so that it leaves room for what is drawn."""
     return "\n".join(textwrap.wrap(label, 26, break_on_hyphens=False))
 
 
