@@ -316,7 +316,7 @@ def _caffe() -> Check:
     if stack.own and not stack.packages:
         argv = ["caffe", "--version"]
     code, said = containers.ask(argv, env=env)
-    facts = stacks.record(stack)
+    facts = stacks.record(stack.prefix)
     kind = "your own build" if stack.own else f"OpenBLAS {facts.get('openblas', '?')}"
     if code:
         remedy = "`make caffe ARGS=--force` installs it anew"

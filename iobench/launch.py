@@ -45,7 +45,7 @@ from iobench.timing import clock
 
 __all__ = ["IN_PLACE", "Settings", "run_trial"]
 
-DATA_STAGES = ("ceiling", "read", "decode", "load", "train", "probe")
+_READ_DATA = ("ceiling", "read", "decode", "load", "train", "probe")
 IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
 _MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
 _NO_REASONS: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
             if traced is not None and status == VALID:
                 notes["calls"] = traced.note(ranks)
                 status, reasons = strace.standing(notes["calls"])
-            if dataset.in_place and status == VALID and trial.stage in DATA_STAGES:
+            if dataset.in_place and status == VALID and trial.stage in _READ_DATA:
                 status, reasons = EXPLORATORY, (IN_PLACE,)
         except CacheStateError as error:
             status, reasons = INVALID, (str(error),)

@@ -54,7 +54,7 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
     for i, wanted in enumerate(spec.contrasts):
         where = f"contrasts[{i}]"
         found = _groups([c for c in matrix if matches(c, wanted.where)], wanted.over)
-        if not found and not _left_out(spec, cases, wanted.over):
+        if not found and not _too_few_runtimes(spec, cases, wanted.over):
             raise SpecError(
                 f"{where}: no two cases differ in {wanted.over!r} alone, so there is "
                 f"nothing to compare; give matrix.{wanted.over} two values"
@@ -202,7 +202,7 @@ def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:
     return any(is_value(case, over, value) for value in values)
 
 
-def _left_out(spec: Spec, cases: Sequence[Case], over: str) -> bool:
+def _too_few_runtimes(spec: Spec, cases: Sequence[Case], over: str) -> bool:
     """Tell whether a spec names several runtimes of which this machine has too few."""
     return over == "runtime" and len(named(spec, over)) > len({c.runtime for c in cases})
 

@@ -13,13 +13,12 @@ from iobench.convert import convert
 from iobench.errors import CacheStateError, DatasetError, SpecError
 from iobench.model import Case, Dataset
 from iobench.mounts import describe_mount, filesystem_for, same_mount
+from iobench.protocols import Say
 from iobench.spec import Spec, expand
 from iobench.userdata import adopt, apart
 
 #: (what is being done, done, total)
 Progress = Callable[[str, int, int], None]
-#: Told once, in words, before something long or surprising.
-Say = Callable[[str], None]
 #: Share of the free space that copies may take.
 SPACE_SHARE = 0.8
 

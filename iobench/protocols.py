@@ -28,6 +28,8 @@ from typing import (
 from iobench.model import Batch, Dataset, Extent, IoCounters, Scalar
 
 T = TypeVar("T", covariant=True)
+#: Told of what is under way, in words, a line at a time.
+Say = Callable[[str], None]
 
 
 # -- format: the bytes on disk ---------------------------------------------------------------

@@ -6,13 +6,14 @@ A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from iobench import images, registry, services, stacks, tools
 from iobench.errors import BackendUnavailable, ImageError
 from iobench.model import Case, Plan
+from iobench.protocols import Say
 from iobench.spec import Spec, expand, left_out, named
 from iobench.starting import check_launcher, runtime_of
 from iobench.starting import images_for as images_of
@@ -25,8 +26,6 @@ __all__ = [
     "services_of",
     "without_missing",
 ]
-
-Say = Callable[[str], None]
 
 
 def image_names(spec: Spec) -> list[str]:

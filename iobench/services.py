@@ -15,11 +15,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from iobench.errors import ImageError
+from iobench.protocols import Say
 from iobench.timing import clock
 
 #: Where a private daemon keeps images and build steps, below the images folder.
@@ -29,8 +30,6 @@ _STATE = "state"
 _START_S = 60.0
 _STOP_S = 30.0
 _PR_SET_PDEATHSIG = 1
-
-Say = Callable[[str], None]
 
 
 def docker_answers(timeout_s: float = 5.0) -> str:

@@ -118,10 +118,10 @@ def missing(name: str, variables: Mapping[str, str] = os.environ) -> str:
     return ""
 
 
-def record(stack: Stack) -> dict[str, str]:
-    """Return what the prefix says is in it; {} for a stack that has no record."""
+def record(prefix: str | Path) -> dict[str, str]:
+    """Return what the prefix says is in it; {} for one without a record, or a broken one."""
     try:
-        facts = json.loads((Path(stack.prefix) / RECORD).read_text()) if stack.prefix else {}
+        facts = json.loads((Path(prefix) / RECORD).read_text()) if prefix else {}
     except (OSError, ValueError):
         return {}
     return {str(key): str(value) for key, value in facts.items()}

@@ -165,7 +165,7 @@ def test_the_caffe_image_and_the_host_have_the_same_files(caffe_image: Image) ->
     need("caffe")
     stack = stacks.on_host("caffe")
     inside = f"{caffe_image.rootfs}{stacks.PREFIX_INSIDE}"
-    here, there = stacks.record(stack), prefix.facts(Path(inside))
+    here, there = stacks.record(stack.prefix), stacks.record(inside)
     if stack.own or here["recipe"] != prefix.wanted():
         pytest.skip(f"{stack.prefix} is not what `make caffe` makes now")
     assert here == there

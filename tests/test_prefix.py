@@ -237,7 +237,7 @@ def test_what_is_there_stays_when_a_new_one_fails(
     with pytest.raises(ImageError, match=r"installing Caffe failed.*usr/bin/caffe is not there"):
         prefix.install("caffe", tmp_path / "caffe", tmp_path / "cache", said.append)
     assert "is of recipe old" in said[0]
-    assert prefix.facts(tmp_path / "caffe") == {"recipe": "old"}
+    assert stacks.record(tmp_path / "caffe") == {"recipe": "old"}
     left = [p.name for p in tmp_path.rglob("*") if "partial" in p.name or p.name == "caffe-root"]
     assert left == []
 

@@ -82,7 +82,7 @@ def test_a_prefix_of_ours(prefix) -> None:
     assert stack.env["OPAL_PREFIX"] == str(prefix)
     assert stack.env["GLOG_minloglevel"] == "2"  # fatal lines are level 3
     assert not stack.own
-    assert stacks.record(stack) == {"caffe": "1.0"}
+    assert stacks.record(stack.prefix) == {"caffe": "1.0"}
 
 
 def test_not_installed_says_what_to_do(tmp_path, monkeypatch) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import iobench.images.recipe as recipe
 from iobench.errors import ImageError
 from iobench.images.disk import call, check_space, partial
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 #: The date that a bootstrapped tree carries, so that the same packages give the same bytes.
 SOURCE_DATE_EPOCH = "1793491200"  # 2026-11-01

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,8 +23,7 @@ from iobench import services
 from iobench.errors import ImageError
 from iobench.images.model import DEFAULT_FOLDER, Image, check_name
 from iobench.images.wheels import wheelhouse
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 CACHE = ".cache"
 ENGINES = ("docker", "podman")

@@ -11,7 +11,7 @@ import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,8 +19,7 @@ import iobench.images.base as base
 import iobench.images.recipe as recipe
 from iobench.errors import ImageError
 from iobench.images.disk import check_space, partial
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 _PUBLIC = "http://deb.debian.org"
 _ARCHIVE = "http://archive.debian.org"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from iobench import services
 from iobench.errors import ImageError
 from iobench.images.disk import step
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 NAME = "docker"
 _BUILD_S = 3600

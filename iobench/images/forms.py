@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import iobench.images.archive as archive
@@ -18,8 +18,7 @@ import iobench.images.tree as tree
 from iobench import services, tools
 from iobench.errors import ImageError
 from iobench.images.model import Image, check_form
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 #: Free bytes that a form takes, as multiples of the archive's size, at its peak.
 _SPACE = {"docker": 1.2, "podman": 2.4, "sif": 2.2, "rootfs": 1.2}

@@ -6,14 +6,13 @@ import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from iobench.containers import podman
 from iobench.errors import ImageError
 from iobench.images.disk import call, running, said, step
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 NAME = "podman"
 

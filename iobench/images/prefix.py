@@ -6,11 +6,9 @@ wheels, so both hold the same files.  It needs no root, and runs from any folder
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import iobench.images.debs as debs
@@ -20,8 +18,7 @@ from iobench import stacks, tools
 from iobench.errors import ImageError
 from iobench.images.model import check_name
 from iobench.images.wheels import wheelhouse
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 #: The C library that Debian bullseye's binaries were built for.
 OLDEST_GLIBC = (2, 31)
@@ -51,7 +48,7 @@ def install(
         )
     check_host()
     current = wanted()
-    found = facts(folder)
+    found = stacks.record(folder)
     if found.get("recipe") == current and not force:
         say(f"Caffe is up to date in {folder}: {_words(found)}")
         return found
@@ -69,18 +66,9 @@ def install(
             with disk.partial(scratch) as root:
                 _make(packages, wheels, root, unfinished, say)
             shutil.rmtree(scratch)
-    found = facts(folder)
+    found = stacks.record(folder)
     say(f"Caffe is in {folder}: {_words(found)}")
     return found
-
-
-def facts(folder: Path) -> dict[str, str]:
-    """Return what the record of a prefix says; {} where there is none or it is not whole."""
-    try:
-        found = json.loads((folder / stacks.RECORD).read_text())
-    except (OSError, ValueError):
-        return {}
-    return {str(key): str(value) for key, value in found.items()}
 
 
 def wanted() -> str:

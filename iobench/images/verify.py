@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import iobench
@@ -19,9 +19,7 @@ import iobench.images.tree as tree
 from iobench import registry
 from iobench.errors import BackendUnavailable, ImageError, SpecError
 from iobench.images.model import FORMS, MODULES, Image
-from iobench.protocols import CODE_INSIDE, PLUGINS_INSIDE, Mount, Start
-
-Say = Callable[[str], None]
+from iobench.protocols import CODE_INSIDE, PLUGINS_INSIDE, Mount, Say, Start
 
 #: The runtime that shows what a form holds inside.
 _RUNTIMES = {"docker": "docker", "podman": "podman", "sif": "apptainer", "rootfs": "unpacked"}

@@ -6,14 +6,12 @@ import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import iobench.images.recipe as recipe
 from iobench.errors import ImageError
 from iobench.images.disk import call, check_space, partial
-
-Say = Callable[[str], None]
+from iobench.protocols import Say
 
 #: The Python of each image (Debian's).
 PYTHONS = {"torch": "3.11", "caffe": "3.9"}

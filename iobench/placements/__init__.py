@@ -22,7 +22,8 @@ from iobench.errors import DatasetError
 from iobench.model import Case, Dataset, Placement, Plan
 from iobench.mounts import describe_mount, same_mount
 from iobench.placements import content, engines, folders, squash
-from iobench.placements.content import Content, Say
+from iobench.placements.content import Content
+from iobench.protocols import Say
 from iobench.starting import ImageUse, runtime_of
 from iobench.timing import clock
 

@@ -6,7 +6,7 @@ import dataclasses
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -15,8 +15,6 @@ from iobench import registry
 from iobench.errors import DatasetError
 from iobench.model import Case, Dataset
 from iobench.protocols import DATA_INSIDE
-
-Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)

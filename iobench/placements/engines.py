@@ -19,8 +19,8 @@ from iobench import containers
 from iobench.containers import ask
 from iobench.errors import DatasetError
 from iobench.model import Placement
-from iobench.placements.content import Content, Say
-from iobench.protocols import DATA_INSIDE
+from iobench.placements.content import Content
+from iobench.protocols import DATA_INSIDE, Say
 
 FORMS = ("docker", "podman")
 LABEL = "iobench.placement"

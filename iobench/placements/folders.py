@@ -18,8 +18,8 @@ from pathlib import Path
 from iobench import dataset as datasets
 from iobench.errors import DatasetError
 from iobench.model import Placement
-from iobench.placements.content import Content, Say, at
-from iobench.protocols import DATA_INSIDE
+from iobench.placements.content import Content, at
+from iobench.protocols import DATA_INSIDE, Say
 
 PREFIX = f"iobench-placed-{os.getuid()}-"
 
