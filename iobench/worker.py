@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import List, Optional, Tuple
@@ -65,10 +66,11 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
             f"knows of {world_size}: is it another MPI's? Put the one that the launcher is for "
             "first on PATH"
         )
+    folder = Path(task.handshake)
+    tempfile.tempdir = str(folder)  # what a worker leaves that is aborted goes with its trial
     far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = timing.clock()
-    folder = Path(task.handshake)
     if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):
         _write_extents(request_of(task, rank, world_size)[0], folder / f"extents.{rank}.json")
     parent = os.getppid()

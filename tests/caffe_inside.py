@@ -6,7 +6,6 @@ JSON; tests/test_caffe_system.py holds it against what it should be.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -15,9 +14,10 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from iobench import codec, registry, timing
+from iobench import bridge, codec, registry, timing
 from iobench.dataset import load_index, locate
 from iobench.errors import IobenchError
+from iobench.model import Case
 from iobench.order import sample_order
 from iobench.protocols import LoadRequest
 
@@ -28,13 +28,14 @@ def request(root: str, form: str, **changes: Any) -> LoadRequest:
     index = load_index(dataset)
     name = form.partition("-")[0]
     batch, order = int(changes.pop("batch", 4)), str(changes.pop("order", "stored"))
+    times = int(changes.pop("times", 1))
     share = {"rank": changes.pop("rank", 0), "world_size": changes.pop("world_size", 1)}
     return LoadRequest(
         dataset=dataset,
         format_name=name,
         format=registry.load("formats", name).make(),
         root=Path(dataset.jpeg_root if form == "jpeg" else f"{root}/{form}"),
-        ids=sample_order(dataset.samples, order, seed=1, batch=batch, **share),
+        ids=np.tile(sample_order(dataset.samples, order, seed=1, batch=batch, **share), times),
         labels=index.labels,
         sizes=index.sizes,
         batch=batch,
@@ -47,7 +48,11 @@ def request(root: str, form: str, **changes: Any) -> LoadRequest:
 def loader(
     root: str, form: str, options: Dict[str, Any], *, name: str = "native", **changes: Any
 ) -> Any:
-    return registry.load("loaders", name).make(request(root, form, **changes), **options)
+    wanted = request(root, form, **changes)
+    if name == "torch":  # it lives in another Python
+        case = Case(loader=name, format=wanted.format_name, loader_options=options)
+        return bridge.Bridge(os.environ[bridge.PYTHON], case).loader(wanted)
+    return registry.load("loaders", name).make(wanted, **options)
 
 
 def trainer(name: str = "caffe", **options: Any) -> Any:
@@ -111,13 +116,17 @@ def epochs(
     count: int,
     batch: int,
     held_out: str,
+    times: int = 1,
     **net: Any,
 ) -> Dict[str, Any]:
-    """Train ``count`` epochs; return the share of held-out samples that are given their class."""
+    """Train ``count`` epochs; return the share of held-out samples that are given their class.
+
+    ``times``: each epoch goes through the samples so often.
+    """
     made = trainer(batch=batch, **net)
     before = _right(made, held_out, batch)
     for epoch in range(count):
-        source = loader(root, form, options, name=name, batch=batch, epoch=epoch)
+        source = loader(root, form, options, name=name, batch=batch, epoch=epoch, times=times)
         timing.measure(source.batches(), made, warmup=1)
         source.close()
     return {"before": before, "after": _right(made, held_out, batch), **made.describe()}
@@ -134,14 +143,13 @@ def snapshot(
     keep = message(snapshot_after_train=True, snapshot_prefix=os.path.abspath("kept"))
     solver.running = lambda *a, **k: running(*a, **k).without("snapshot_after_train").plus(keep)
     source = loader(root, form, {}, batch=batch)
-    wanted = source._request
-    ids = np.tile(wanted.ids, count)
     program = trainer("caffe_train", batch=batch, **net)
-    program.feed(source, dataclasses.replace(wanted, ids=ids), warmup=1)
+    program.feed(source, request(root, form, batch=batch, times=count), warmup=1)
     source.close()
     judge = trainer(batch=batch, **net)
     before = _right(judge, held_out, batch)
-    judge._net.copy_from(f"kept_iter_{len(ids) // batch}.caffemodel")
+    (kept,) = Path().glob("kept_iter_*.caffemodel")
+    judge._net.copy_from(str(kept))
     return {"before": before, "after": _right(judge, held_out, batch)}
 
 

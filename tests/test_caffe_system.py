@@ -7,13 +7,15 @@ import math
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 
-from iobench import convert, stacks
+from iobench import bridge, convert, stacks
 from iobench import dataset as datasets
 from iobench.caffe import nets
 from iobench.dataset import Row, sample_digest
@@ -35,10 +37,12 @@ def inside(function: str, folder: Path, **arguments: Any) -> Any:
     """Run a function of tests.caffe_inside in Caffe's Python."""
     need("caffe")
     stack = stacks.on_host("caffe")
-    path = os.pathsep.join([str(ROOT), *stack.python_path])
+    env = {**stack.env, "PYTHONPATH": os.pathsep.join([str(ROOT), *stack.python_path])}
+    before = {name: os.environ.get(name) for name in env}
+    back = {bridge.PYTHON: sys.executable, bridge.RESTORE: json.dumps(before)}
     done = subprocess.run(
         [stack.python, "-m", "tests.caffe_inside", function, json.dumps(arguments)],
-        env={**os.environ, **stack.env, "PYTHONPATH": path},
+        env={**os.environ, **env, **back},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -195,7 +199,7 @@ def test_a_held_batch_outlives_its_loader(data: Dataset, tmp_path: Path) -> None
 
 
 PIPELINES = [("native", form) for form in ("jpeg", "lmdb", "lmdb-raw", "leveldb", "hdf5-float")]
-PIPELINES += [("threads", "lmdb"), ("dali", "jpeg")]
+PIPELINES += [("threads", "lmdb"), ("dali", "jpeg"), ("torch", "lmdb")]
 
 
 @pytest.mark.parametrize(("name", "form"), PIPELINES)
@@ -205,8 +209,11 @@ def test_every_pipeline_learns(
     with_form(data, form, tmp_path)
     if name == "dali" and inside("modules", tmp_path, names=["nvidia.dali"]):
         pytest.skip("Caffe's Python has no DALI")
+    if name == "torch":
+        need("torch")
+    often = {"count": 1, "times": 12} if name == "torch" else {"count": 12}  # its start takes long
     found = inside(
-        "epochs", tmp_path, root=data.root, name=name, form=form, options={}, count=12, batch=8,
+        "epochs", tmp_path, root=data.root, name=name, form=form, options={}, batch=8, **often,
         held_out=held_out.root, net="small", classes=CLASSES, learning_rate=0.003,
     )  # fmt: skip
     learned(found, held_out)
@@ -376,10 +383,20 @@ def broken(data: Dataset, folder: Path, form: str, how: str) -> Dataset:
         ("hdf5-float", "other names in it", "load", ["Caffe stopped", "hdf5-float"]),
     ],
 )
-def test_a_broken_trial_says_why_in_one_line(
-    form: str, how: str, stage: str, words: List[str], data: Dataset, tmp_path: Path
+def test_a_broken_trial_says_why_in_one_line_and_leaves_nothing(
+    form: str,
+    how: str,
+    stage: str,
+    words: List[str],
+    data: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_form(data, form, tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
     found = broken(data, tmp_path, form, how)
     name, _, content = form.partition("-")
     broken_case = case("emulated", name, content=content or "jpeg")
@@ -389,6 +406,7 @@ def test_a_broken_trial_says_why_in_one_line(
     (reason,) = record.reasons
     assert "\n" not in reason
     assert all(word in reason for word in words), reason
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_solver_that_does_not_parse_says_so(data: Dataset, tmp_path: Path) -> None:
