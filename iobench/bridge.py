@@ -33,7 +33,7 @@ import numpy as np
 
 from iobench import bridge_far, errors, registry
 from iobench.bridge_far import BATCH, SLOTS, Layout
-from iobench.errors import BackendUnavailable, IobenchError, TrialFailed
+from iobench.errors import BackendUnavailable, IobenchError, SpecError, TrialFailed
 from iobench.model import Batch, Case, IoCounters, to_json
 from iobench.protocols import LoadRequest
 from iobench.timing import clock
@@ -73,9 +73,11 @@ def impossible(loader: str, image: str, *, container: bool) -> str:
 def python_of(case: Case) -> str:
     """Return the Python that the case's loader must be brought from, "" where it runs right here.
 
-    Raises BackendUnavailable where that Python cannot be reached.
+    Raises BackendUnavailable where that Python cannot be reached, SpecError for a walk over there.
     """
     home = registry.load("loaders", case.loader).image
+    if {"walk", bridge_far.APART} <= {n for n, given in case.loader_options.items() if given}:
+        raise SpecError("walk and apart together are not possible: leave one of them out")
     if home in ("", case.image):
         return sys.executable if case.loader_options.get(bridge_far.APART) else ""
     python = os.environ.get(PYTHON, "") if home == _TORCH else ""
@@ -362,4 +364,5 @@ def _environment(python: str) -> Dict[str, str]:
     package = str(Path(__file__).absolute().parent.parent)
     path = [package, *filter(None, (variables.get("PYTHONPATH") or "").split(os.pathsep))]
     variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    variables["TMPDIR"] = tempfile.gettempdir()  # gone with the trial, as this worker's own
     return {name: value for name, value in variables.items() if value is not None}

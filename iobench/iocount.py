@@ -45,6 +45,15 @@ def difference(before: IoCounters, after: IoCounters) -> IoCounters:
     )
 
 
+def since(before: IoCounters, begun: IoCounters, after: IoCounters) -> IoCounters:
+    """Return the bytes since ``before`` (a walk through the data is seen) and the rest of a loop.
+
+    ``begun``: when the loop began.
+    """
+    loop, whole = difference(begun, after), difference(before, after)
+    return dataclasses.replace(loop, rchar=whole.rchar, read_bytes=whole.read_bytes)
+
+
 def foreign_cpu_s(io: IoCounters) -> float:
     """Return the CPU seconds that others used inside this machine during ``io``, at least 0.
 

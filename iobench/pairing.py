@@ -111,14 +111,22 @@ def first_look(spans: Spans | None, group: str, contrast: Contrast) -> tuple[int
 
 
 def probe_blocks(
-    together: Sequence[Contrast], cases: Sequence[Case], *, seed: int, start: int
+    together: Sequence[Contrast],
+    cases: Sequence[Case],
+    *,
+    seed: int,
+    start: int,
+    done: int = 0,
 ) -> list[Trial]:
-    """Return the serial probes of contrasts of one group, interleaved in balanced orders."""
+    """Return the serial probes of contrasts of one group, interleaved in balanced orders.
+
+    ``done``: blocks of probes that the group has already.
+    """
     rng = random.Random(f"{seed}-probes-{group_of(together[0])}")
     by_label = {c.label: c for c in cases}
     pairs = max(c.probes for c in together)
     trials: list[Trial] = []
-    for block, order in enumerate(_orders(members(together), pairs, rng), 1):
+    for block, order in enumerate(_orders(members(together), pairs, rng), done + 1):
         trials += [
             dataclasses.replace(t, stage="probe")
             for t in block_of(together[0], by_label, order, block)

@@ -128,6 +128,8 @@ class Loader(Protocol):
 
     #: Batches that can wait in the prefetch queue: the measured loop discards at least as many.
     queue_batches: int
+    # It may have ``in_pieces = True``: it has no queue and reads in pieces of several batches, in
+    # the loop itself, so that only a whole epoch holds as much work as samples.
 
     def batches(self) -> Iterator[Batch]:
         """Begin on an empty queue and yield ``len(ids) // batch`` batches, once."""

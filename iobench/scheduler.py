@@ -210,7 +210,11 @@ class Suite:
         room, begun = self._room_s(), len(self.plan.trials)
         for found in sequence.probes_due(self._evidence()):
             trials = pairing.probe_blocks(
-                found, self.plan.cases, seed=self.plan.seed, start=len(self.plan.trials) + 1
+                found,
+                self.plan.cases,
+                seed=self.plan.seed,
+                start=len(self.plan.trials) + 1,
+                done=sequence.probed_blocks(self.plan, pairing.group_of(found[0])),
             )
             cost = sum(self._cost(t) for t in trials)
             if cost <= room:

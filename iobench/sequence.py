@@ -12,7 +12,7 @@ from iobench import calls, pairing, stats
 from iobench.attribution import FOUND, can_probe
 from iobench.contrasts import family_of, judge
 from iobench.figures import Evidence
-from iobench.model import Case, Contrast
+from iobench.model import Case, Contrast, Plan
 
 
 def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
@@ -40,18 +40,24 @@ def planned_blocks(evidence: Evidence, group: str) -> int:
 
 
 def probes_due(evidence: Evidence) -> list[list[Contrast]]:
-    """Return, by group, the contrasts that found a difference and have no probes planned yet."""
+    """Return, by group, the contrasts that found a difference and whose arm has no probes yet."""
     plan = evidence.plan
     loaders = {c.label: c.loader for c in plan.cases}
-    probed = {t.contrast for t in plan.trials if t.stage == "probe"}
+    probed = {(t.contrast, t.arm) for t in plan.trials if t.stage == "probe"}
     able = [
         c
         for c in differences(evidence)
         if c.probes
-        and pairing.group_of(c) not in probed
+        and (pairing.group_of(c), c.arm) not in probed  # another arm may have been, before
         and not any(can_probe(loaders[label]) for label in (c.arm, c.base))
     ]
     return list(pairing.groups(able).values())
+
+
+def probed_blocks(plan: Plan, group: str) -> int:
+    """Return how many blocks of serial probes of a group are planned."""
+    probes = (t for t in plan.trials if (t.stage, t.contrast) == ("probe", group))
+    return max((t.block for t in probes), default=0)
 
 
 def calls_due(evidence: Evidence) -> list[Case]:

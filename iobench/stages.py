@@ -33,20 +33,25 @@ def _ladder(job: Job) -> Outcome:
     loader = job.loader(device=trainer.device)
     job.open_s = timing.clock() - opened
     steps = len(job.request.ids) // job.request.batch
-    warmup = timing.warmup_steps(
-        queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
+    warmup = (
+        0
+        if getattr(loader, "in_pieces", False)
+        else timing.warmup_steps(
+            queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
+        )
     )
     before = iocount.snapshot()
     walked = timing.clock()
     getattr(loader, "walk", _no_walk)()
     job.walk_s = timing.clock() - walked
     job.meet()
+    begun = iocount.snapshot()
     if trainer.feeds_itself:
         measured = trainer.feed(loader, job.request, warmup=warmup)
     else:
         measured = timing.measure(loader.batches(), trainer, warmup=warmup)
     loader.close()
-    io = bridge.with_far_side(iocount.difference(before, iocount.snapshot()), loader)
+    io = bridge.with_far_side(iocount.since(before, begun, iocount.snapshot()), loader)
     notes = {
         "queue_batches": loader.queue_batches,
         "trainer": dict(trainer.describe()),

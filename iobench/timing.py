@@ -126,11 +126,14 @@ def epoch(steps: Steps) -> Window:
     where the trainer is, the second holds n steps.  Either way the once-an-epoch latency of the
     other side is left out.  A batch was waited for when its wait is at least half the mean wait or
     half the mean step, the shorter one: below that it may be the hand-over of one that was there.
+    Without a warm-up nothing overlaps (the loader works in the loop itself): all of it counts.
 
     Raises ValueError without a step.
     """
     if not steps.done_s:
         raise ValueError("no step")
+    if not steps.warmup:
+        return window(steps)
     compute_s = sum(c - b for b, c in zip(steps.ready_s, steps.done_s))
     waits = [b - a for a, b in zip(steps.request_s, steps.ready_s)]
     waited_for = 0.5 * min(sum(waits), compute_s) / len(waits)

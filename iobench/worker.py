@@ -34,6 +34,10 @@ from iobench.model import (
 from iobench.order import sample_order
 from iobench.protocols import LoadRequest
 
+#: Of a folder for temporary files: multiprocessing puts sockets into it, at /pymp-xxxxxxxx/
+#: listener-xxxxxxxx, whose path has 107 characters at most.
+_LONGEST = 107 - 32
+
 
 def main(argv: List[str]) -> int:
     """Run the task in ``argv[0]``; the exit status tells whether a result was written."""
@@ -67,7 +71,8 @@ def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
             "first on PATH"
         )
     folder = Path(task.handshake)
-    tempfile.tempdir = str(folder)  # what a worker leaves that is aborted goes with its trial
+    if len(str(folder)) <= _LONGEST:
+        tempfile.tempdir = str(folder)  # what a worker leaves that is aborted goes with its trial
     far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = timing.clock()

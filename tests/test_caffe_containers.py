@@ -74,6 +74,7 @@ def test_the_losses_are_those_of_bare_metal(
     container.needs(inside)
     if bare.label not in on_bare_metal:
         on_bare_metal[bare.label] = losses(bare, data)
-        other = losses(dataclasses.replace(bare, seed=4), data)
+        options = {**bare.trainer_options, "seed": 4}
+        other = losses(dataclasses.replace(bare, seed=4, trainer_options=options), data)
         assert other != on_bare_metal[bare.label], "the seed changes nothing: nothing is compared"
     assert losses(inside, data) == on_bare_metal[bare.label]

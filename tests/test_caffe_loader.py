@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from iobench import spec
-from iobench.caffe import hdf5, log
+from iobench.caffe import hdf5, library, log
 from iobench.caffe.prototxt import Message, parse
-from iobench.errors import DatasetError, SpecError
+from iobench.errors import BackendUnavailable, DatasetError, SpecError
 from iobench.formats.jpeg import JpegFormat
 from iobench.loaders.native import BACKEND, NativeLoader
 from iobench.protocols import LoadRequest
@@ -96,6 +96,10 @@ def test_caffes_own_options_reach_the_list(tmp_path: Path) -> None:
     assert [found.get(name) for name in options] == ["5", "256", "300"]
     assert loader.describe()["rand_skip"] == 5
     loader.close()
+    few = request(tmp_path, limit=4)  # as the compute rung, which asks for a batch
+    loader = NativeLoader(few, rand_skip=5)
+    assert layer_of(loader).get("image_data_param").get("rand_skip") == "4"
+    loader.close()
     loader = NativeLoader(request(tmp_path), shuffle=True)
     assert layer_of(loader).get("image_data_param").get("shuffle") == "true"
     loader.close()
@@ -134,7 +138,12 @@ def test_hdf5_files_end_in_one_that_costs_nothing(tmp_path: Path) -> None:
     listed = Path(layer_of(loader).get("hdf5_data_param").get("source")).read_text().split()
     assert listed[:2] == [str(path) for path in hdf5.files(root)]
     assert os.path.getsize(listed[2]) < 10_000
+    import h5py
+
+    with h5py.File(listed[2]) as last:  # `caffe train` looks at it after its last step
+        assert last["data"].shape == (1, 3, 224, 224)
     assert loader.queue_batches == 0
+    assert loader.in_pieces
     loader.close()
     loader = NativeLoader(request(tmp_path, "hdf5-float"), shuffle=True)
     listed = Path(layer_of(loader).get("hdf5_data_param").get("source")).read_text().split()
@@ -263,3 +272,14 @@ def test_steps_of_the_program_hold_no_wait() -> None:
     assert measured.steps.done_s == [1.5, 2.0, 2.25]
     assert measured.steps.bytes == [40, 60, 30]
     assert measured.steps.samples == [2, 2, 2]
+
+
+def test_a_caffe_that_knows_no_ranks_runs_alone() -> None:
+    """Intel-Caffe's Python has none of the three functions."""
+
+    class Other:
+        """A module without them."""
+
+    library.share(Other, 0, 1)
+    with pytest.raises(BackendUnavailable, match="set_multiprocess"):
+        library.share(Other, 1, 2)

@@ -246,6 +246,7 @@ def test_a_users_solver_keeps_its_rule_and_gets_our_data(tmp_path: Path) -> None
         (OWN_NET, 'net: "gone.prototxt"', ["cannot read the net", "gone.prototxt"]),
         (OWN_NET, "net: {", ["solver.prototxt, line"]),
         (OWN_NET.replace("layer", "layers"), OWN_SOLVER, ["older Caffe"]),
+        (OWN_NET, f"{OWN_SOLVER} iter_size: 4", ["iter_size 4", "one is measured"]),
         (
             'layer { name: "r" type: "ReLU" bottom: "a" top: "a" }',
             OWN_SOLVER,

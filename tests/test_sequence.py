@@ -11,10 +11,12 @@ from typing import Any, Callable
 import pytest
 
 from iobench import dataset as datasets
-from iobench import scheduler, spec, store, units
+from iobench import pairing, scheduler, sequence, spec, store, units
 from iobench.analysis import analyse
+from iobench.attribution import attribute
+from iobench.figures import Evidence, evidence
 from iobench.launch import Settings
-from iobench.model import Dataset, Record, Trial
+from iobench.model import Dataset, Plan, Record, Trial
 from tests import pairs_fixture as fixture
 
 DOCUMENT: dict[str, Any] = {
@@ -198,3 +200,41 @@ def test_repeated_blocks_do_not_collide_with_those_of_later_looks(
     assert min(t.block for t in repeats) > 30
     assert Counter(t.arm for t in repeats) == dict.fromkeys({t.arm for t in trials}, 2)
     assert judged(suite)["3"]["pairs"] == 30
+
+
+def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
+    """Its group's other arm was probed before the suite was resumed."""
+    cases = fixture.cases("bare", "docker", "podman")
+    bare, docker, podman = cases
+    contrasts = [
+        fixture.contrast(docker, bare, group="g01"),
+        fixture.contrast(podman, bare, group="g01", id="c02"),
+    ]
+    plan = fixture.plan(cases, contrasts)
+    first = pairing.probe_blocks(contrasts[:1], cases, seed=1, start=len(plan.trials) + 1)
+    plan = dataclasses.replace(plan, trials=(*plan.trials, *first))
+    seconds = {bare.label: 1e-3, docker.label: 1.2e-3, podman.label: 1.3e-3}
+
+    def found(plan: Plan) -> Evidence:
+        records = [
+            fixture.record(
+                t,
+                seconds[t.arm] * (1 + 1e-4 * t.block),
+                probe={"read_s": seconds[t.arm] * (1 + 1e-3 * (t.block % 3)), "decode_s": 1e-3},
+            )
+            for t in plan.trials
+        ]
+        return evidence(plan, records)
+
+    ((due,),) = sequence.probes_due(found(plan))
+    assert due.arm == podman.label
+    later = pairing.probe_blocks(
+        [due], cases, seed=1, start=len(plan.trials) + 1, done=sequence.probed_blocks(plan, "g01")
+    )
+    assert {t.block for t in later}.isdisjoint(t.block for t in first)
+    plan = dataclasses.replace(plan, trials=(*plan.trials, *later))
+    assert sequence.probes_due(found(plan)) == []
+    for contrast in contrasts:
+        named = attribute(found(plan), contrast, "SLOWER")
+        assert named is not None
+        assert (named["stage"], named["pairs"]) == ("read", 8)

@@ -13,10 +13,10 @@ from typing import Any, List, Sequence, Tuple
 import numpy as np
 import pytest
 
-from iobench import codec, registry, stacks
+from iobench import bridge, codec, registry, stacks
 from iobench.errors import DatasetError, SpecError
 from iobench.loaders.threads import ThreadsLoader
-from iobench.model import Dataset, Extent
+from iobench.model import Case, Dataset, Extent
 from iobench.protocols import LoadRequest, StoredSample
 from tests import photos
 from tests.capabilities import need
@@ -329,8 +329,11 @@ def test_a_walk_goes_once_through_an_lmdb_and_only_when_asked_for(
     reader.close()
     asked = dataclasses.replace(request(stored, form), root=tmp_path, format_name="lmdb")
     loader = ThreadsLoader(asked, walk=True)
-    loader.walk()
     assert loader._walk() == len(stored[0])
+    walks: List[int] = []
+    loader._walk = lambda: walks.append(1)
+    loader.walk()
+    assert walks == [1]
     assert len(rows(loader)) == len(asked.ids) // asked.batch * asked.batch
     loader = ThreadsLoader(asked)
     assert loader._walk is None
@@ -341,5 +344,6 @@ def test_a_walk_goes_once_through_an_lmdb_and_only_when_asked_for(
 def test_what_cannot_be_walked_is_refused(stored: Stored) -> None:
     with pytest.raises(SpecError, match="only lmdb"):
         ThreadsLoader(request(stored), walk=True)
+    apart = Case(loader="threads", format="lmdb", loader_options={"walk": True, "apart": True})
     with pytest.raises(SpecError, match="apart"):
-        ThreadsLoader(request(stored), walk=True, apart=True)
+        bridge.python_of(apart)

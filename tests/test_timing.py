@@ -68,6 +68,17 @@ def test_window_has_one_numerator_and_denominator() -> None:
     assert w.seconds_per_sample == 4.0 / 12
 
 
+@pytest.mark.parametrize("per_file", [1, 4, 5, 20])
+def test_without_a_warmup_all_the_work_counts(per_file: int) -> None:
+    """A loader that loads files of several batches, in the loop: no file is lost at the edges."""
+    world = World()
+    waits = [8.0 if i % per_file == 0 else 0.25 for i in range(20)]
+    found = measure(batches(world, waits), Trainer(world, 1.0), warmup=0, clock=world.clock)
+    for w in (window(found.steps), epoch(found.steps)):
+        assert (w.steps, w.samples, w.wall_s) == (20, 80, sum(waits) + 20.0)
+        assert (w.wait_s, w.compute_s) == (sum(waits), 20.0)
+
+
 def test_window_needs_a_step_after_the_warmup() -> None:
     world = World()
     found = measure(batches(world, [1.0]), Trainer(world, 1.0), warmup=1, clock=world.clock)

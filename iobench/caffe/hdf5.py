@@ -64,16 +64,17 @@ def write(samples: Iterable[StoredSample], root: Path, each: int) -> None:
             file.create_dataset("label", data=np.array([s.label for s in part], np.float32))
 
 
-def write_last(path: Path) -> None:
-    """Write a file of one tiny sample, to stand last in a list.
+def write_last(path: Path, shape: Tuple[int, ...]) -> None:
+    """Write a file of one sample of ``shape`` without its pixels (zeros), to stand last in a list.
 
     After a file's last row the layer loads the next at once, after the last file the first: an
-    epoch would end with the load of a file that nobody asked for.
+    epoch would end with the load of a file that nobody asked for.  The row itself is read by the
+    pass that `caffe train` makes after its last step.
     """
     import h5py
 
     with h5py.File(path, "w") as file:
-        file.create_dataset("data", data=np.zeros((1, 1, 1, 1), np.float32))
+        file.create_dataset("data", (1, *shape), np.float32)
         file.create_dataset("label", data=np.zeros(1, np.float32))
 
 

@@ -55,10 +55,27 @@ def load() -> Any:
 
 
 def share(caffe: Any, rank: int, world_size: int) -> None:
-    """Tell Caffe which of how many solvers this is, for every net that is made from now on."""
-    caffe.set_multiprocess(world_size > 1)
-    caffe.set_solver_count(world_size)
-    caffe.set_solver_rank(rank)
+    """Tell Caffe which of how many solvers this is, for every net that is made from now on.
+
+    Raises BackendUnavailable for several of a Caffe that cannot be told (Intel's).
+    """
+    told = {
+        "set_multiprocess": world_size > 1,
+        "set_solver_count": world_size,
+        "set_solver_rank": rank,
+    }
+    absent = [name for name in told if not hasattr(caffe, name)]
+    if absent and world_size > 1:
+        raise BackendUnavailable(
+            f"this Caffe's Python has no {absent[0]}: its data layers cannot be told apart which "
+            "of several ranks they are; use loader threads, or Caffe of `make caffe`"
+        )
+    for name, value in told.items():
+        getattr(caffe, name, _ignore)(value)
+
+
+def _ignore(_: int) -> None:
+    """Do nothing: this Caffe knows of one solver only."""
 
 
 def set_threads(wanted: int, ranks: int = 1) -> Dict[str, Any]:

@@ -106,6 +106,11 @@ def users(path: str, data: Message, run: Message) -> Job:
     there, is no prototxt, or is not so.
     """
     solver = _read(Path(path), "solver")
+    if solver.get("iter_size", "1") != "1":
+        raise SpecError(
+            f"{path}: iter_size {solver.get('iter_size')} takes several batches a step, and one is "
+            "measured: leave it out, and give the case a larger batch"
+        )
     net, where = _net_of(solver, Path(path))
     layers, tops = _without_data(net, where)
     ours = message(top=tops).plus(data.without("top"))

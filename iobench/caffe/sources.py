@@ -9,7 +9,7 @@ from typing import Optional, Tuple
 
 import numpy as np
 
-from iobench import sstable
+from iobench import codec, sstable
 from iobench.caffe import hdf5
 from iobench.errors import DatasetError, SpecError
 from iobench.protocols import LoadRequest
@@ -85,7 +85,7 @@ class Sources:
         names = [str(path) for path in found]
         if not shuffled and len(names) > 1:
             last = self.folder / "last.h5"
-            hdf5.write_last(last)
+            hdf5.write_last(last, codec.transform(self._request.transform).shape)
             names.append(str(last))
         if any(c.isspace() for name in names for c in name):
             raise DatasetError(f"Caffe's list of HDF5 files takes no blanks: move {names[0]!r}")

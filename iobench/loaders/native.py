@@ -65,6 +65,7 @@ class NativeLoader:
         self._rank, self._world = sources.stride(request) if walks else (0, 1)
         self._count = len(request.ids) // request.batch
         self.queue_batches = request.prefetch if self._queues else 0
+        self.in_pieces = self._layer == "HDF5Data"
         self._sources = sources.Sources(request)
         self._net: Any = None
         self._text = render(
@@ -161,7 +162,7 @@ class NativeLoader:
                 prefetch=request.prefetch,
                 transform=transform,
                 shuffle=self._shuffle and not plain,
-                rand_skip=0 if plain else self._rand_skip,
+                rand_skip=0 if plain else min(self._rand_skip, len(request.ids)),
                 height=0 if plain else self._height,
                 width=0 if plain else self._width,
             )
@@ -193,7 +194,7 @@ class NativeLoader:
             )
         if (self._height > 0) != (self._width > 0) or min(self._height, self._width) < 0:
             raise SpecError("new_height and new_width go together: give both, or neither")
-        if not 0 <= self._rand_skip <= len(request.ids):
+        if not 0 <= self._rand_skip <= request.dataset.samples:
             raise SpecError(f"rand_skip {self._rand_skip}: allowed is 0 to the number of samples")
         if self._mean not in ("imagenet", "none"):
             raise SpecError(f"mean {self._mean!r} is not possible; allowed: imagenet, none")

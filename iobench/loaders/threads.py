@@ -34,10 +34,9 @@ class ThreadsLoader:
         """``apart``: in a process of its own, its batches handed over through shared memory.
 
         ``walk``: once through the whole database before the first batch, as Intel-Caffe does to
-        shuffle an LMDB; its seconds are start-up.  Raises SpecError for a format that has no walk.
+        shuffle an LMDB; its seconds are start-up, and it cannot be done ``apart``.  Raises
+        SpecError for a format that has no walk.
         """
-        if walk and apart:
-            raise SpecError("walk and apart together are not possible: leave one of them out")
         ids = np.asarray(request.ids, np.int64)
         count = len(ids) // request.batch
         self.queue_batches = request.workers * request.prefetch

@@ -32,7 +32,8 @@ _MANY, _FEW = 2000, 3
 _POLL_S = 0.01
 _REMARK = (
     "`caffe train` tells no data wait apart: its steps hold it, so what is called contention here "
-    "is wait and contention together"
+    "is wait and contention together; its queue fills before its first step, so that a cold epoch "
+    "is short of up to prefetch batches, and its CPU time holds its start"
 )
 
 
