@@ -128,8 +128,7 @@ class Loader(Protocol):
 
     #: Batches that can wait in the prefetch queue: the measured loop discards at least as many.
     queue_batches: int
-    # It may have ``in_pieces = True``: it has no queue and reads in pieces of several batches, in
-    # the loop itself, so that only a whole epoch holds as much work as samples.
+    # It may have ``in_pieces = True``: no queue, read in the loop, several batches at a time.
 
     def batches(self) -> Iterator[Batch]:
         """Begin on an empty queue and yield ``len(ids) // batch`` batches, once."""
