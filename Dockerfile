@@ -4,9 +4,9 @@
 #   torch  base, and the packages of requirements/worker.txt there
 #   caffe  BVLC Caffe 1.0, its Python 3.9 and Open MPI of Debian bullseye's packages, at that prefix
 #
-# Built by hand: `docker build --network=host --target torch .` with the wheels of worker.txt in
-# wheels/; caffe with those of caffe.txt there, and a folder debs/ that holds any file (then apt
-# fetches the packages, so CAFFE_BASE_IMAGE has to be Debian bullseye). No BuildKit
+# Built by hand: `docker build --network=host --target torch .` with the wheels of worker.txt, and
+# pip's own, in wheels/; caffe with those of caffe.txt there, and a folder debs/ that holds any file
+# (then apt fetches the packages, so CAFFE_BASE_IMAGE has to be Debian bullseye). No BuildKit
 # syntax: the legacy builder, podman and buildah build it too. Wheels and compilers stay in the
 # stages that are thrown away.
 ARG BASE_IMAGE=debian:bookworm-slim

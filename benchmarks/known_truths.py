@@ -4,7 +4,7 @@ Fetch: a loop device throttled below the page cache, at two rates; the truth is 
 max(0, (bytes that cross the mount / rate - slice) / samples - s), the prep stall is 0.  The slice
 is what an idle blk-throttle lets through at once, 0.1 s worth of bytes (throtl_slice in the
 kernel's block/blk-throttle.c); a plain reader, timed first, shows it too.
-Prep: a sleep d in every decode; the truth is METHOD section 4's
+Prep: a sleep d in every decode; the truth is
 max(0, (t + d) / W - s) - max(0, t / W - s), the fetch stall is 0.  One d is masked (truth 0), one
 has d / W above half the step.
 

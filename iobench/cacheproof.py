@@ -1,4 +1,4 @@
-"""Whether the page-cache evidence of a trial holds: DESIGN section 2, "Cold and warm"."""
+"""Whether the page-cache evidence of a trial holds: docs/method.md, "Cold and warm"."""
 
 from __future__ import annotations
 

@@ -159,10 +159,9 @@ def image_verify(
 def image_export(name: str, path: Path, folder: Path) -> int:
     """Write image NAME to PATH: PATH.sif for apptainer, PATH.tar for docker and podman load.
 
-    \b
-    To a registry, for `apptainer build torch.sif docker://REGISTRY/iobench-torch:TAG` on a node
-    that has no Docker (skopeo needs no daemon either):
-      skopeo copy docker-archive:images/torch.tar docker://REGISTRY/iobench-torch:TAG
+    For use without iobench, which runs only what it made of NAME.tar and noted in NAME.json. To
+    measure on a node that has no Docker, bring those two files to its images folder; then
+    `iobench image build NAME --form sif` makes the SIF there.
     """
     found = catalogue.find(name, folder)
     if path.suffix not in (".sif", ".tar"):

@@ -16,26 +16,31 @@ from iobench.errors import SpecError
 GIVEN = ("batch", "rank", "world_size", "sharers")
 
 
-def check_options(where: str, make: Any, options: Mapping[str, Any]) -> None:
-    """Raise SpecError for an option that ``make`` does not take, or of another type.
+def accepted(make: Any) -> dict[str, inspect.Parameter]:
+    """Return option -> its parameter, the annotation resolved, of a member's ``make``.
 
-    Options are ``make``'s keywords that TOML can say: no callables, and not what the case or its
-    launcher says (:data:`GIVEN`).
+    Options are its keywords that TOML can say: no callables, and not what the case or its launcher
+    says (:data:`GIVEN`).
     """
     hints = typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
-    parameters = {
-        name
+    return {
+        name: p.replace(annotation=hints.get(name, Any))
         for name, p in inspect.signature(make).parameters.items()
         if p.kind is inspect.Parameter.KEYWORD_ONLY
         and name not in GIVEN
         and typing.get_origin(hints.get(name)) is not collections.abc.Callable
     }
+
+
+def check_options(where: str, make: Any, options: Mapping[str, Any]) -> None:
+    """Raise SpecError for an option that ``make`` does not take, or of another type."""
+    known = accepted(make)
     for key, value in options.items():
-        if key not in parameters:
-            allowed = ", ".join(sorted(parameters)) or "none"
+        if key not in known:
+            allowed = ", ".join(sorted(known)) or "none"
             raise SpecError(f"{where}: unknown option {key!r}; it takes: {allowed}")
         try:
-            pydantic.TypeAdapter(hints.get(key, Any)).validate_python(value, strict=True)
+            pydantic.TypeAdapter(known[key].annotation).validate_python(value, strict=True)
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise SpecError(f"{where}: option {key} = {value!r}: {first['msg']}") from None

@@ -284,7 +284,7 @@ def _limit(
 
 
 def _bytes(found: Evidence, case: Case) -> dict[str, Any]:
-    """Return bytes a sample needed and measured, cold; amplification by METHOD 2.5."""
+    """Return bytes a sample needed and measured, cold, and the read amplification."""
     records = [r for s in DATA_STAGES for r in found.of(case, s, "cold") if r.cache.bytes_needed]
     needed = sum(r.cache.bytes_needed for r in records)
     counted = [r for r in records if r.cache.bytes_storage is not None]

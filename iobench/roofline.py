@@ -1,4 +1,8 @@
-"""The input-pipeline roofline (METHOD 3.1 to 3.4): which ceiling binds, and how far the next is."""
+"""The input-pipeline roofline: which ceiling binds, and how far the next is.
+
+docs/method.md, "The binding limit", after Williams, Waterman, Patterson, "Roofline: an insightful
+visual performance model for multicore architectures", CACM 52(4), 2009.
+"""
 
 from __future__ import annotations
 
@@ -42,29 +46,29 @@ class Limit:
 
 
 def roofline(peak: float, intensity: float, bandwidth: float) -> float:
-    """Return min(P_peak, AI * B) (Williams et al. 2009; METHOD 3.1)."""
+    """Return min(P_peak, AI * B) (Williams et al. 2009)."""
     return min(peak, intensity * bandwidth)
 
 
 def storage_bandwidth(bandwidth_max: float, iops_max: float, size: float) -> float:
-    """Return B(size) <= min(B_max, IOPS_max * size) in bytes/s (METHOD 3.3)."""
+    """Return B(size) <= min(B_max, IOPS_max * size) in bytes/s (derived)."""
     return min(bandwidth_max, iops_max * size)
 
 
 def ridge_bytes(bandwidth_max: float, iops_max: float) -> float:
-    """Return the request size where bandwidth takes over from IOPS (METHOD 3.3)."""
+    """Return the request size where bandwidth takes over from IOPS, bytes (derived)."""
     return bandwidth_max / iops_max
 
 
 def iops_ceiling(depth: float, latency_s: float) -> float:
-    """Return q / t, Little's law (METHOD 3.3)."""
+    """Return q / t, operations a second (Little's law)."""
     return depth / latency_s
 
 
 def node_bandwidth(
     nic: float, filesystem: float, nodes: int, *, stripe_count: int = 0, ost: float = 0.0
 ) -> float:
-    """Return one node's share of a shared filesystem, bytes/s (derived; METHOD 3.4).
+    """Return one node's share of a shared filesystem, bytes/s (derived).
 
     min(B_nic, B_pfs / n, stripe_count * B_ost / n), the last for one shared file.
     """
@@ -75,7 +79,7 @@ def node_bandwidth(
 
 
 def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
-    """Name the binding roof among measured rates, samples/s (derived; METHOD 3.2).
+    """Name the binding roof among measured rates, samples/s (derived).
 
     ``roofs`` may lack any roof; a warm state leaves out the storage.  Within a regime the
     narrower roof tells more: a read rung at fio's rate is the storage's limit, below it its own;
@@ -163,5 +167,5 @@ def _below_storage(at: Mapping[str, float]) -> str:
 
 
 def predicted(rates: Sequence[float]) -> float:
-    """Return min of the roofs: the model's rate of ``train`` (METHOD 2.2)."""
+    """Return min of the roofs: the model's rate of ``train``, as :func:`iobench.stalls.speed`."""
     return min(rates)

@@ -1,4 +1,7 @@
-"""What several ranks cost: their step of the compute rung against one rank's (DESIGN, ``comm``)."""
+"""What several ranks cost: their step of the compute rung against one rank's.
+
+docs/method.md, "Several ranks".
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def communication(
     """Return what several ranks' steps take longer than one's, seconds a step; None for one rank.
 
     ``exchange_s``: what the trainers themselves count a step for exchanging gradients, of the rank
-    that waits least in it.  ``efficiency``: METHOD 1.6, of the compute rung.
+    that waits least in it.  ``efficiency``: weak scaling's, of the compute rung.
     """
     if case.world_size == 1:
         return None

@@ -36,7 +36,7 @@ from iobench.store import Store
 from iobench.units import seconds
 
 FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
-#: A verdict needs this many pairs; fewer than six can reach no p < 0.05 (METHOD section 4).
+#: A verdict needs this many pairs; fewer than six can reach no p < 0.05 (:mod:`iobench.stats`).
 MIN_PAIRS = 6
 #: Attempts at a trial whose cache state is disproven; all are kept, the last counts.
 ATTEMPTS = 3

@@ -261,7 +261,9 @@ def _cell(values: dict[str, Any]) -> CaseSpec:
 def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     fields: dict[str, Any] = {"seed": spec.seed}
     for layer in (spec.case, overrides):
-        for key in layer.model_fields_set & set(CaseSpec.model_fields):
+        for key in CaseSpec.model_fields:  # in their order: a content counts after its pipeline
+            if key not in layer.model_fields_set:
+                continue
             value = getattr(layer, key)
             try:
                 _set(fields, key, value)

@@ -3,7 +3,8 @@
 Sources.  [Shi] Shi, Wang, Chu, arXiv 1711.05979 and 1805.03812, recurrences as in MG-WFBP.
 [Mohan] Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14(5), 2021.
 [NoPFS] Dryden et al., "Clairvoyant prefetching for distributed machine learning I/O", SC 2021.
-Times are seconds, rates samples per second.  "derived" marks what is derived in METHOD.
+Times are seconds, rates samples per second.  "derived" marks what follows from these equations.
+What is reported of them is defined in docs/method.md, "Stalls" and "Several ranks".
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from iobench.stats import Interval, t_interval, unpaired_difference
 HANDOVER_S = 2e-3
 
 
-# -- iteration time, METHOD section 1 ----------------------------------------------------------
+# -- iteration time ----------------------------------------------------------------------------
 
 
 def serial_iteration_s(
@@ -33,7 +34,7 @@ def serial_iteration_s(
     comm: float = 0.0,
     update: float = 0.0,
 ) -> float:
-    """Return one iteration when nothing overlaps ([Shi]; METHOD 1.1, with ``comm`` 1.2)."""
+    """Return one iteration when nothing overlaps ([Shi])."""
     return io + h2d + forward + backward + comm + update
 
 
@@ -46,16 +47,16 @@ def pipelined_iteration_s(
     exposed_comm: float = 0.0,
     update: float = 0.0,
 ) -> float:
-    """Return one iteration with the input pipelined ([Shi]; METHOD 1.3 and 1.4).
+    """Return one iteration with the input pipelined ([Shi]).
 
-    ``exposed_comm``: all of the communication (1.3), or what wait-free backpropagation cannot
-    hide (1.4, :func:`exposed_comm_s`).
+    ``exposed_comm``: all of the communication, or what wait-free backpropagation cannot hide
+    (:func:`exposed_comm_s`).
     """
     return max(io + h2d, forward + backward + exposed_comm + update)
 
 
 def exposed_comm_s(backward: Sequence[float], comm: Sequence[float]) -> float:
-    """Return the communication that backpropagation does not hide ([Shi]; METHOD 1.4).
+    """Return the communication that backpropagation does not hide ([Shi]).
 
     Both sequences run over the layers 1..L; backward starts at layer L.  A layer's all-reduce
     starts when its gradient is there and the link is free.
@@ -71,7 +72,7 @@ def exposed_comm_s(backward: Sequence[float], comm: Sequence[float]) -> float:
 
 
 def allreduce_fit(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return (a, b) of t = a + b * bytes by least squares, in s and s/B ([Shi]; METHOD 1.5).
+    """Return (a, b) of t = a + b * bytes by least squares, in s and s/B ([Shi]).
 
     Raises ValueError for fewer than two different sizes.
     """
@@ -86,36 +87,36 @@ def allreduce_fit(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[flo
 
 
 def weak_scaling(t1: float, tn: float, n: int) -> tuple[float, float]:
-    """Return (speedup n t(1) / t(n), efficiency) ([Shi]; METHOD 1.6)."""
+    """Return (speedup n t(1) / t(n), efficiency) ([Shi])."""
     speedup = n * t1 / tn
     return speedup, speedup / n
 
 
 def steady_iteration_s(*stages: float) -> float:
-    """Return a pipeline's steady period, the slowest stage (METHOD 1.7; unlimited queues)."""
+    """Return a pipeline's steady period, the slowest stage (derived; unlimited queues)."""
     return max(stages)
 
 
-# -- data stalls, METHOD section 2 -------------------------------------------------------------
+# -- data stalls -------------------------------------------------------------------------------
 
 
 def fetch_rate(cached: float, cache_rate: float, storage_rate: float) -> float:
-    """Return F = 1 / (x/C + (1-x)/S) for a cached fraction x ([Mohan]; METHOD 2.1)."""
+    """Return F = 1 / (x/C + (1-x)/S) for a cached fraction x ([Mohan])."""
     return 1 / (cached / cache_rate + (1 - cached) / storage_rate)
 
 
 def speed(fetch: float, prep: float, compute: float) -> float:
-    """Return min(F, P, G) ([Mohan]; METHOD 2.2)."""
+    """Return min(F, P, G) ([Mohan])."""
     return min(fetch, prep, compute)
 
 
 def stalled(fetch: float, prep: float, compute: float) -> bool:
-    """Return whether training waits for data: G > min(F, P) ([Mohan]; METHOD 2.2)."""
+    """Return whether training waits for data: G > min(F, P) ([Mohan])."""
     return compute > min(fetch, prep)
 
 
 def cache_needed(cache_rate: float, storage_rate: float, prep: float, compute: float) -> float:
-    """Return the cached fraction that ends fetch stalls, in 0..1 (derived; METHOD 2.2)."""
+    """Return the cached fraction that ends fetch stalls, in 0..1 (derived)."""
     demand = 1 / min(prep, compute)
     gain = 1 / storage_rate - 1 / cache_rate
     if gain <= 0:
@@ -124,7 +125,7 @@ def cache_needed(cache_rate: float, storage_rate: float, prep: float, compute: f
 
 
 def lru_hit_ratio(cached: float) -> float:
-    """Return the hit ratio of a reshuffled epoch under strict LRU (derived; METHOD 2.4).
+    """Return the hit ratio of a reshuffled epoch under strict LRU (derived).
 
     h = x + (1-x) ln(1-x); a cache that never evicts would give x.
     """
@@ -134,27 +135,30 @@ def lru_hit_ratio(cached: float) -> float:
 
 
 def read_amplification(bytes_storage: float, bytes_needed: float) -> float:
-    """Return bytes read from storage / bytes of the unique samples needed (METHOD 2.5)."""
+    """Return bytes read from storage / bytes of the unique samples needed."""
     return bytes_storage / bytes_needed
 
 
 def cores_needed(compute: float, prep_per_core: float) -> int:
-    """Return ceil(G / one core's prep rate) (METHOD 2.6); check that it scales."""
+    """Return ceil(G / one core's prep rate) (derived); check that it scales."""
     return math.ceil(compute / prep_per_core)
 
 
 def au(steps: int, step_s: float, wall_s: float) -> float:
-    """Return accelerator utilisation: steps x compute-only step / wall, same steps (METHOD 2.7)."""
+    """Return accelerator utilisation: steps x compute-only step / wall, same steps."""
     return steps * step_s / wall_s
 
 
 def demand_bytes_per_s(batch: int, step_s: float, bytes_per_sample: float) -> float:
-    """Return the bandwidth that keeps AU at 1 (METHOD 2.7)."""
+    """Return the bandwidth that keeps AU at 1 (derived), bytes/s."""
     return batch / step_s * bytes_per_sample
 
 
 def staging_pays_after(stage_s: float, remote_epoch_s: float, local_epoch_s: float) -> float:
-    """Return the epochs after which staging pays (METHOD 2.8); infinite when local is no faster."""
+    """Return the epochs after which staging pays; infinite when local is no faster.
+
+    docs/method.md, "Where the data lies".
+    """
     gain = remote_epoch_s - local_epoch_s
     return stage_s / gain if gain > 0 else math.inf
 
@@ -162,7 +166,7 @@ def staging_pays_after(stage_s: float, remote_epoch_s: float, local_epoch_s: flo
 def samples_read_over(times: int, *, workers: int, epochs: int, samples: int) -> float:
     """Return how many samples one worker of N reads more than ``times`` times in E epochs.
 
-    Binomial(E, 1/N) ([NoPFS]; METHOD 2.9).
+    Binomial(E, 1/N) ([NoPFS]).
     """
     from scipy import stats
 
@@ -173,7 +177,7 @@ def samples_read_over(times: int, *, workers: int, epochs: int, samples: int) ->
 
 
 def delay_change_s(delay: float, *, serial: float, workers: int, step: float) -> float:
-    """Return the change per sample of a delay in the reader's or decoder's code (METHOD 4).
+    """Return the change per sample of a delay in the reader's or decoder's code (derived).
 
     ``serial``: loader seconds a sample on one worker; ``step``: trainer seconds a sample.
     max(0, (t+d)/W - s) - max(0, t/W - s): divided by the workers, masked while they keep up.
@@ -184,12 +188,12 @@ def delay_change_s(delay: float, *, serial: float, workers: int, step: float) ->
 def fetch_delay_s(*, bytes_per_sample: float, bytes_per_s: float, warm: float) -> float:
     """Return the fetch stall a throttled device must cause, seconds a sample.
 
-    T(cold) = max(bytes / rate, T(warm)) by METHOD 1.7, minus T(warm).
+    T(cold) = max(bytes / rate, T(warm)), :func:`steady_iteration_s`, minus T(warm).
     """
     return max(0.0, bytes_per_sample / bytes_per_s - warm)
 
 
-# -- measured stalls, METHOD 2.3 ---------------------------------------------------------------
+# -- measured stalls ---------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +265,7 @@ def handover_bound_s(trials: Sequence[TrainTrial]) -> float:
 
 
 def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall:
-    """Return T(cold) - T(warm), seconds a sample ([Mohan]; METHOD 2.3), of whole epochs.
+    """Return T(cold) - T(warm), seconds a sample ([Mohan]), of whole epochs.
 
     What both epochs lag alike at their end cancels in the difference.
     Raises ValueError when a side is empty.
@@ -287,8 +291,9 @@ def prep_stall(
 
 
 def communication(several: Sequence[TrainTrial], alone: Sequence[TrainTrial]) -> Stall:
-    """Return T(compute, n ranks) - T(compute, one rank), seconds a step (DESIGN section 2, comm).
+    """Return T(compute, n ranks) - T(compute, one rank), seconds a step.
 
+    docs/method.md, "Several ranks".
     On one node it holds what the ranks take from each other, cores and memory bandwidth, beside
     the exchange itself.  Raises ValueError when a side is empty.
     """

@@ -1,4 +1,4 @@
-"""Intervals and the verdict rule (METHOD section 4).
+"""Intervals and the verdict rule: docs/method.md, "Verdicts".
 
 Unit of every sample here: one run in a fresh process.  Steps, epochs and ranks are never repeats.
 Ratios are seconds per sample, arm / base, paired in blocks, and are handled as logarithms.
@@ -306,7 +306,7 @@ def verdict(
     differ: float | None = None,
     equal: float | None = None,
 ) -> Verdict:
-    """Judge paired seconds per sample: ``arm`` against ``base`` (METHOD section 4).
+    """Judge paired seconds per sample: ``arm`` against ``base`` (docs/method.md).
 
     ``margin`` was stated beforehand; ``family`` counts the contrasts judged together.  ``differ``
     and ``equal`` are the nominal levels of the test for a difference (two-sided) and of each of

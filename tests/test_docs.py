@@ -20,13 +20,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+import typing
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Set, Tuple, Union
 
 import click
+import pydantic
 import pytest
 import tomllib
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
+from iobench import codec, contrast_spec, options, registry, spec
 from iobench.model import Case
 from tests.report_fixture import suite
 
@@ -236,3 +241,130 @@ def test_results_md_names_every_column_and_key() -> None:
     assert not set(analysis) - named
     assert not set(analysis["pipelines"][0]) - named - set(CASE_FIELDS)
     assert not set(analysis["contrasts"][0]) - named
+
+
+# -- docs/spec.md against the code ---------------------------------------------------------------
+
+SPEC_PAGE = ROOT / "docs/spec.md"
+#: Heading -> the model whose fields its table names, and those that another table names already.
+SECTIONS = {
+    "Top level": (spec.Spec, ()),
+    "[dataset]": (spec.DatasetSpec, ()),
+    "[case]": (spec.CaseSpec, ()),
+    "[[cases]]": (spec.ExtraCase, tuple(spec.CaseSpec.model_fields)),
+    "[ladder]": (spec.LadderSpec, ()),
+    "[[contrasts]]": (spec.ContrastSpec, ()),
+}
+WORDS = {
+    bool: "truth",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    tuple: "list",
+    dict: "table",
+}
+
+
+def table(heading: str) -> List[List[str]]:
+    """Return the rows of the first table below a heading, as cells; not its head."""
+    _, found, text = SPEC_PAGE.read_text().partition(f"# {heading}\n")
+    assert found, heading
+    lines = text.partition("\n#")[0].splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line[:1] == "|"]
+    return rows[2:]
+
+
+def plain(cell: str) -> str:
+    return cell.strip("`")
+
+
+def kind(hint: Any) -> str:
+    """Return the page's word for a type."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        return kind(typing.get_args(hint)[0])
+    if origin is typing.Literal:
+        return "text"
+    if origin is Union or type(hint).__name__ == "UnionType":
+        members = [a for a in typing.get_args(hint) if a is not type(None)]
+        return kind(members[0]) if len(members) == 1 else "any"
+    if isinstance(hint, type) and issubclass(hint, pydantic.BaseModel):
+        return "table"
+    return WORDS[origin or hint]
+
+
+def check_default(cell: str, default: Any, where: str) -> None:
+    """A cell in quotes is the code's default as TOML; words are for one that depends on others."""
+    if re.fullmatch(r"`[^`]*`", cell) and cell != "`torch`":
+        value = list(default) if isinstance(default, tuple) else default
+        assert tomllib.loads(f"v = {plain(cell)}")["v"] == value, where
+    else:
+        assert default in (None, 0, 0.0, PydanticUndefined) or default == Case().image, where
+        assert cell, where
+
+
+def default_of(key: str, field: FieldInfo, model: Any) -> Any:
+    """Return what holds where a spec is silent; for a case what its data type says."""
+    if model is spec.CaseSpec and field.default is None:
+        return getattr(Case(), key, None)
+    return field.default
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_spec_md_names_every_key(heading: str) -> None:
+    model, elsewhere = SECTIONS[heading]
+    title = heading if heading == "Top level" else f"`{heading}`"
+    rows = {plain(row[0]): row for row in table(title)}
+    assert set(rows) == set(model.model_fields) - set(elsewhere)
+    for key, (_, word, default, meaning) in rows.items():
+        field = model.model_fields[key]
+        assert word == kind(field.annotation), key
+        assert meaning, key
+        if not isinstance(field.default, pydantic.BaseModel):
+            check_default(default, default_of(key, field, model), key)
+
+
+@pytest.mark.parametrize("axis", ["formats", "loaders", "trainers", "runtimes", "launchers"])
+def test_spec_md_names_every_option(axis: str) -> None:
+    page: Dict[str, Dict[str, List[str]]] = {}
+    for member, option, *rest in table(axis.capitalize()):
+        of_member = page.setdefault(plain(member), {})
+        if option != "none":
+            of_member[plain(option)] = rest
+    takes = {n: options.accepted(registry.load(axis, n).make) for n in registry.names(axis)}
+    assert {n: set(found) for n, found in page.items()} == {n: set(p) for n, p in takes.items()}
+    for name, found in page.items():
+        for option, (word, default, _) in found.items():
+            parameter = takes[name][option]
+            assert word == kind(parameter.annotation), (name, option)
+            check_default(default, parameter.default, f"{name} {option}")
+
+
+def test_spec_md_names_every_value() -> None:
+    named: Dict[str, Set[str]] = {}
+    for key, value, _ in table("Values"):
+        named.setdefault(plain(key), set()).add(plain(value))
+
+    def literals(key: str) -> Set[str]:
+        hint = spec.CaseSpec.model_fields[key].annotation
+        return {a for part in typing.get_args(hint) for a in typing.get_args(part)}
+
+    assert named == {
+        "placement": literals("placement"),
+        "content": literals("content"),
+        "sharing": literals("sharing"),
+        "order": {"stored", "shuffled", "window:N"},
+        "transform": set(codec.TRANSFORMS),
+    }
+
+
+def test_spec_md_says_which_stages_and_contents_there_are() -> None:
+    rows = {plain(row[0]): row for row in table("`[[contrasts]]`")}
+    stages = typing.get_args(contrast_spec.ContrastSpec.model_fields["stage"].annotation)
+    assert set(re.findall(r"`(\w+)`", rows["stage"][3])) == set(stages)
+    contents = {row[1]: row[2] for row in table("Values") if plain(row[0]) == "content"}
+    for content in ("raw", "float"):
+        able = {
+            n for n in registry.names("formats") if content in registry.load("formats", n).contents
+        }
+        assert set(re.findall(r"`(\w+)`", contents[f"`{content}`"])) == able

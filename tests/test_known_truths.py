@@ -47,7 +47,7 @@ def windows(
     [(0.5, 0.25, 0.125), (1.0, 0.25, 0.25), (0.25, 0.25, 0.5), (0.0, 0.5, 0.125), (4.0, 0.0, 2.0)],
 )
 def test_a_sleep_in_the_decoder_is_the_prep_stall(delay: float, serial: float, step: float) -> None:
-    """METHOD 4: max(0, (t+d)/W - s) - max(0, t/W - s), per sample; masked ones give 0."""
+    """max(0, (t+d)/W - s) - max(0, t/W - s), per sample; masked ones give 0."""
     warm = windows("train", "warm", BATCH * (serial + delay), BATCH * step)
     plain = windows("train", "warm", BATCH * serial, BATCH * step)
     compute = windows("compute", "-", 0.0, BATCH * step, whole=False)

@@ -160,3 +160,10 @@ def test_several_tables_vary_one_factor_after_the_other() -> None:
         ("jpeg", 1, 4),
         ("jpeg", 2, 2),
     ]
+
+
+@pytest.mark.parametrize("keys", [("pipeline", "content"), ("content", "pipeline")])
+def test_content_counts_after_the_pipeline_that_does_not_say_it(keys: tuple[str, str]) -> None:
+    values = {"pipeline": "torch:lmdb", "content": "raw"}
+    (case,) = spec.expand(spec.parse({"name": "t", "case": {key: values[key] for key in keys}}))
+    assert case.pipeline == "torch:lmdb-raw"

@@ -1,4 +1,4 @@
-"""METHOD's equations against its own numbers, stalls with exact equality."""
+"""The equations against numbers published or worked out by hand, stalls with exact equality."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_small_equations() -> None:
     assert stalls.staging_pays_after(100.0, 40.0, 40.0) == math.inf
 
 
-@pytest.mark.parametrize(  # METHOD section 5
+@pytest.mark.parametrize(
     ("batch", "step_s", "size", "mb_per_s"),
     [(64, 0.195, 114_660, 38), (400, 0.435, 114_660, 105), (1, 0.00936, 2_828_486, 302)],
 )
-def test_demand_is_methods_table(batch: int, step_s: float, size: int, mb_per_s: int) -> None:
+def test_demand_of_published_workloads(batch: int, step_s: float, size: int, mb_per_s: int) -> None:
     assert round(stalls.demand_bytes_per_s(batch, step_s, size) / 1e6) == mb_per_s
 
 

@@ -91,7 +91,8 @@ def check_host() -> None:
     if kind != "glibc" or tuple(map(int, version.split(".")[:2])) < OLDEST_GLIBC:
         raise ImageError(
             f"Caffe's binaries need glibc {OLDEST_GLIBC[0]}.{OLDEST_GLIBC[1]} or newer, and this "
-            f"host has {kind or 'another C library'} {version}: run it in a container, or {remedy}"
+            f"host has {kind or 'another C library'} {version}: run it in a container (a spec "
+            f'whose [case] says runtime = "apptainer" installs nothing here), or {remedy}'
         )
 
 

@@ -18,7 +18,7 @@ class Accelerator(NamedTuple):
     step_s: float
 
 
-#: METHOD section 5: DLIO's workload files and MLPerf Storage v2.
+#: From DLIO's workload files and MLPerf Storage v2.
 ACCELERATORS: Dict[str, Accelerator] = {
     "v100": Accelerator(64, 0.195),
     "a100": Accelerator(400, 0.435),
