@@ -1,10 +1,10 @@
 """Do the caffe trainer's forward and backward agree with Caffe's own program `caffe time`?
 
 The same net, batch, threads and input: the constant that a DummyData layer gives (of real pixels
-the forward pass of a net with LRN takes about 5 % longer: powers of other numbers).  Arm: a compute trial, the process that every suite runs; the means
-of its phases.  Base: `caffe time -model`, its "Average Forward pass" and "Average Backward pass",
-over as many iterations.  Ten pairs, interleaved ABBA, a fresh process each.
-Target: the 90 % interval of each ratio inside 0.95..1.05.
+the forward pass of a net with LRN takes about 5 % longer: powers of other numbers).  Arm: a compute
+trial, the process that every suite runs; the means of its phases.  Base: `caffe time -model`, its
+"Average Forward pass" and "Average Backward pass", over as many iterations.  Ten pairs, interleaved
+ABBA, a fresh process each.  Target: the 90 % interval of each ratio inside 0.95..1.05.
 """
 
 from __future__ import annotations
