@@ -13,7 +13,7 @@ import pydantic
 from iobench.errors import SpecError
 
 #: Keywords of a trainer's ``make`` that are no options.
-GIVEN = ("batch", "rank", "world_size", "sharers")
+GIVEN = ("batch", "rank", "world_size", "sharers", "labels")
 
 
 def accepted(make: Any) -> dict[str, inspect.Parameter]:

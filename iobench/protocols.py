@@ -334,8 +334,8 @@ class LoaderBackend(Backend[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class TrainerBackend(Backend[Any]):
-    """``make(*, batch, **options) -> Trainer``; also ``rank``, ``world_size`` and ``sharers`` (how
-    many ranks of the case share this host's cores) where it takes them.
+    """``make(*, batch, **options) -> Trainer``; where it takes them also ``rank``, ``world_size``,
+    ``sharers`` (ranks of the case that share this host's cores) and ``labels`` (classes of the data).
 
     ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
     ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has

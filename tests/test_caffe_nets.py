@@ -296,3 +296,11 @@ def test_a_frozen_solver_learns_nothing(tmp_path: Path) -> None:
 def test_steps_that_learned_a_class_by_heart_are_told() -> None:
     assert solver.vanished([2.3, 0.01, float("nan")]) == ""
     assert solver.vanished([2.3, 0.0, 1e-9]).startswith("2 of 3 steps had a loss of 0")
+
+
+def test_a_net_gets_as_many_classes_as_the_data_have() -> None:
+    assert nets.classes("small", 0, 4) == 10, "the published number"
+    assert nets.classes("small", 0, 1000) == 1000
+    assert nets.classes("small", 20, 4) == 20
+    with pytest.raises(SpecError, match="label 20 is beyond the 20 classes of net small"):
+        nets.classes("small", 20, 21)

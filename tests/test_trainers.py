@@ -237,6 +237,10 @@ def test_what_does_not_fit_the_net_is_named() -> None:
     small = np.zeros((2, 3, 32, 32), np.float32)
     with pytest.raises(SpecError, match=r"label 12 is beyond the 10 classes.*classes to 13"):
         trainer.step(Batch(small, np.array([0, 12]), np.arange(2), 0))
+    many = TorchTrainer(batch=2, net="resnet44cifar", labels=13)
+    assert many.describe()["classes"] == 13
+    many.step(Batch(small, np.array([0, 12]), np.arange(2), 0))
+    assert TorchTrainer(batch=2, net="resnet44cifar", labels=3).describe()["classes"] == 10
     with pytest.raises(SpecError, match="unknown net 'vgg'; there are: alexnet"):
         TorchTrainer(batch=2, net="vgg")
     with pytest.raises(SpecError, match="device 'tpu' is not possible; allowed: cpu, cuda"):

@@ -305,6 +305,19 @@ def net(name: str) -> Net:
         raise SpecError(f"unknown net {name!r}; there are: {', '.join(sorted(NETS))}") from None
 
 
+def classes(name: str, wanted: int, labels: int) -> int:
+    """Return how many classes the net gets: ``wanted``, or 0 for as many as data and paper have.
+
+    Raises SpecError where the data have more: Caffe itself would read past the scores.
+    """
+    if wanted and wanted < labels:
+        raise SpecError(
+            f"label {labels - 1} is beyond the {wanted} classes of net {name}: set trainer option "
+            f"classes to {labels} or more, or leave it out"
+        )
+    return wanted or max(net(name).classes, labels)
+
+
 def describe(name: str, data: Message, classes: int = 0) -> Tuple[Message, int]:
     """Return (the net's prototxt with ``data`` as its first layer, values that are trained).
 

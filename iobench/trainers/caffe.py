@@ -43,6 +43,7 @@ class CaffeTrainer:
         rank: int = 0,
         world_size: int = 1,
         sharers: int = 1,
+        labels: int = 0,
         net: str = DEFAULT_NET,
         classes: int = 0,
         learning_rate: float = 0.01,
@@ -53,10 +54,10 @@ class CaffeTrainer:
         solver: str = "",
         losses: bool = False,
     ) -> None:
-        """``classes``: 0 for the published number.  ``threads``: of OpenBLAS (0: the rank's share
-        of the cores).  ``solver``: a solver file of the user's, whose net and rule count instead of
-        ``net``, ``classes`` and the rates.  ``losses``: record the loss of every step, not its
-        digest alone.
+        """``classes``: 0 for the published number, or as many as the data's ``labels`` need.
+        ``threads``: of OpenBLAS (0: the rank's share of the cores).  ``solver``: a solver file of
+        the user's, whose net and rule count instead of ``net``, ``classes`` and the rates.
+        ``losses``: record the loss of every step, not its digest alone.
 
         Raises SpecError for an unknown net or a solver that does not fit.
         """
@@ -72,7 +73,7 @@ class CaffeTrainer:
             job = solvers.users(solver, data, run)
         else:
             settings = solvers.Settings(learning_rate, momentum, weight_decay)
-            job = solvers.ours(net, data, classes, settings, run)
+            job = solvers.ours(net, data, nets.classes(net, classes, labels), settings, run)
         caffe = library.load()
         self._blas = library.set_threads(threads, sharers)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as folder:

@@ -47,6 +47,7 @@ class CaffeTrain:
         self,
         *,
         batch: int,
+        labels: int = 0,
         net: str = DEFAULT_NET,
         classes: int = 0,
         learning_rate: float = 0.01,
@@ -66,7 +67,8 @@ class CaffeTrain:
         self._shape = _SHAPE if solver else nets.net(net).shape
         self._program = program()
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._batch, self._net, self._classes, self._seed = batch, net, classes, seed
+        self._batch, self._net, self._seed = batch, net, seed
+        self._classes = 0 if solver else nets.classes(net, classes, labels)
         self._settings = solvers.Settings(learning_rate, momentum, weight_decay)
         self._solver, self._keep_losses = solver, losses
         self._facts: Dict[str, Scalar] = {}

@@ -23,6 +23,7 @@ class TorchTrainer:
         self,
         *,
         batch: int,
+        labels: int = 0,
         net: str = DEFAULT_NET,
         device: str = "cpu",
         channels_last: bool = False,
@@ -32,7 +33,8 @@ class TorchTrainer:
         momentum: float = 0.9,
         seed: int = 0,
     ) -> None:
-        """``threads``: torch's (0: its own choice).  ``classes``: 0 for the published number.
+        """``threads``: torch's (0: its own choice).  ``classes``: 0 for the published number,
+        or as many as the data's ``labels`` need.
 
         Raises SpecError for an unknown net or device, BackendUnavailable without a GPU for cuda.
         """
@@ -54,7 +56,7 @@ class TorchTrainer:
         self._torch: Any = torch
         self._name, self._batch = net, batch
         self._shape = chosen.shape
-        self._classes = classes or chosen.classes
+        self._classes = classes or max(chosen.classes, labels)
         layout = torch.channels_last if channels_last else torch.contiguous_format
         self._layout = layout
         self._channels_last = channels_last
