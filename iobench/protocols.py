@@ -335,7 +335,7 @@ class LoaderBackend(Backend[Any]):
 @dataclasses.dataclass(frozen=True)
 class TrainerBackend(Backend[Any]):
     """``make(*, batch, **options) -> Trainer``; where it takes them also ``rank``, ``world_size``,
-    ``sharers`` (the case's ranks that share this host's cores) and ``labels`` (classes in the data).
+    ``sharers`` (ranks of the case on this host's cores) and ``labels`` (classes in the data).
 
     ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
     ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has
