@@ -147,13 +147,21 @@ def outcome(contrast: Mapping[str, Any]) -> str:
         return f"{arm} against {base}: {contrast['note']}"
     spread = limits(contrast["simultaneous"])
     text = {
-        "FASTER": f"{arm} is {percent(1 / contrast['ratio'] - 1)} faster than {base}",
+        "FASTER": f"{arm} is {_faster(contrast['ratio'])} {base}",
         "SLOWER": f"{arm} takes {number(contrast['ratio'])} x the time of {base}",
         "EQUIVALENT": f"{arm} and {base} are within {percent(contrast['margin'])} of each other",
         "INCONCLUSIVE": f"{arm} against {base} is not resolved: {contrast['pairs_needed']} more "
         "pairs are needed",
     }.get(contrast["verdict"], f"{arm} against {base}: no verdict ({contrast['note']})")
     return f"{text} (time ratio {number(contrast['ratio'])}{', ' + spread if spread else ''})"
+
+
+def _faster(ratio: float) -> str:
+    return (
+        f"{percent(1 / ratio - 1)} faster than"
+        if ratio > 0.5
+        else f"{number(1 / ratio)} x as fast as"
+    )
 
 
 def sentence(contrast: Mapping[str, Any], *, brief: bool = False) -> str:
