@@ -39,9 +39,10 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
 
     The result counts a repeated block in place of the one it repeats; ``without_repeats`` is what
     the first blocks alone say.  No verdict without equal order, on EXPLORATORY trials, or below
-    six pairs.  Where the plan may look several times the first look that decides is the verdict,
-    and pairs that came later are not used: the answer depends on the records alone, so the
-    scheduler and the report agree.  ``final``: nothing still to come can change it.
+    six pairs, and none at a look before all of its planned pairs have been tried: who stops a suite
+    to see it has not looked.  Where the plan may look several times the first look that decides is
+    the verdict, and pairs that came later are not used: the answer depends on the records alone, so
+    the scheduler and the report agree.  ``final``: nothing still to come can change it.
     """
     pairs = complete_pairs(evidence, contrast)
     replaced = {p.repeat_of for p in pairs if p.repeat_of}
@@ -61,7 +62,7 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
         "pairs_run": len(kept),
     }
     looks = contrast.looks or (contrast.pairs,)
-    reached = _reached(evidence, contrast, planned) if contrast.looks else [max(planned, default=0)]
+    reached = _reached(evidence, contrast, planned)
     outcome = None
     if kept and reached:
         outcome = _judged(kept, reached, contrast, family)
@@ -97,7 +98,9 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
         note = f"trials are EXPLORATORY: {'; '.join(status.reasons) or 'no reason given'}"
         entry |= {"verdict": stats.NO_VERDICT, "note": note, "final": True}
     elif outcome is None:
-        note = f"{len(kept)} pairs so far, the first look comes at {looks[0]}"
+        note = f"{len(kept)} of {looks[0]} pairs so far, judged when all and their repeats have run"
+        if contrast.looks:
+            note = f"{len(kept)} pairs so far, the first look comes at {looks[0]}"
         entry |= {"verdict": stats.NO_VERDICT, "note": note}
     return entry
 
@@ -266,7 +269,10 @@ def _upto(pairs: Sequence[Pair], blocks: int) -> list[Pair]:
 
 
 def _reached(evidence: Evidence, contrast: Contrast, planned: set[int]) -> list[int]:
-    """Return the looks whose blocks have all been tried, repeats included."""
+    """Return the looks whose blocks have all been tried, repeats included.
+
+    A trial that failed was tried.  One look is at the last planned block, whatever the budget left.
+    """
     arms = {contrast.arm, contrast.base}
     waiting = [
         int(t.repeat_of or t.block)
@@ -274,7 +280,8 @@ def _reached(evidence: Evidence, contrast: Contrast, planned: set[int]) -> list[
         if _is_of(t, contrast) and t.arm in arms and t.id not in evidence.last
     ]
     first_open = min(waiting, default=math.inf)
-    return [n for n in contrast.looks if n <= max(planned, default=0) and n < first_open]
+    last = max(planned, default=0)
+    return [n for n in contrast.looks or (last,) if n <= last and n < first_open]
 
 
 def _judged(
