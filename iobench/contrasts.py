@@ -18,6 +18,15 @@ from iobench.spec import PIPELINE_FIELDS
 from iobench.work import per_sample
 
 PASS, CONFOUNDED, UNKNOWN = "PASS", "CONFOUNDED", "UNKNOWN"
+_OPTIONS = ("loader_options", "format_options", "trainer_options")
+#: Keys whose every value brings libraries of its own.
+BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", *_OPTIONS})
+#: A key -> the facts of a fingerprint that it sets: libraries take as many threads as cores.
+STUDIED = {
+    "placement": ("mount.",),
+    "memory_bytes": ("limits.memory_bytes",),
+    "cpus": ("limits.cpus", "threads."),
+}
 
 
 class Pair(NamedTuple):
@@ -214,7 +223,8 @@ def confounders(pairs: Sequence[Pair]) -> dict[str, Any]:
                     differences(
                         *both,
                         across_runtimes="runtime" in factor,
-                        across_mounts="placement" in factor,
+                        across_libraries=not BRINGING.isdisjoint(factor),
+                        studied=tuple(fact for key in factor for fact in STUDIED.get(key, ())),
                     )
                 )
     return {"status": CONFOUNDED if found else PASS, "differences": list(found)}
