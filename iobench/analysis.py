@@ -194,7 +194,18 @@ def _fastest(
                 "case": ranked[0],
                 "samples_per_s": finite(rates[ranked[0]]),
                 "ranked": ranked,
-                "judged": bool(here)
-                and all(c["verdict"] not in (stats.NO_VERDICT, stats.INCONCLUSIVE) for c in here),
+                "judged": _backed(ranked, here),
             }
     return out
+
+
+def _backed(ranked: Sequence[str], contrasts: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether contrasts of the first case with every other one fit its place."""
+    fits: dict[str, list[bool]] = {}
+    for c in contrasts:
+        if ranked[0] in (c["arm"], c["base"]):
+            ahead = c["arm"] == ranked[0]
+            won = stats.FASTER if ahead else stats.SLOWER
+            other = c["base"] if ahead else c["arm"]
+            fits.setdefault(other, []).append(c["verdict"] in (won, stats.EQUIVALENT))
+    return len(ranked) > 1 and all(all(fits.get(label, [False])) for label in ranked[1:])

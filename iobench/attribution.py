@@ -4,6 +4,7 @@ A probe trial handles one sample at a time without workers or a queue, in the co
 state, so its parts add up.  D_s = probe_s(arm) - probe_s(base) is taken in interleaved pairs of
 fresh processes.  A stage is named only when its D_s excludes 0 in the verdict's direction
 (simultaneous over the stages) and exceeds every other stage's D by an interval that does too.
+Only what the contrast's rung runs can be named: ``read`` decodes nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from iobench.model import EXPLORATORY, Contrast, Record
 
 #: A part of the probe -> the stage as people call it.
 STAGE_NAMES = {"read_s": "read", "decode_s": "decode", "transform_s": "transform"}
+#: A stage -> the parts of the probe that it runs; all of them where it is not named.
+RUN = {"read": ("read_s",), "decode": ("read_s", "decode_s")}
 FOUND = (stats.FASTER, stats.SLOWER)
 
 
@@ -38,7 +41,8 @@ def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str,
     deltas = {
         part: [arm[part] - base[part] for arm, base in pairs]
         for part in pairs[0][0]
-        if all(part in side for pair in pairs for side in pair)
+        if part in RUN.get(contrast.stage, (part,))
+        and all(part in side for pair in pairs for side in pair)
     }
     level = 1 - stats.ALPHA / max(len(deltas), 1)
     found = {part: stats.hodges_lehmann(d, level=level) for part, d in deltas.items()}

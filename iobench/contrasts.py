@@ -18,6 +18,15 @@ from iobench.spec import PIPELINE_FIELDS
 from iobench.work import per_sample
 
 PASS, CONFOUNDED, UNKNOWN = "PASS", "CONFOUNDED", "UNKNOWN"
+_OPTIONS = ("loader_options", "format_options", "trainer_options")
+#: Keys whose every value brings libraries of its own.
+BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", *_OPTIONS})
+#: A key -> the facts of a fingerprint that it sets: libraries take as many threads as cores.
+STUDIED = {
+    "placement": ("mount.",),
+    "memory_bytes": ("limits.memory_bytes",),
+    "cpus": ("limits.cpus", "threads."),
+}
 
 
 class Pair(NamedTuple):
@@ -39,9 +48,10 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
 
     The result counts a repeated block in place of the one it repeats; ``without_repeats`` is what
     the first blocks alone say.  No verdict without equal order, on EXPLORATORY trials, or below
-    six pairs.  Where the plan may look several times the first look that decides is the verdict,
-    and pairs that came later are not used: the answer depends on the records alone, so the
-    scheduler and the report agree.  ``final``: nothing still to come can change it.
+    six pairs, and none at a look before all of its planned pairs have been tried: who stops a suite
+    to see it has not looked.  Where the plan may look several times the first look that decides is
+    the verdict, and pairs that came later are not used: the answer depends on the records alone, so
+    the scheduler and the report agree.  ``final``: nothing still to come can change it.
     """
     pairs = complete_pairs(evidence, contrast)
     replaced = {p.repeat_of for p in pairs if p.repeat_of}
@@ -61,7 +71,7 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
         "pairs_run": len(kept),
     }
     looks = contrast.looks or (contrast.pairs,)
-    reached = _reached(evidence, contrast, planned) if contrast.looks else [max(planned, default=0)]
+    reached = _reached(evidence, contrast, planned)
     outcome = None
     if kept and reached:
         outcome = _judged(kept, reached, contrast, family)
@@ -97,7 +107,9 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> dict[str, Any]
         note = f"trials are EXPLORATORY: {'; '.join(status.reasons) or 'no reason given'}"
         entry |= {"verdict": stats.NO_VERDICT, "note": note, "final": True}
     elif outcome is None:
-        note = f"{len(kept)} pairs so far, the first look comes at {looks[0]}"
+        note = f"{len(kept)} of {looks[0]} pairs so far, judged when all and their repeats have run"
+        if contrast.looks:
+            note = f"{len(kept)} pairs so far, the first look comes at {looks[0]}"
         entry |= {"verdict": stats.NO_VERDICT, "note": note}
     return entry
 
@@ -173,7 +185,9 @@ def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
     """
     for pair in pairs:
         arm, base = pair.arm.trial.case, pair.base.trial.case
-        shared = (arm.world_size, arm.sharing) == (base.world_size, base.sharing)
+        shared = (arm.world_size, arm.sharing) == (base.world_size, base.sharing) and (
+            arm.order == base.order or arm.world_size == 1
+        )  # which samples a rank of several gets depends on the order
         name = "ids_digest" if arm.order != base.order else "order_digest"
         one, other = (
             [getattr(r, name) for r in x.ranks]
@@ -211,7 +225,8 @@ def confounders(pairs: Sequence[Pair]) -> dict[str, Any]:
                     differences(
                         *both,
                         across_runtimes="runtime" in factor,
-                        across_mounts="placement" in factor,
+                        across_libraries=not BRINGING.isdisjoint(factor),
+                        studied=tuple(fact for key in factor for fact in STUDIED.get(key, ())),
                     )
                 )
     return {"status": CONFOUNDED if found else PASS, "differences": list(found)}
@@ -266,7 +281,10 @@ def _upto(pairs: Sequence[Pair], blocks: int) -> list[Pair]:
 
 
 def _reached(evidence: Evidence, contrast: Contrast, planned: set[int]) -> list[int]:
-    """Return the looks whose blocks have all been tried, repeats included."""
+    """Return the looks whose blocks have all been tried, repeats included.
+
+    A trial that failed was tried.  One look is at the last planned block, whatever the budget left.
+    """
     arms = {contrast.arm, contrast.base}
     waiting = [
         int(t.repeat_of or t.block)
@@ -274,7 +292,8 @@ def _reached(evidence: Evidence, contrast: Contrast, planned: set[int]) -> list[
         if _is_of(t, contrast) and t.arm in arms and t.id not in evidence.last
     ]
     first_open = min(waiting, default=math.inf)
-    return [n for n in contrast.looks if n <= max(planned, default=0) and n < first_open]
+    last = max(planned, default=0)
+    return [n for n in contrast.looks or (last,) if n <= last and n < first_open]
 
 
 def _judged(

@@ -10,7 +10,7 @@ import socket
 import sys
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from iobench import cgroups, mapped
 from iobench.mountinfo import mount_of
@@ -105,13 +105,16 @@ def differences(
     b: Mapping[str, Any],
     *,
     across_runtimes: bool = False,
-    across_mounts: bool = False,
+    across_libraries: bool = False,
+    studied: Tuple[str, ...] = (),
 ) -> List[str]:
     """Return what differs, one line a fact: ``numpy: 1.26 against 2.4``; [] when nothing does.
 
     ``across_runtimes``: leave out what another runtime is by itself: the flags of a bind mount, the
     name of the host on the same kernel, facts of that kernel which one side cannot see.
-    ``across_mounts``: the mount itself is under study, so nothing of it is a confounder.
+    ``across_libraries``: each side brings its own and says on how many threads they run, so one
+    that only one side has is no confounder; another version of one that both have is.
+    ``studied``: beginnings of facts that are under study themselves (``mount.``, ``limits.cpus``).
     """
     first, second = _flat(a), _flat(b)
     lines = []
@@ -121,10 +124,16 @@ def differences(
         left, right = first.get(name, "absent"), second.get(name, "absent")
         if left == right or (across_runtimes and _of_runtime(name, first, second)):
             continue
-        if across_mounts and name.startswith("mount."):
+        if name.startswith(studied) or (across_libraries and _brought(name, first, second)):
             continue
         lines.append(f"{_plain(name)}: {_short(left)} against {_short(right)}")
     return lines
+
+
+def _brought(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    if name.startswith(("libraries.", "mapped.")):
+        return (name in a) != (name in b)
+    return name.startswith("threads.")
 
 
 def _of_runtime(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -127,11 +127,15 @@ def _computed_before(cases: Sequence[Case], case: Case) -> bool:
 def compute_key(case: Case) -> tuple[Any, ...]:
     """Return what decides the ``compute`` rung: cases that agree in it share one."""
     options = tuple(sorted(case.trainer_options.items()))
-    return (
+    key = (
         case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
         tuple(sorted(case.launcher_options.items())), case.world_size, case.image, case.cpus,
         case.memory_bytes,
     )  # fmt: skip
+    if case.trainer_options.get("device") != "cuda":
+        return key
+    # a batch that lies on the host, pinned or not, is copied in every step; one on the GPU is not
+    return (*key, case.loader, tuple(sorted(case.loader_options.items())))
 
 
 def _side_trials(spec: Spec, case: Case) -> list[Trial]:

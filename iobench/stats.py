@@ -225,9 +225,8 @@ def paired_ratio(arm: Sequence[float], base: Sequence[float], *, level: float = 
 
 
 def _exp(logs: Interval) -> Interval:
-    return dataclasses.replace(
-        logs, value=math.exp(logs.value), low=math.exp(logs.low), high=math.exp(logs.high)
-    )
+    low = math.exp(logs.low) if math.isfinite(logs.low) else -math.inf  # exp(-inf) is a limit, 0
+    return dataclasses.replace(logs, value=math.exp(logs.value), low=low, high=math.exp(logs.high))
 
 
 # -- power ------------------------------------------------------------------------------------

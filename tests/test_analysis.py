@@ -10,7 +10,7 @@ from typing import Any, List
 import pytest
 
 from iobench import figures, timing
-from iobench.analysis import analyse
+from iobench.analysis import _backed, _fastest, analyse
 from iobench.model import INVALID, Plan, Record
 from tests import report_fixture as fixture
 
@@ -271,3 +271,37 @@ def test_advice_is_grounded(document: dict[str, Any]) -> None:
 def test_fastest(document: dict[str, Any]) -> None:
     assert document["fastest"]["load warm"]["case"] == "dali:jpeg"
     assert document["fastest"]["load cold"]["case"] == "torch:lmdb"
+
+
+def test_a_ranking_is_backed_by_contrasts_of_its_first_with_every_other(
+    document: dict[str, Any],
+) -> None:
+    assert document["fastest"]["load cold"]["judged"]
+    decided = [{**c, "verdict": "EQUIVALENT"} for c in document["contrasts"]]
+    found = _fastest(document["pipelines"], decided)
+    assert found["load cold"]["judged"]
+    assert not found["load warm"]["judged"], "dali was compared with one alone"
+    assert not found["read warm"]["judged"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "backed"),
+    [
+        ({"ab": "FASTER", "ac": "FASTER"}, True),
+        ({"ba": "SLOWER", "ac": "EQUIVALENT"}, True),
+        ({"ab": "FASTER", "ac": "FASTER", "bc": "INCONCLUSIVE"}, True),
+        ({"ab": "FASTER", "bc": "FASTER"}, False),
+        ({"ab": "FASTER", "ac": "SLOWER"}, False),
+        ({"ab": "FASTER", "ca": "FASTER"}, False),
+        ({"ab": "FASTER", "ac": "FASTER", "ca": "INCONCLUSIVE"}, False),
+        ({"ab": "FASTER", "ac": "EXPLORATORY"}, False),
+        ({}, False),
+    ],
+)
+def test_verdicts_that_back_a_ranking(verdicts: dict[str, str], backed: bool) -> None:
+    found = [{"arm": who[0], "base": who[1], "verdict": v} for who, v in verdicts.items()]
+    assert _backed(["a", "b", "c"], found) is backed
+
+
+def test_one_case_alone_is_no_ranking() -> None:
+    assert not _backed(["a"], [])

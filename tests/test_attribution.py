@@ -15,6 +15,7 @@ from iobench.report import words
 from tests import pairs_fixture as fixture
 
 BARE, DOCKER = fixture.cases("bare", "docker")
+STAGES = ("read", "decode", "transform")
 BASE = {"read_s": 1e-3, "decode_s": 1e-3, "transform_s": 1e-3}
 
 
@@ -63,6 +64,22 @@ def test_a_stage_that_moved_the_other_way_is_not_named() -> None:
     entry = found({"decode_s": -1e-4})
     assert entry["attribution"]["stage"] == ""
     assert "no stage alone is slower" in entry["attribution"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "runs"), [("read", ["read"]), ("decode", ["read", "decode"]), ("train", list(STAGES))]
+)
+def test_only_a_stage_that_the_compared_rung_runs_is_named(stage: str, runs: list[str]) -> None:
+    for moved in STAGES:
+        entry = found({f"{moved}_s": 1e-4}, stage=stage)
+        assert entry["verdict"] == "SLOWER"
+        assert entry["attribution"]["stage"] == (moved if moved in runs else "")
+        assert list(entry["attribution"]["parts"]) == runs
+
+
+def test_a_stage_that_is_not_run_need_not_be_told_apart() -> None:
+    entry = found({"read_s": 1e-4, "decode_s": 1e-4}, stage="read")
+    assert entry["attribution"]["stage"] == "read"
 
 
 def test_two_stages_that_moved_alike_are_not_told_apart() -> None:

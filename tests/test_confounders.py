@@ -15,8 +15,11 @@ import pytest
 from benchmarks import suites
 from iobench import cgroups
 from iobench.analysis import analyse
+from iobench.contrasts import complete_pairs, confounders
+from iobench.figures import evidence
 from iobench.fingerprint import differences
 from iobench.mapped import identity
+from iobench.model import Case
 from iobench.report import words
 from tests import pairs_fixture as fixture
 from tests.capabilities import need
@@ -76,6 +79,63 @@ def test_what_matters_is_one_for_runtimes_too(a: dict, b: dict, words_: str) -> 
     lines = across(a, b)
     assert len(lines) == 1
     assert words_ in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"mapped": {"h5py/*.py": "1", "libhdf5.so": "2-a"}}, {"mapped": {"libdali.so": "3-b"}}),
+        ({"libraries": {"tensorflow": "2.1"}}, {"libraries": {}}),
+        ({"threads": {"torch": 2, "cv2": 1}}, {"threads": {"cv2": 2}}),
+    ],
+)
+def test_what_one_pipeline_alone_brings_is_no_confounder_of_it(a: dict, b: dict) -> None:
+    assert differences(a, b, across_libraries=True) == []
+    assert differences(a, b), "of any other contrast it is"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words_"),
+    [
+        ({"mapped": {"libjpeg.so": "1-a"}}, {"mapped": {"libjpeg.so": "1-b"}}, "libjpeg.so"),
+        ({"libraries": {"numpy": "1"}}, {"libraries": {"numpy": "2"}}, "numpy: 1 against 2"),
+        ({"environment": {}}, {"environment": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS"),
+        ({"limits": {"cpus": None}}, {"limits": {"cpus": 1.0}}, "cpus"),
+        ({"affinity": [0, 1]}, {"affinity": [0]}, "affinity"),
+        (mount(), mount(fstype="overlay"), "mount fstype"),
+    ],
+)
+def test_what_both_pipelines_use_counts(a: dict, b: dict, words_: str) -> None:
+    (line,) = differences(a, b, across_libraries=True)
+    assert words_ in line
+
+
+def beside(arm: dict[str, Any], base: dict[str, Any], **factor: Any) -> list[str]:
+    """Return the confounders of two cases that differ in ``factor`` and in these facts."""
+    one = Case(label="one", format="lmdb")
+    other = dataclasses.replace(one, label="other", **factor)
+    contrast = fixture.contrast(other, one, probes=0)
+    plan = fixture.plan([one, other], [contrast])
+    records = [
+        fixture.record(t, fingerprint=arm if t.arm == "other" else base) for t in plan.trials
+    ]
+    found: list[str] = confounders(complete_pairs(evidence(plan, records), contrast))["differences"]
+    return found
+
+
+def test_a_contrast_counts_what_differs_beside_its_own_factor() -> None:
+    hdf5, lmdb = {"mapped": {"libhdf5.so": "1-a"}}, {"mapped": {"lmdb/*.py": "2"}}
+    assert beside(hdf5, lmdb, format="hdf5") == []
+    assert beside(hdf5, lmdb, loader="dali") == []
+    assert beside(hdf5, lmdb, trainer="torch") == []
+    assert len(beside(hdf5, lmdb, workers=4)) == 2
+    wide, narrow = ({"limits": {"cpus": n, "memory_bytes": 1 << 30}} for n in (2.0, 1.0))
+    assert beside(wide, narrow, cpus=2.0) == []
+    assert beside(wide, narrow, memory_bytes=1 << 30) == ["limits cpus: 2.0 against 1.0"]
+    large, small = ({"limits": {"memory_bytes": n}} for n in (2, 1))
+    assert beside(large, small, memory_bytes=2) == []
+    assert beside(large, small, cpus=2.0) == ["limits memory bytes: 2 against 1"]
+    assert beside(mount(device="0:50"), mount(), placement="tmpfs") == []
 
 
 # -- what stands beside a verdict ------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
 
 from iobench import pairing, plan, spec
 from iobench.errors import SpecError
-from iobench.model import Trial
+from iobench.model import Case, Trial
 
 DOCUMENT = {
     "name": "t",
@@ -137,3 +138,22 @@ def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     assert set(missing) == {"ceiling", "decode", "load", "train"}
     null = spec.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
     assert set(plan.rungs_missing(spec.expand(null)[0])) == {"ceiling"}
+
+
+def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
+    """It decides whether batches lie on the host, pinned or not, or on the GPU."""
+
+    def keys(device: str) -> set[str]:
+        options = {"net": "resnet18", "device": device}
+        cases = [
+            Case(loader="torch", format="lmdb"),
+            Case(loader="torch", format="jpeg"),
+            Case(loader="torch", loader_options={"pin_memory": False}),
+            Case(loader="dali"),
+            Case(loader="dali", loader_options={"device": "mixed"}),
+        ]
+        cases = [dataclasses.replace(c, trainer="torch", trainer_options=options) for c in cases]
+        return {repr(plan.compute_key(c)) for c in cases}
+
+    assert len(keys("cpu")) == 1
+    assert len(keys("cuda")) == 4

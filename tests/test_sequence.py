@@ -16,7 +16,7 @@ from iobench.analysis import analyse
 from iobench.attribution import attribute
 from iobench.figures import Evidence, evidence
 from iobench.launch import Settings
-from iobench.model import Dataset, Plan, Record, Trial
+from iobench.model import FAILED, VALID, Dataset, Plan, Record, Trial
 from tests import pairs_fixture as fixture
 
 DOCUMENT: dict[str, Any] = {
@@ -34,6 +34,9 @@ DOCUMENT: dict[str, Any] = {
 QUIET = {1: (1e-3, 0.001), 2: (1e-3, 0.001), 3: (1e-3, 0.001)}
 NOISY = {**QUIET, 3: (1e-3, 0.3)}
 SLOW = {**QUIET, 3: (1.1e-3, 0.001)}
+
+#: Of 3 against 1, ten pairs, one look.
+ONCE = {"over": "prefetch", "base": 1, "arms": [3], "caches": ["warm"], "pairs": 10, "probes": 0}
 
 
 class Killed(Exception):
@@ -238,3 +241,75 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
         named = attribute(found(plan), contrast, "SLOWER")
         assert named is not None
         assert (named["stage"], named["pairs"]) == ("read", 8)
+
+
+# -- one look --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", [1, 6, 7, 9])
+def test_a_suite_of_one_look_that_was_stopped_has_not_looked(
+    begin: Callable[..., Any], blocks: int
+) -> None:
+    make = begin(SLOW, contrasts=[ONCE])
+    begin.left = len(make().plan.trials) + 2 * blocks
+    with pytest.raises(Killed):
+        make().run()
+    suite = make()
+    (found,) = analyse(suite.store.plan(), suite.store.records())["contrasts"]
+    assert (found["verdict"], found["final"]) == ("EXPLORATORY", False)
+    assert (found["pairs"], found["pairs_planned"]) == (blocks, 10)
+    assert found["note"].startswith(f"{blocks} of 10 pairs so far")
+    assert found["attribution"] is None
+    begin.left = -1
+    suite.run()
+    found = judged(suite)["3"]
+    assert (found["verdict"], found["final"], found["pairs"]) == ("SLOWER", True, 10)
+
+
+def test_pairs_that_the_budget_did_not_buy_are_not_waited_for(begin: Callable[..., Any]) -> None:
+    suite = begin(SLOW, budget="0.001s", contrasts=[ONCE])()
+    suite.run()
+    assert blocks_run(suite) == {"1": 6, "3": 6}
+    found = judged(suite)["3"]
+    assert (found["verdict"], found["final"], found["pairs_planned"]) == ("SLOWER", True, 6)
+
+
+def once(tried: int, *, failed: int = 0, repeated: int = 0) -> dict[str, Any]:
+    """Return the entry of ten pairs: ``tried`` of 20 trials ran, one of block ``failed`` in vain.
+
+    ``repeated``: a block whose repeat is planned.
+    """
+    cases = fixture.cases("bare", "docker")
+    plan = fixture.plan(cases, [fixture.contrast(cases[1], cases[0], probes=0)])
+    ordered = sorted(plan.trials, key=lambda t: (t.block, t.position))
+    again = [
+        dataclasses.replace(t, id=f"again-{t.arm}", block=11, repeat_of=str(repeated))
+        for t in ordered
+        if t.block == repeated
+    ]
+    plan = dataclasses.replace(plan, trials=(*ordered, *again))
+    records = [
+        fixture.record(
+            t,
+            1.2e-3 if t.arm == cases[1].label else 1e-3,
+            status=FAILED if (t.block, t.position) == (failed, 1) else VALID,
+        )
+        for t in plan.trials[:tried]
+    ]
+    return analyse(plan, records)["contrasts"][0]
+
+
+def test_a_pair_that_failed_was_tried_and_is_not_waited_for() -> None:
+    found = once(20, failed=4)
+    assert (found["verdict"], found["final"]) == ("SLOWER", True)
+    assert (found["pairs"], found["pairs_planned"]) == (9, 10)
+    assert once(19, failed=4)["verdict"] == "EXPLORATORY"
+
+
+def test_a_repeat_that_is_planned_is_waited_for() -> None:
+    assert (once(20)["verdict"], once(20)["final"]) == ("SLOWER", True)
+    found = once(21, repeated=3)
+    assert (found["verdict"], found["final"]) == ("EXPLORATORY", False)
+    found = once(22, repeated=3)
+    assert (found["verdict"], found["final"], found["pairs"]) == ("SLOWER", True, 10)
+    assert found["without_repeats"]["verdict"] == "SLOWER"

@@ -19,12 +19,14 @@ BASE_S = 0.01
 EPOCH_S = 32 * BASE_S
 
 
-def judged(arm_s: float, kind: str = "staged", base: str = "bind", **changes: object) -> dict:
+def judged(
+    arm_s: float, kind: str = "staged", base: str = "bind", pairs: int = 10, **changes: object
+) -> dict:
     cases = [
         Case(label=f"torch:lmdb placement={kind}", format="lmdb", placement=kind, location="/p"),
         Case(label=f"torch:lmdb placement={base}", format="lmdb", placement=base, location="/d"),
     ]
-    made = plan(cases, [contrast(*cases)])
+    made = plan(cases, [contrast(*cases, pairs=pairs)])
     copied = Placement(kind, "/p", seconds=6.4, bytes=41_000_000)
     made = dataclasses.replace(made, **{"placements": (copied,), **changes})
     records = [record(t, (arm_s if t.case.placement == kind else BASE_S)) for t in made.trials]
@@ -49,6 +51,16 @@ def test_a_slower_copy_never_pays() -> None:
     assert found["staging"]["pays_after_epochs"] is None
     assert found["staging"]["high"] is None
     assert "6.40 s to make (41 MB), never pays" in words.sentence(found)
+
+
+def test_pairs_too_few_for_an_interval_give_no_range() -> None:
+    found = judged(BASE_S / 2, pairs=3)
+    assert (found["simultaneous"]["low"], found["simultaneous"]["high"]) == (None, None)
+    assert (found["staging"]["low"], found["staging"]["high"]) == (None, None)
+    assert found["staging"]["pays_after_epochs"] == pytest.approx(40.3, rel=0.01)
+    sentence = words.sentence(found)
+    assert "pays after 40.3 epochs;" in sentence
+    assert "never" not in sentence
 
 
 def test_only_a_copy_against_the_original_is_paid_back() -> None:

@@ -70,6 +70,16 @@ def test_paired_ratio_refuses(arm: list[float], base: list[float]) -> None:
         stats.paired_ratio(arm, base)
 
 
+def test_a_limit_that_does_not_exist_is_infinite_and_not_zero() -> None:
+    found = stats.paired_ratio([1.1, 1.2, 1.3], [1.0] * 3)
+    assert (found.low, found.high) == (-math.inf, math.inf)
+    found = stats.unpaired_ratio([1.1], [1.0, 1.2])
+    assert (found.low, found.high) == (-math.inf, math.inf)
+    verdict = stats.verdict([1.5] * 6, [1.0] * 6, family=9)
+    assert verdict.simultaneous.low == -math.inf
+    assert verdict.verdict == stats.INCONCLUSIVE
+
+
 def test_t_interval_is_scipys_and_uses_n_minus_1() -> None:
     values = [3.1, 2.9, 3.3]
     found = stats.t_interval(values)

@@ -73,6 +73,11 @@ def rank_of(
     return dataclasses.replace(made, **changes)
 
 
+def seen_by(rank: RankResult) -> str:
+    """Return which samples a rank of :func:`rank_of` has seen, in any order."""
+    return str(rank.ids_sum)
+
+
 def record_of(
     ranks: Sequence[RankResult], case: Case, stage: str = "train", cache: str = "warm", **trial: Any
 ) -> Record:
@@ -297,6 +302,31 @@ def test_sharing_as_the_factor_compares_the_samples_of_all_ranks() -> None:
     found = pair_of(case_of(label="d", sharing="disjoint"), case_of(label="s"))
     pairs = complete_pairs(evidence(*found), found[0].contrasts[0])
     assert equal_order(pairs) == (True, "")
+
+
+def test_order_as_the_factor_compares_the_samples_of_all_ranks() -> None:
+    """Which samples a rank of several gets depends on the order."""
+
+    def same(size: int, **arm: Any) -> tuple[bool, str]:
+        orders = (
+            case_of(label="a", world_size=size, order="stored"),
+            case_of(label="b", world_size=size, **{"order": "shuffled", **arm}),
+        )
+        plan_, records = pair_of(*orders)
+        told = [
+            dataclasses.replace(
+                r, ranks=tuple(dataclasses.replace(k, ids_digest=seen_by(k)) for k in r.ranks)
+            )
+            for r in records
+        ]
+        return equal_order(complete_pairs(evidence(plan_, told), plan_.contrasts[0]))
+
+    assert same(2) == (True, "")
+    assert same(1) == (True, "")
+    assert same(2, sharing="disjoint") == (True, "")
+    apart, why = same(2, batch=5)  # 90 of 96 samples
+    assert not apart
+    assert "samples differ" in why
 
 
 def test_equal_ranks_must_read_in_equal_order_rank_by_rank() -> None:
