@@ -167,12 +167,12 @@ def check_cache(where: str, cache: str | float) -> str:
 
 def _check_values(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
     # runtimes that are not here are left out of a suite, so any that is known may be named
-    allowed = set(registry.names("runtimes")) if contrast.over == "runtime" else set(known)
+    allowed = list(registry.names("runtimes")) if contrast.over == "runtime" else list(known)
     if contrast.over == "pipeline":
-        allowed = {registry.ALIASES.get(str(v), str(v)) for v in known}
+        allowed = [registry.ALIASES.get(str(v), str(v)) for v in known]
     for key, values in (("arms", contrast.arms or ()), ("also", contrast.also)):
         for value in values:
-            name = registry.ALIASES.get(value, value) if contrast.over == "pipeline" else value
+            name = registry.ALIASES.get(str(value), value) if contrast.over == "pipeline" else value
             if name not in allowed:
                 raise SpecError(
                     f"{where}.{key}: {value!r} is no value of {contrast.over}; allowed: "
