@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -138,6 +138,30 @@ def check_filter(where: str, wanted: Filter, fields: Collection[str]) -> None:
             raise SpecError(f"{where}.{key}: the list is empty; give at least one value")
         for value in values if key == "runtime" else ():  # one that is not here is left out later
             registry.load("runtimes", str(value))
+
+
+def check_passes(
+    where: str, wanted: Filter, cases: Sequence[Case], said: Mapping[str, Sequence[Any]]
+) -> None:
+    """Judge whether cases pass a filter; raises SpecError naming the values that there are.
+
+    ``said``: key -> the values that the matrix names, some of whose cases may not be there.  Any
+    runtime may be named: one that is not here is left out of a suite.
+    """
+    rest = {key: values for key, values in wanted.items() if key != "runtime"}
+    for key, values in rest.items():
+        for value in values:
+            if value not in said[key] and not any(is_value(c, key, value) for c in cases):
+                there = said[key] or [c.memory_bytes if key == "memory" else getattr(c, key)
+                                      for c in cases]  # fmt: skip
+                raise SpecError(
+                    f"{where}.{key}: no case has {value!r}; allowed: "
+                    f"{', '.join(dict.fromkeys(map(str, there)))}"
+                )
+    if rest and not any(matches(case, rest) for case in cases):
+        raise SpecError(
+            f"{where}: {rest} leaves no case; allowed: values that some case has together"
+        )
 
 
 def matches(case: Case, wanted: Filter) -> bool:
