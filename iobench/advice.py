@@ -15,6 +15,13 @@ AMPLIFIED = 1.2
 #: Another pipeline has to be this much faster to be recommended on ladder numbers.
 WORTH_MOVING = 1.2
 MIB = 2**20
+#: Only a case that is equal in these, and another pipeline, says what this one would gain.
+ALIKE = (
+    "runtime", "order", "transform", "batch", "workers", "world_size", "sharing", "placement",
+    "cpus", "memory_bytes",
+)  # fmt: skip
+#: A loader that decodes in one thread gains nothing from more workers.
+ONE_THREAD = "this loader has one thread: use another loader"
 
 
 def advise(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -22,7 +29,7 @@ def advise(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     cases = [p for p in document["pipelines"] if p["loader"] != "null" and _judged(p)]
     out = []
     for case in cases:
-        others = [c for c in cases if c is not case and c["runtime"] == case["runtime"]]
+        others = [c for c in cases if _comparable(case, c)]
         for cache in ("cold", "warm"):
             limit = case["limits"][cache]
             if limit["regime"]:
@@ -34,6 +41,13 @@ def advise(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
+def _comparable(case: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether the other case differs by its pipeline, and in nothing else that sets rates."""
+    return other["pipeline"] != case["pipeline"] and all(
+        other.get(key) == case.get(key) for key in ALIKE
+    )
+
+
 def _judged(case: Mapping[str, Any]) -> bool:
     return any(limit["regime"] for limit in case["limits"].values())
 
@@ -42,6 +56,7 @@ def _fetch(
     case: Mapping[str, Any], cache: str, others: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     roofs, need = case["limits"][cache]["roofs"], case["bytes"]["needed_per_sample"]
+    alone = case.get("fixed_threads")
     demand = min(roofs[r] for r in (roofline.LOAD, roofline.COMPUTE) if r in roofs)
     supply = min(roofs[r] for r in (roofline.READ, roofline.STORAGE) if r in roofs)
     if cache == "cold" and need and supply < demand:
@@ -49,6 +64,11 @@ def _fetch(
             f"reading gives {supply * need / MIB:,.0f} MiB/s and the job could use "
             f"{demand * need / MIB:,.0f}: stage the data to a faster filesystem (local disk, burst "
             "buffer, tmpfs)"
+        )
+    elif cache == "cold" and alone:
+        yield (
+            f"reading alone would do ({supply:,.0f} samples/s), but one thread reads and prepares "
+            f"in turn; {ONE_THREAD}, or store what needs less preparing"
         )
     elif cache == "cold":
         yield (
@@ -62,7 +82,11 @@ def _fetch(
     if supply < demand:
         yield from _better(case, cache, others, "read", "reads")
     if case["limits"][cache]["binding"] == roofline.READ and supply < demand:
-        yield f"raise workers above {case['workers']}: more requests in flight"
+        yield (
+            f"{ONE_THREAD}, for more requests in flight"
+            if alone
+            else f"raise workers above {case['workers']}: more requests in flight"
+        )
 
 
 def _prep(
@@ -74,11 +98,18 @@ def _prep(
     ranks = case.get("world_size", 1)
     wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers / ranks)
     cores = case.get("cores")
-    who = f"{workers} workers of each of {ranks} ranks" if ranks > 1 else f"{workers} workers"
-    text = (
-        f"{who} prepare {prep:,.0f} samples/s, the compute takes {roofs[roofline.COMPUTE]:,.0f}: "
-    )
-    if cores and wanted > cores:
+    if case.get("fixed_threads"):
+        who = (
+            f"one thread of each of {ranks} ranks prepares" if ranks > 1 else "one thread prepares"
+        )
+    elif ranks > 1:
+        who = f"{workers} workers of each of {ranks} ranks prepare"
+    else:
+        who = f"{workers} workers prepare"
+    text = f"{who} {prep:,.0f} samples/s, the compute takes {roofs[roofline.COMPUTE]:,.0f}: "
+    if case.get("fixed_threads"):
+        yield f"{text}{ONE_THREAD}, or store what needs less preparing"
+    elif cores and wanted > cores:
         yield (
             f"{text}it needs about {wanted} cores and this job has {cores}; ask for more cores, or "
             "prepare less per sample (raw or smaller images)"
@@ -97,16 +128,34 @@ def _compute(
     if headroom is None:
         return
     if au is not None and au < FINE_AU:
-        yield (
-            f"the parts are fast enough alone, yet AU is {au:.2f}: the loader takes cores from the "
-            "steps; bind trainer and workers to different cores, or add a core"
-        )
+        yield f"the parts are fast enough alone, yet AU is {au:.2f}: {_idle(case, cache)}"
     elif headroom < roofline.TIE:
         yield "data and compute are as fast as each other: a faster accelerator would wait"
     else:
         yield (
             f"nothing to gain from I/O here: data could feed a {headroom:.1f} x faster accelerator"
         )
+
+
+def _idle(case: Mapping[str, Any], cache: str) -> str:
+    """Return why steps and batches that are fast enough alone are not so together."""
+    stall, waits = case["prep_stall_s"], case["step_wait_s"]
+    waits = waits.get(cache) or waits.get("-")
+    if not stall.get("contention_s") or not waits:  # or a program that tells no wait
+        return (
+            "steps wait for their batches, or the loader takes cores from them; raise prefetch or "
+            "the batch, or add a core"
+        )
+    wait = stall["wait_s"]["value"]
+    if cache == "cold":  # the stall is of warm trials
+        wait = waits["mean"] / (case["batch"] * case.get("world_size", 1))
+    contention = stall["contention_s"]["value"]
+    if contention > wait:
+        return (
+            "the loader takes cores from the steps; bind trainer and workers to different cores, "
+            "or add a core"
+        )
+    return "steps wait for their batches; raise prefetch or the batch"
 
 
 def _better(
@@ -117,12 +166,12 @@ def _better(
     verb: str,
 ) -> Iterator[str]:
     mine = _rate(case, stage, cache)
-    rates = {o["pipeline"]: r for o in others if (r := _rate(o, stage, cache))}
+    rates = [(r, o["pipeline"]) for o in others if (r := _rate(o, stage, cache))]
     if not mine or not rates:
         return
-    best = max(rates, key=rates.__getitem__)
-    if rates[best] > WORTH_MOVING * mine:
-        yield f"{best} {verb} {rates[best] / mine:.1f} x faster here {cache}: use it"
+    rate, best = max(rates)
+    if rate > WORTH_MOVING * mine:
+        yield f"{best} {verb} {rate / mine:.1f} x faster here {cache}: use it"
 
 
 def _rate(case: Mapping[str, Any], stage: str, cache: str) -> float | None:

@@ -85,7 +85,7 @@ def run(
             used = reachable.images_of(plan.cases, images)
             return _run(suite_store, wanted, used, reporter, as_json)
         wanted = spec.load(spec_name)
-        pairing.contrasts(wanted, spec.expand(wanted), {})  # judged before anything is made
+        pairing.check(wanted)
         seconds = units.seconds(budget or wanted.budget)
         undo.enter_context(reachable.services_of(wanted, images, reporter.say))
         wanted, missing = reachable.without_missing(

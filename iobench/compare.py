@@ -85,14 +85,23 @@ def _suite(plan: Plan) -> dict[str, Any]:
 
 def _common(a: Sequence[Case], b: Sequence[Case]) -> list[tuple[Case, Case]]:
     """Pair equal cases whatever they are called; then those of one name, though they differ."""
-    by_key = {repr(_settings(c)): c for c in b}
-    by_label = {c.label: c for c in b}
-    pairs: list[tuple[Case, Case]] = []
-    for case in a:
-        other = by_key.get(repr(_settings(case))) or by_label.get(case.label)
-        if other is not None and other not in [p[1] for p in pairs]:
-            pairs.append((case, other))
-    return pairs
+    found: dict[int, Case] = {}
+    left = list(b)
+    for same in (_equal, _called_alike):
+        for i, case in enumerate(a):
+            other = next((o for o in left if same(case, o)), None)
+            if i not in found and other is not None:
+                found[i] = other
+                left.remove(other)
+    return [(case, found[i]) for i, case in enumerate(a) if i in found]
+
+
+def _equal(one: Case, other: Case) -> bool:
+    return _settings(one) == _settings(other)
+
+
+def _called_alike(one: Case, other: Case) -> bool:
+    return one.label == other.label
 
 
 def _settings(case: Case) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -140,6 +140,30 @@ def check_filter(where: str, wanted: Filter, fields: Collection[str]) -> None:
             registry.load("runtimes", str(value))
 
 
+def check_passes(
+    where: str, wanted: Filter, cases: Sequence[Case], said: Mapping[str, Sequence[Any]]
+) -> None:
+    """Judge whether cases pass a filter; raises SpecError naming the values that there are.
+
+    ``said``: key -> the values that the matrix names, some of whose cases may not be there.  Any
+    runtime may be named: one that is not here is left out of a suite.
+    """
+    rest = {key: values for key, values in wanted.items() if key != "runtime"}
+    for key, values in rest.items():
+        for value in values:
+            if value not in said[key] and not any(is_value(c, key, value) for c in cases):
+                there = said[key] or [c.memory_bytes if key == "memory" else getattr(c, key)
+                                      for c in cases]  # fmt: skip
+                raise SpecError(
+                    f"{where}.{key}: no case has {value!r}; allowed: "
+                    f"{', '.join(dict.fromkeys(map(str, there)))}"
+                )
+    if rest and not any(matches(case, rest) for case in cases):
+        raise SpecError(
+            f"{where}: {rest} leaves no case; allowed: values that some case has together"
+        )
+
+
 def matches(case: Case, wanted: Filter) -> bool:
     """Return whether a case has one of the values wanted of each key."""
     return all(any(is_value(case, k, v) for v in values) for k, values in wanted.items())
@@ -167,12 +191,12 @@ def check_cache(where: str, cache: str | float) -> str:
 
 def _check_values(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
     # runtimes that are not here are left out of a suite, so any that is known may be named
-    allowed = set(registry.names("runtimes")) if contrast.over == "runtime" else set(known)
+    allowed = list(registry.names("runtimes")) if contrast.over == "runtime" else list(known)
     if contrast.over == "pipeline":
-        allowed = {registry.ALIASES.get(str(v), str(v)) for v in known}
+        allowed = [registry.ALIASES.get(str(v), str(v)) for v in known]
     for key, values in (("arms", contrast.arms or ()), ("also", contrast.also)):
         for value in values:
-            name = registry.ALIASES.get(value, value) if contrast.over == "pipeline" else value
+            name = registry.ALIASES.get(str(value), value) if contrast.over == "pipeline" else value
             if name not in allowed:
                 raise SpecError(
                     f"{where}.{key}: {value!r} is no value of {contrast.over}; allowed: "

@@ -16,7 +16,8 @@ SHARINGS = ("stride", "disjoint")
 def check_order(order: str) -> int:
     """Return the shuffle window that ``order`` asks for: 0 stored, -1 whole epoch, else N.
 
-    Raises SpecError when it is none of ``stored``, ``shuffled``, ``window:N`` (N at least 2).
+    Raises SpecError when it is none of ``stored``, ``shuffled``, ``window:N`` (N of at least 2 and
+    at most nine digits).
     """
     if order == "stored":
         return 0
@@ -26,7 +27,8 @@ def check_order(order: str) -> int:
     if match and int(match[1]) >= 2:
         return int(match[1])
     raise SpecError(
-        f"order {order!r} is not possible; allowed: stored, shuffled, window:N (N at least 2)"
+        f"order {order!r} is not possible; allowed: stored, shuffled, window:N (N at least 2, at "
+        "most 999999999)"
     )
 
 

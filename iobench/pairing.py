@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
 from iobench import registry
-from iobench.contrast_spec import ContrastSpec, check_cache, is_value, matches
+from iobench.contrast_spec import ContrastSpec, check_cache, check_passes, is_value, matches
 from iobench.errors import SpecError
 from iobench.model import Case, Contrast, Trial
-from iobench.plan import IN_MEMORY, number
-from iobench.spec import PIPELINE_FIELDS, Spec, extra_cases, left_out, named, pipeline
+from iobench.plan import IN_MEMORY, ladder, number, rungs_missing
+from iobench.spec import PIPELINE_FIELDS, Spec, expand, extra_cases, left_out, named, pipeline
 
 #: Group -> (blocks that are planned already, blocks wanted).
 Spans = Mapping[str, tuple[int, int]]
@@ -49,6 +50,82 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
     SpecError for one that compares nothing, or whose base is no case.
     """
     out: list[Contrast] = []
+    for where, wanted, found in _wanted(spec, cases):
+        for group, cache, here in _cells(wanted, found):
+            ranked = fastest.get((wanted.stage, cache), ())
+            if wanted.only != "fastest" or group is _with_fastest(found, ranked):
+                base = _base(where, wanted, here, ranked)
+                out += _of_group(wanted, here, base, cache, len(out))
+    return out
+
+
+def check(spec: Spec) -> None:
+    """Judge the ladder and the contrasts of a spec as it is written, before anything is made.
+
+    Nothing of it may have been left out yet for what is not here.  Raises SpecError for a filter
+    that no case passes, a contrast that compares nothing or that a case has no rung for, and for
+    ``fastest`` where the ladder ranks nothing.
+    """
+    cases = expand(spec)
+    filters = [("ladder.only", spec.ladder.only)]
+    filters += [(f"contrasts[{i}].where", c.where) for i, c in enumerate(spec.contrasts)]
+    for where, wanted in filters:
+        check_passes(where, wanted, cases, {key: named(spec, key) for key in wanted})
+    ranked = {(t.case.label, t.stage, t.cache) for t in ladder(spec, cases, 0)}
+    for where, contrast, found in _wanted(spec, cases):
+        cells = list(_cells(contrast, found))
+        for _, _, here in cells:
+            _check_rungs(where, contrast, here)
+        _check_fastest(where, contrast, cells, ranked)
+    contrasts(spec, cases, {})
+
+
+def _check_rungs(where: str, wanted: ContrastSpec, group: Sequence[Case]) -> None:
+    """Judge whether every case that a contrast compares can run its stage alone."""
+    base = [c for c in group if wanted.base != "fastest" and _is_base(wanted, c)]
+    for case in (*base, *(c for c in group if _chosen(wanted, c))):
+        missing = rungs_missing(case)
+        if wanted.stage in missing:
+            able = [s for s in get_args(ContrastSpec.model_fields["stage"].annotation)
+                    if s not in missing]  # fmt: skip
+            raise SpecError(
+                f"{where}.stage: {case.pipeline} has no rung {wanted.stage!r}: "
+                f"{missing[wanted.stage]}; allowed for it: {', '.join(able) or 'none'}; or leave "
+                "it out by where or arms"
+            )
+
+
+def _check_fastest(
+    where: str,
+    wanted: ContrastSpec,
+    cells: Sequence[tuple[Sequence[Case], str, Sequence[Case]]],
+    ranked: Collection[tuple[str, str, str]],
+) -> None:
+    """Judge whether the ladder finds a fastest case where a contrast asks for it."""
+    keys = [key for key in ("base", "only") if getattr(wanted, key) == "fastest"]
+    for cache in dict.fromkeys(cache for _, cache, _ in cells) if keys else ():
+        groups = [here for _, c, here in cells if c == cache]
+        found = [any((c.label, wanted.stage, cache) in ranked for c in here) for here in groups]
+        # `instead` and `only` are for one group: which one is known later
+        enough = any(found) if wanted.instead or wanted.only else all(found)
+        if not enough:
+            rung = f"{wanted.stage} {cache}".removesuffix(" -")
+            missing = groups[found.index(False)]
+            raise SpecError(
+                f"{where}.{keys[0]}: 'fastest' is the ladder's, and it does not run {rung} for "
+                f"{', '.join(c.label for c in missing)}; allowed: a stage and caches that are in "
+                "ladder.stages and ladder.caches, of cases that ladder.only lets climb, or a base "
+                "by name"
+            )
+
+
+def _wanted(
+    spec: Spec, cases: Sequence[Case]
+) -> Iterator[tuple[str, ContrastSpec, list[list[Case]]]]:
+    """Yield where each entry stands, the entry, and the groups of cases that it compares.
+
+    Raises SpecError for one that compares nothing.
+    """
     matrix = [c for c in cases if c.label not in extra_cases(spec, cases)] or list(cases)
     some_left_out = bool(left_out(spec))
     for i, wanted in enumerate(spec.contrasts):
@@ -61,18 +138,21 @@ def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contr
             )
         if some_left_out and any(_has_base(wanted, group) for group in found):
             found = [group for group in found if _has_base(wanted, group)]
-        for group in found:
-            fileless = all(registry.load("formats", c.format).fileless for c in group)
-            caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
-            for cache in caches:
-                here = [c for c in group if cache in ("warm", "-") or c.placement != IN_MEMORY]
-                if len(here) < 2 or (here != group and wanted.base == IN_MEMORY):
-                    continue  # what is left in memory cannot be compared cold
-                ranked = fastest.get((wanted.stage, cache), ())
-                if wanted.only != "fastest" or group is _with_fastest(found, ranked):
-                    base = _base(where, wanted, here, ranked)
-                    out += _of_group(wanted, here, base, cache, len(out))
-    return out
+        yield where, wanted, found
+
+
+def _cells(
+    wanted: ContrastSpec, found: Sequence[list[Case]]
+) -> Iterator[tuple[list[Case], str, list[Case]]]:
+    """Yield each group, each cache state, and which of the group's cases can be in it."""
+    for group in found:
+        fileless = all(registry.load("formats", c.format).fileless for c in group)
+        caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
+        for cache in caches:
+            here = [c for c in group if cache in ("warm", "-") or c.placement != IN_MEMORY]
+            if len(here) < 2 or (here != group and wanted.base == IN_MEMORY):
+                continue  # what is left in memory cannot be compared cold
+            yield group, cache, here
 
 
 def blocks(

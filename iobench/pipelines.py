@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from iobench import roofline, stalls, stats
+from iobench import registry, roofline, stalls, stats
 from iobench.contrasts import estimate
+from iobench.errors import SpecError
 from iobench.figures import (
     DATA_STAGES,
     WARM_STATES,
@@ -47,6 +48,10 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
         "workers": case.workers,
         "world_size": case.world_size,
         "sharing": case.sharing,
+        "placement": case.placement,
+        "cpus": case.cpus,
+        "memory_bytes": case.memory_bytes,
+        "fixed_threads": _fixed_threads(case),
         "cores": _cores(found, case),
         "stages": stages,
         "compute_from": source,
@@ -68,6 +73,14 @@ def describe(found: Evidence, case: Case) -> dict[str, Any]:
             found, [t.id for t in found.plan.trials if t.case.label == case.label]
         ),
     }
+
+
+def _fixed_threads(case: Case) -> bool:
+    """Tell whether the loader's threads are not to be chosen."""
+    try:
+        return bool(registry.load("loaders", case.loader).threads)
+    except SpecError:  # results of a plug-in that is not here
+        return False
 
 
 # -- rates -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 from iobench import registry
 from iobench.contrast_spec import check_cache, matches
 from iobench.model import Case, Trial
-from iobench.spec import Spec, extra_cases
+from iobench.spec import ExtraCase, Spec, extra_cases
 
 #: Seconds a trial costs around its loop: interpreter, imports, cache control and proof.
 OVERHEAD_S = 3.2
@@ -39,13 +39,14 @@ def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
     rng = random.Random(spec.seed)
     rounds: dict[int, list[Trial]] = {}
     climbing = [c for c in cases if c.label in extras or matches(c, spec.ladder.only)]
+    rungs = {c.label: _rungs(spec, extras.get(c.label), c) for c in climbing}
+    computing = [c for c in climbing if "compute" in rungs[c.label]]
     for case in cases:
         extra = extras.get(case.label)
-        stages = (extra.stages if extra and extra.stages else None) or spec.ladder.stages
         repeats = (extra.repeats if extra and extra.repeats else None) or spec.ladder.repeats
-        first = _computed_before(climbing, case)
-        for stage in stages if case in climbing else ():
-            if stage in rungs_missing(case) or (stage == "compute" and first):
+        first = _computed_before(computing, case)
+        for stage in rungs.get(case.label, ()):
+            if stage == "compute" and first:
                 continue
             for cache in _caches(spec, case, stage):
                 for repeat in range(1, repeats + 1):
@@ -65,6 +66,13 @@ def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
             rng.shuffle(block)
         trials += block
     return number(trials, start=1)
+
+
+def _rungs(spec: Spec, extra: ExtraCase | None, case: Case) -> list[str]:
+    """Return the rungs wanted of a case that climbs, less those that its loader has not."""
+    stages = (extra.stages if extra and extra.stages else None) or spec.ladder.stages
+    missing = rungs_missing(case)
+    return [stage for stage in stages if stage not in missing]
 
 
 def rungs_missing(case: Case) -> Mapping[str, str]:
@@ -115,7 +123,7 @@ def guess_s(trial: Trial, compute_s: float) -> float:
 
 
 def _computed_before(cases: Sequence[Case], case: Case) -> bool:
-    """Tell whether an earlier case has the same trainer and batch: one compute rung serves both."""
+    """Tell whether an earlier one of ``cases``, which run compute, serves this case by its rung."""
     for other in cases:
         if other is case:
             return False

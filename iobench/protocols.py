@@ -87,8 +87,7 @@ class LoadRequest:
     """Everything a loader needs to make the batches of one epoch on one rank.
 
     ``ids``: this rank's sample numbers in the order wanted (int64, whole batches only).
-    ``labels``: label of every sample of the dataset (int64, indexed by id).
-    ``sizes``: encoded bytes of every sample (int64, indexed by id).
+    ``labels``, ``sizes``: label and encoded bytes of every sample (int64, indexed by id).
     ``stage``: ``read``, ``decode`` or ``load`` (``train`` asks for ``load``).
     ``rank``, ``world_size``: whose ``ids`` these are, for a loader that shares out the data itself;
     ``sharing``: ``stride`` (ids are r, r + n, ... of the order) or ``disjoint`` (its r-th n-th).
@@ -122,8 +121,7 @@ class LoadRequest:
 class Loader(Protocol):
     """Makes the batches of one epoch.
 
-    ``make`` brings its workers up as far as it can; it opens nothing of the dataset and fills no
-    queue: the measured loop begins on an empty one.
+    ``make`` brings its workers up as far as it can, opens nothing of the dataset, fills no queue.
     """
 
     #: Batches that can wait in the prefetch queue: the measured loop discards at least as many.
@@ -338,6 +336,7 @@ class TrainerBackend(Backend[Any]):
     ``sharers`` (ranks of the case on this host's cores) and ``labels`` (classes in the data).
 
     ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
+    ``shape``: options -> the shape of a sample that its net takes (None: any).
     ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has
     ``comm_s``), or train nothing that would have to be one.
     ``loaders``: those that it goes with (None: any); one that feeds itself reads what they would.
@@ -345,6 +344,7 @@ class TrainerBackend(Backend[Any]):
 
     loaders: Optional[FrozenSet[str]] = None
     step_s: Callable[[int, Mapping[str, Scalar]], float] = lambda batch, options: 0.0
+    shape: Callable[[Mapping[str, Scalar]], Optional[Tuple[int, int, int]]] = lambda options: None
     ranks: bool = False
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,10 +15,10 @@ from typing import Annotated, Any, Literal
 import pydantic
 import tomllib
 
-from iobench import bridge, codec, contrast_spec, registry, stacks, world
+from iobench import contrast_spec, registry, stacks
+from iobench.case_check import check_case, out_of_reach
 from iobench.contrast_spec import ContrastSpec, LadderSpec
 from iobench.errors import SpecError
-from iobench.images.model import NAMES as IMAGES
 from iobench.labels import PIPELINE_FIELDS as PIPELINE_FIELDS
 from iobench.labels import label
 from iobench.model import Case
@@ -172,11 +171,12 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     """Return the matrix's cases, then the extra ones; labels are unique."""
     built = _matrix(spec)
     # all of them out of reach: the first says why
-    built = [(case, where) for case, where in built if not _out_of_reach(case)] or built
+    built = [(case, where) for case, where in built if not out_of_reach(case)] or built
     for i, extra in enumerate(spec.cases):
         built.append((_case(spec, extra, f"cases[{i}]"), f"cases[{i}]"))
+    _check_options(spec.case)
     for case, where in built:
-        _check_case(case, where)
+        check_case(case, where)
     made = [case for case, _ in built]
     if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
@@ -188,7 +188,7 @@ def left_out(spec: Spec) -> list[str]:
     """Return the cells of the matrix that no case is made of, and why, one line a reason."""
     found: dict[str, list[str]] = {}
     for case, _ in _matrix(spec):
-        if reason := _out_of_reach(case):
+        if reason := out_of_reach(case):
             found.setdefault(reason, []).append(f"{case.pipeline} with runtime {case.runtime}")
     return [f"{', '.join(dict.fromkeys(cells))}: left out: {why}" for why, cells in found.items()]
 
@@ -269,10 +269,11 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
                 _set(fields, key, value)
             except SpecError as error:
                 raise SpecError(f"{where}: {error}") from None
-    for layer in (spec.case, overrides):  # after a change of member its own options count
-        for key in _WITH_OPTIONS:
-            options = f"{key}_options"
-            if options in layer.model_fields_set and getattr(layer, key) in (None, fields.get(key)):
+    for key in _WITH_OPTIONS:  # after a change of member its own options count
+        owner, options = getattr(Case, key), f"{key}_options"
+        for layer in (spec.case, overrides):
+            owner = getattr(layer, key) or owner
+            if options in layer.model_fields_set and owner == fields.get(key, owner):
                 fields[options] = {**fields.get(options, {}), **getattr(layer, options)}
     threads = registry.load("loaders", fields.get("loader", Case.loader)).threads
     case = Case(**{**fields, **({"workers": threads} if threads else {})})
@@ -281,10 +282,12 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     return case
 
 
-def _out_of_reach(case: Case) -> str:
-    """Return why the case's loader cannot be had where the case runs, "" where it can."""
-    runtime = registry.load("runtimes", case.runtime)
-    return bridge.impossible(case.loader, case.image, container=bool(runtime.make().form()))
+def _check_options(defaults: CaseSpec) -> None:
+    """Judge the options of ``[case]`` by the members they are of, whom every case may replace."""
+    for key in _WITH_OPTIONS:
+        name = getattr(defaults, key) or getattr(Case, key)
+        make = registry.load(f"{key}s", name).make
+        check_options(f"case: {key} {name}", make, getattr(defaults, f"{key}_options"))
 
 
 def _set(fields: dict[str, Any], key: str, value: Any) -> None:
@@ -301,91 +304,3 @@ def _set(fields: dict[str, Any], key: str, value: Any) -> None:
         fields[key] = {**fields.get(key, {}), **value}
     else:
         fields[key] = value
-
-
-def _check_case(case: Case, where: str) -> None:
-    loader = registry.load("loaders", case.loader)
-    form = registry.load("formats", case.format)
-    trainer = registry.load("trainers", case.trainer)
-    runtime = registry.load("runtimes", case.runtime)
-    launcher = registry.load("launchers", case.launcher)
-    if loader.formats is not None and case.stored_form not in loader.formats:
-        allowed = ", ".join(sorted(loader.formats))
-        raise SpecError(
-            f"{where}: loader {case.loader!r} cannot read {case.stored_form!r}; it reads: {allowed}"
-        )
-    if case.content not in form.contents:
-        raise SpecError(f"{where}: format {case.format!r} cannot hold {case.content!r} samples")
-    kind = case.order.partition(":")[0]
-    if not re.fullmatch(r"stored|shuffled|window:[1-9]\d*", case.order):
-        raise SpecError(
-            f"{where}: order {case.order!r} is unknown; allowed: stored, shuffled, window:N"
-        )
-    orders = loader_orders(case)
-    if orders is not None and kind not in orders:
-        raise SpecError(
-            f"{where}: {case.pipeline} cannot follow order {case.order!r}; it follows: "
-            f"{', '.join(sorted(orders))}"
-        )
-    if case.transform not in codec.TRANSFORMS:
-        allowed = ", ".join(sorted(codec.TRANSFORMS))
-        raise SpecError(f"{where}: transform {case.transform!r} is unknown; allowed: {allowed}")
-    if loader.transforms is not None and case.transform not in loader.transforms:
-        raise SpecError(
-            f"{where}: loader {case.loader!r} cannot do transform {case.transform!r}: "
-            f"{loader.no_transform}; it does: {', '.join(sorted(loader.transforms))}"
-        )
-    if trainer.loaders is not None and case.loader not in trainer.loaders:
-        raise SpecError(
-            f"{where}: trainer {case.trainer!r} goes with loader "
-            f"{', '.join(sorted(trainer.loaders))}, not with {case.loader!r}"
-        )
-    _check_image(case, where)
-    for axis, name, make, options in (
-        ("loader", case.loader, loader.make, case.loader_options),
-        ("format", case.format, form.make, case.format_options),
-        ("trainer", case.trainer, trainer.make, case.trainer_options),
-        ("runtime", case.runtime, runtime.make, case.runtime_options),
-        ("launcher", case.launcher, launcher.make, case.launcher_options),
-    ):
-        check_options(f"{where}: {axis} {name}", make, options)
-    try:  # only these two know which of their values are possible
-        launcher.make(**case.launcher_options).argv((), world_size=case.world_size)
-        trainer.step_s(case.batch, case.trainer_options)
-        runtime.make(**case.runtime_options)
-        world.check(case)
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
-
-
-def _check_image(case: Case, where: str) -> None:
-    """Judge what a case runs in, and whether its data can lie there."""
-    runtime = registry.load("runtimes", case.runtime)
-    if case.image not in IMAGES:
-        raise SpecError(f"{where}: image {case.image!r} is unknown; allowed: {', '.join(IMAGES)}")
-    needed = registry.load("trainers", case.trainer).image
-    if needed not in ("", case.image):
-        raise SpecError(
-            f"{where}: trainer {case.trainer!r} runs in image {needed!r}, not in {case.image!r}; "
-            "leave image out"
-        )
-    if reason := _out_of_reach(case):
-        raise SpecError(f"{where}: {reason}")
-    if case.placement in ("image", "overlay") and not runtime.isolated:
-        raise SpecError(
-            f"{where}: placement {case.placement!r} needs a container, and runtime "
-            f"{case.runtime!r} is none; allowed: bind, tmpfs, staged"
-        )
-    if case.placement == "overlay" and runtime.no_overlay:
-        raise SpecError(
-            f"{where}: placement 'overlay' is not possible with runtime {case.runtime!r}: "
-            f"{runtime.no_overlay}"
-        )
-
-
-def loader_orders(case: Case) -> frozenset[str] | None:
-    """Return the orders the case's loader can follow on its format (None: any)."""
-    orders: frozenset[str] | None = registry.load("loaders", case.loader).orders.get(
-        case.stored_form
-    )
-    return orders

@@ -11,7 +11,7 @@ import pytest
 
 from iobench import figures, timing
 from iobench.analysis import _backed, _fastest, analyse
-from iobench.model import INVALID, Plan, Record
+from iobench.model import FAILED, INVALID, Plan, Record
 from tests import report_fixture as fixture
 
 
@@ -266,6 +266,23 @@ def test_advice_is_grounded(document: dict[str, Any]) -> None:
     assert "torch:lmdb reads 6" in said["torch:jpeg", "cold"]
     assert "needs about 3 cores and this job has 2" in said["torch:hdf5", "warm"]
     assert "dali:jpeg prepares 3" in said["torch:hdf5", "warm"]
+
+
+def test_a_compute_rung_that_failed_is_why_all_that_share_it_have_none(
+    suite: tuple[Plan, List[Record]],
+) -> None:
+    def failed(record: Record) -> Record:
+        return dataclasses.replace(record, status=FAILED, reasons=("the net is too large",))
+
+    plan, records = suite
+    document = analyse(plan, edited(records, compute=failed))
+    for name in ("torch:lmdb", "torch:jpeg"):  # the one that ran it, and one that shares it
+        reason = pipeline(document, name)["prep_stall_s"]["reason"]
+        assert reason == "compute has no valid trial: the net is too large"
+    none = dataclasses.replace(plan, trials=tuple(t for t in plan.trials if t.stage != "compute"))
+    document = analyse(none, [r for r in records if r.trial.stage != "compute"])
+    reason = pipeline(document, "torch:jpeg")["prep_stall_s"]["reason"]
+    assert reason == "compute is not in the spec"
 
 
 def test_fastest(document: dict[str, Any]) -> None:

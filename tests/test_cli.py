@@ -105,6 +105,15 @@ def test_list_has_every_axis(tmp_path: Path) -> None:
     assert all(isinstance(v, str) and v for table in tables.values() for v in table.values())
 
 
+def test_a_spec_that_would_fail_late_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    spec = tmp_path / "late.toml"
+    spec.write_text(SPEC.replace("repeats = 1", 'only = { pipeline = ["lmbd"] }'))
+    done = iobench("run", str(spec), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ladder.only.pipeline: no case has 'lmbd'; allowed: jpeg, lmdb" in done.stderr
+    assert list(tmp_path.iterdir()) == [spec]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -114,6 +114,19 @@ def test_equal_cases_are_found_whatever_they_are_called(suite: Suite) -> None:
     assert document["only_in"] == {"a": [], "b": []}
 
 
+def test_an_equal_case_goes_before_one_of_the_same_name(suite: Suite) -> None:
+    plan, records = suite
+    one = plan.cases[0]
+    small = dataclasses.replace(one, label=f"{one.label} batch=32", batch=32)
+    a = dataclasses.replace(plan, cases=(one, small))
+    b = dataclasses.replace(plan, cases=(dataclasses.replace(small, label=one.label),))
+    assert [(x.batch, y.batch) for x, y in compare._common(a.cases, b.cases)] == [(32, 32)]
+    assert [(x.batch, y.batch) for x, y in compare._common(b.cases, a.cases)] == [(32, 32)]
+    document = compare.compare((a, records), (dataclasses.replace(plan, cases=(one,)), records))
+    assert document["only_in"] == {"a": [small.label], "b": []}
+    assert {row["case"] for row in document["rows"]} == {one.label}
+
+
 def test_what_only_one_has_is_said(suite: Suite) -> None:
     plan, records = suite
     fewer = dataclasses.replace(plan, cases=plan.cases[1:])

@@ -249,3 +249,87 @@ def test_limits_are_compared_like_any_other_key() -> None:
     assert (found.base, found.arm) == (
         "torch:jpeg memory_bytes=4294967296", "torch:jpeg memory_bytes=536870912",
     )  # fmt: skip
+
+
+# -- judged whole, before anything is made ---------------------------------------------------
+
+
+def checked(**changes: Any) -> None:
+    """Judge a suite of LMDB, JPEG files and DALI, as `iobench run` does."""
+    given = {
+        "name": "t",
+        "case": {"trainer": "null", "batch": 4},
+        "matrix": {"pipeline": ["lmdb", "jpeg", "dali"]},
+        **changes,
+    }
+    pairing.check(spec.parse(given))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"contrasts": [{"stage": "decode"}]},
+         ["contrasts[0].stage", "dali:jpeg", "'decode'", "fused", "read, load, train"]),
+        ({"contrasts": [{"stage": "decode", "base": "dali"}]}, ["dali:jpeg", "'decode'"]),
+        ({"contrasts": [{"stage": "decode", "base": "lmdb", "arms": ["dali"]}]}, ["dali:jpeg"]),
+        ({"contrasts": [{"stage": "decode", "only": "fastest"}]}, ["dali:jpeg", "'decode'"]),
+        ({"matrix": {"pipeline": ["torch:null", "lmdb"]}, "contrasts": [{}]},
+         ["torch:null", "'load'", "no bytes to decode", "allowed for it: read"]),
+        ({"matrix": {"pipeline": ["native:lmdb", "native:leveldb"]},
+          "case": {"trainer": "caffe", "transform": "crop224", "order": "stored"},
+          "contrasts": [{"stage": "read"}]}, ["native:lmdb", "'read'", "load, train"]),
+        ({"ladder": {"only": {"pipeline": ["lmbd"]}}},
+         ["ladder.only.pipeline", "'lmbd'", "lmdb, jpeg, dali"]),
+        ({"ladder": {"only": {"pipeline": ["lmdb", "hdf5"]}}}, ["'hdf5'", "lmdb, jpeg, dali"]),
+        ({"ladder": {"only": {"workers": [4]}}}, ["ladder.only.workers", "4", "allowed: 2"]),
+        ({"matrix": [{"pipeline": "lmdb", "batch": [4, 8]}, {"pipeline": "jpeg"}],
+          "ladder": {"only": {"pipeline": ["jpeg"], "batch": [8]}}}, ["ladder.only", "together"]),
+        ({"contrasts": [{"where": {"pipeline": ["lmdb", "jepg"]}}]},
+         ["contrasts[0].where.pipeline", "'jepg'", "lmdb, jpeg, dali"]),
+        ({"contrasts": [{"caches": [0.35]}]},
+         ["contrasts[0].base", "'fastest'", "load 0.35", "ladder.caches"]),
+        ({"ladder": {"stages": ["read"]}, "contrasts": [{}]}, ["'fastest'", "load warm"]),
+        ({"ladder": {"only": {"pipeline": ["lmdb"], "runtime": ["docker"]}}, "contrasts": [{}]},
+         ["'fastest'", "load warm", "torch:lmdb"]),
+        ({"ladder": {"stages": ["read"]}, "matrix": {"pipeline": ["lmdb", "jpeg"], "batch": [4, 8]},
+          "contrasts": [{"over": "batch", "base": 4, "only": "fastest"}]},
+         ["contrasts[0].only", "load warm"]),
+        ({"contrasts": [{"base": "torch:tar"}]}, ["'torch:tar'", "torch:lmdb"]),
+    ],
+)  # fmt: skip
+def test_what_would_fail_late_is_refused_first(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        checked(**changes)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"contrasts": [{}]},
+        {"contrasts": [{"stage": "decode", "base": "lmdb", "arms": ["jpeg"], "caches": ["warm"]}]},
+        {"contrasts": [{"stage": "decode", "caches": ["warm"],
+                        "where": {"pipeline": ["lmdb", "torch:jpeg"]}}]},
+        {"contrasts": [{"caches": [0.35]}], "ladder": {"caches": [0.35]}},
+        {"contrasts": [{"caches": [0.35], "base": "lmdb"}]},
+        {"ladder": {"only": {"pipeline": ["torch:lmdb", "dali"], "runtime": ["docker"]}}},
+        {"ladder": {"only": {"pipeline": ["lmdb"]}}, "contrasts": [{}]},
+        {"ladder": {"only": {"memory": ["4G"]}}, "matrix": {"memory": ["4G", "2G"]}},
+        {"matrix": {"pipeline": ["lmdb", "jpeg"], "placement": ["bind", "tmpfs"]},
+         "contrasts": [{}, {"over": "placement", "base": "bind", "caches": ["warm"]}]},
+    ],
+)  # fmt: skip
+def test_what_can_run_passes(changes: dict[str, Any]) -> None:
+    checked(**changes)
+
+
+def test_a_contrast_instead_is_for_the_runtime_that_is_left(runtimes: tuple[str, ...]) -> None:
+    given = {
+        "matrix": {"pipeline": ["lmdb", "jpeg"], "runtime": ["bare", *runtimes]},
+        "ladder": {"only": {"runtime": ["bare"]}},
+    }
+    checked(**given, contrasts=[{"instead": True}])
+    with pytest.raises(SpecError, match=r"does not run load warm for torch:lmdb runtime=arm1"):
+        checked(**given, contrasts=[{}])

@@ -157,3 +157,28 @@ def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
 
     assert len(keys("cpu")) == 1
     assert len(keys("cuda")) == 4
+
+
+def computing(document: dict[str, object]) -> list[str]:
+    parsed = spec.parse(document)
+    trials = plan.ladder(parsed, spec.expand(parsed), 100)
+    return sorted({t.case.label for t in trials if t.stage == "compute"})
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"workers": 4, "stages": ["compute"]}, ["torch:jpeg workers=4"]),
+        ({"workers": 4, "stages": ["read"]}, []),
+    ],
+)
+def test_a_compute_rung_is_left_to_a_case_that_runs_it(
+    extra: dict[str, object], expected: list[str]
+) -> None:
+    document = {
+        **DOCUMENT,
+        "ladder": {"stages": ["load", "train"]},
+        "cases": [{"pipeline": "jpeg", **extra}],
+    }
+    assert computing(document) == expected
+    assert computing({**document, "ladder": {"stages": ["load", "compute"]}}) == ["torch:lmdb"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iobench import spec, units
+from iobench import pairing, spec, units
 from iobench.errors import SpecError
 
 BASE: dict[str, Any] = {
@@ -32,7 +32,47 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(matrix={"pipelines": ["jpeg"]}), ["pipelines", "pipeline"]),
         (changed(matrix={"pipeline": []}), ["matrix.pipeline", "empty"]),
         (changed(case={"order": "random"}), ["random", "shuffled", "window:N"]),
+        (changed(case={"order": "window:1"}), ["'window:1'", "window:N", "at least 2"]),
+        (changed(case={"order": "window:1234567890"}), ["1234567890", "at most 999999999"]),
         (changed(case={"transform": "rrc225"}), ["rrc225", "rrc224"]),
+        (
+            changed(case={"trainer": "torch", "trainer_options": {"net": "resnet44cifar"}}),
+            ["'rrc224'", "'resnet44cifar'", "3x32x32", "cifar32"],
+        ),
+        (
+            changed(case={"trainer": "torch", "transform": "cifar32"}),
+            ["'cifar32'", "usual net", "3x224x224", "crop224, rrc224"],
+        ),
+        (
+            changed(
+                case={
+                    "trainer": "caffe",
+                    "transform": "cifar32",
+                    "trainer_options": {"net": "small"},
+                },
+                matrix={"pipeline": ["threads:lmdb"]},
+            ),
+            ["'cifar32'", "'small'", "caffe", "crop224, rrc224"],
+        ),
+        (
+            changed(
+                case={"trainer": "caffe", "trainer_options": {"net": "vgg"}},
+                matrix={"pipeline": ["threads:lmdb"]},
+            ),
+            ["vgg", "caffenet"],
+        ),
+        (
+            changed(
+                matrix={"trainer_options": [{"step_s": 0.1}, {"step_s": 0.2}]},
+                case={"pipeline": "jpeg"},
+                contrasts=[{"over": "trainer_options", "arms": [{"step_s": 0.3}]}],
+            ),
+            ["contrasts[0].arms", "{'step_s': 0.3}", "{'step_s': 0.1}, {'step_s': 0.2}"],
+        ),
+        (
+            changed(case={"trainer_options": {"net": "resnet18"}}, matrix={"trainer": ["torch"]}),
+            ["case: trainer emulated", "'net'", "step_s"],
+        ),
         (changed(ladder={"stages": ["raed"]}), ["raed", "read"]),
         (changed(ladder={"caches": ["hot"]}), ["hot", "cold", "warm"]),
         (changed(ladder={"caches": [1.5]}), ["1.5", "fraction"]),
@@ -123,9 +163,50 @@ def test_extra_cases_have_their_own_trainer_and_options() -> None:
     ]
 
 
+def test_options_of_a_trainer_that_is_not_named_are_the_usual_ones() -> None:
+    options = {"accelerator": "a100"}
+    document = {
+        "name": "t",
+        "case": {"trainer_options": options, "batch": 4},
+        "matrix": {"pipeline": ["jpeg"], "trainer": ["null", "emulated"]},
+        "cases": [{"pipeline": "lmdb", "trainer": "null"}, {"pipeline": "lmdb", "batch": 8}],
+    }
+    for case in (document["case"], {**document["case"], "trainer": "emulated"}):
+        found = spec.expand(spec.parse({**document, "case": case}))
+        assert [(c.trainer, c.trainer_options) for c in found] == [
+            ("null", {}), ("emulated", options), ("null", {}), ("emulated", options),
+        ]  # fmt: skip
+
+
+def test_a_contrast_may_be_over_options() -> None:
+    values = [{"step_s": 0.1}, {"step_s": 0.2}]
+    contrast = {"over": "trainer_options", "arms": values[1:]}
+    document = {"name": "t", "case": {"pipeline": "jpeg"}, "matrix": {"trainer_options": values}}
+    assert spec.parse({**document, "contrasts": [contrast]}).contrasts[0].arms == ({"step_s": 0.2},)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "options", "transform"),
+    [
+        ("torch", {"net": "resnet44cifar"}, "cifar32"),
+        ("torch", {}, "rrc224"),
+        ("caffe", {"net": "small"}, "crop224"),
+        ("null", {}, "cifar32"),
+        ("emulated", {}, "cifar32"),
+    ],
+)
+def test_a_transform_that_fits_the_net_is_taken(
+    trainer: str, options: dict[str, Any], transform: str
+) -> None:
+    case = {"pipeline": "threads:jpeg", "trainer": trainer, "trainer_options": options}
+    spec.parse({"name": "t", "case": {**case, "transform": transform}})
+
+
 @pytest.mark.parametrize("name", sorted(spec.shipped()))
 def test_shipped_specs_are_valid_and_say_what_they_are_for(name: str) -> None:
-    assert spec.load(name).about
+    shipped = spec.load(name)
+    assert shipped.about
+    pairing.check(shipped)
 
 
 @pytest.mark.parametrize(

@@ -231,11 +231,16 @@ def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
     return batch / nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
 
 
+def _shape(options: Mapping[str, Scalar]) -> Tuple[int, int, int]:
+    return _SHAPE if options.get("solver") else nets.net(str(options.get("net", DEFAULT_NET))).shape
+
+
 BACKEND = TrainerBackend(
     CaffeTrainer,
     "real training by Caffe (CPU): alexnet, caffenet, googlenet, resnet18, resnet50, or solver=",
     requires=("caffe",),
     image="caffe",
     step_s=_guess,
+    shape=_shape,
     ranks=True,
 )

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -234,10 +234,15 @@ def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
     return batch / nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
 
 
+def _shape(options: Mapping[str, Scalar]) -> Tuple[int, int, int]:
+    return _SHAPE if options.get("solver") else nets.net(str(options.get("net", DEFAULT_NET))).shape
+
+
 BACKEND = TrainerBackend(
     CaffeTrain,
     "real training by the program `caffe train`, on what loader native reads",
     image="caffe",
     loaders=frozenset({"native"}),
     step_s=_guess,
+    shape=_shape,
 )

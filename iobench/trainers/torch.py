@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
@@ -132,10 +132,15 @@ def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
     return batch / nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
 
 
+def _shape(options: Mapping[str, Scalar]) -> Tuple[int, int, int]:
+    return nets.net(str(options.get("net", DEFAULT_NET))).shape
+
+
 BACKEND = TrainerBackend(
     TorchTrainer,
     "real training: alexnet, resnet18, resnet50, resnet44cifar on cpu or cuda",
     requires=("torch",),
     step_s=_guess,
+    shape=_shape,
     image="torch",
 )
