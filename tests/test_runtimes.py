@@ -261,6 +261,45 @@ def test_apptainer_takes_the_folder_where_a_sif_cannot_be_mounted(
     assert runtime("apptainer").form() == "sif"
 
 
+NEWER = "# ALLOW SETUID-MOUNT SQUASHFS: [yes/no/iflimited]\nallow setuid-mount squashfs = {}\n"
+
+
+@pytest.mark.parametrize(
+    ("conf", "ecl", "kernel"),
+    [
+        ("", "", True),
+        ("allow setuid = yes\n", "", True),  # before 1.3
+        (NEWER.format("yes"), "", True),
+        (NEWER.format("no") + "limit container owners = root\n", "", False),
+        (NEWER.format("iflimited"), "", False),
+        (NEWER.format("iflimited") + "limit container owners = NULL\n", "activated = false", False),
+        (NEWER.format("iflimited") + "#limit container paths = /sif\n", "", False),
+        (NEWER.format("iflimited") + "limit container paths = /sif\n", "", True),
+        (NEWER.format("iflimited"), "activated = true\n", True),
+    ],
+)
+@pytest.mark.parametrize("place", ["prefix", "distribution"])
+def test_who_mounts_a_sif_of_a_setuid_apptainer_is_what_its_configuration_says(
+    user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    conf: str, ecl: str, kernel: bool, place: str,
+) -> None:  # fmt: skip
+    backend = registry.load("runtimes", "apptainer")
+    module = sys.modules[type(backend.make()).__module__]
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    programs(tmp_path / "usr/bin", monkeypatch, "apptainer")
+    monkeypatch.setattr(module, "ETC", tmp_path / "etc")
+    monkeypatch.setattr(module, "_setuid", lambda: True)
+    folder = tmp_path / ("usr/etc" if place == "prefix" else "etc") / "apptainer"
+    folder.mkdir(parents=True)
+    (folder / "apptainer.conf").write_text(conf)
+    (folder / "ecl.toml").write_text(ecl)
+    assert backend.data_images() == ("squashfs" if kernel else "squashfuse")
+    mounted = backend.make().identify("a.sif")["mounted"]
+    assert mounted == ("kernel squashfs" if kernel else "squashfuse")
+    monkeypatch.setattr(module, "_setuid", lambda: False)
+    assert backend.data_images() == "squashfuse"
+
+
 @pytest.mark.parametrize("path", ["/a:b", "/a,b"])
 def test_apptainer_refuses_a_path_that_bind_cannot_say(path: str) -> None:
     start = Start(image="I", mounts=(Mount(Path(path), "/iobench/data"),))
