@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from iobench import dataset as datasets
-from iobench import inside, pairing, placements, registry, spec, starting
+from iobench import inside, pairing, placements, registry, spec, starting, userdata
 from iobench import plan as planning
 from iobench.cacheproof import judge
 from iobench.convert import convert, verify
@@ -110,6 +112,43 @@ def test_only_the_forms_that_are_read_are_copied(small, tmp_path) -> None:
         assert sorted(p.name for p in Path(plan.placements[0].root).iterdir()) == [
             "dataset.json", "lmdb", "samples.tsv",
         ]  # fmt: skip
+
+
+def test_of_a_tree_that_is_read_in_place_only_the_samples_are_copied(small, tmp_path) -> None:
+    theirs = tmp_path / "theirs"
+    shutil.copytree(small.jpeg_root, theirs / "a")
+    (theirs / "b").symlink_to(theirs / "a")
+    (theirs / "notes.txt").write_text("x" * 100_000)
+    found = userdata.adopt(
+        theirs, tmp_path / "out", max_samples=4, max_bytes=1 << 30, seed=1, in_place=True
+    )
+    files = datasets.load_index(found).files
+    with present(placed(plan_of(found, ("staged", "jpeg")), tmp_path / "disk")) as plan:
+        (copy,) = plan.placements
+        root = Path(copy.root, "jpeg")
+        assert sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()) == sorted(
+            files
+        )
+        assert copy.bytes == sum((theirs / name).stat().st_size for name in files)
+        assert [row.ok for row in verify(placements.dataset_of(found, copy))] == [True]
+    os.rename(theirs / files[0], theirs / "gone")
+    with pytest.raises(DatasetError, match="were changed since the dataset was made"):
+        content.of(found, plan_of(found, ("staged", "jpeg")).cases)
+
+
+def test_a_tar_has_every_folder_once_and_before_what_is_in_it(small, tmp_path) -> None:
+    data = content.of(small, both(small, "image").cases)
+    data.send(["sh", "-c", f"cat > {tmp_path}/x.tar"], 5, 6, "placement image")
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        members = tar.getmembers()
+    names = [m.name for m in members]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["iobench/data", "iobench/data/samples.tsv"]
+    assert {f"iobench/data/{name}" for name in data.names} < set(names)
+    for i, name in enumerate(names[1:], 1):
+        assert name.rpartition("/")[0] in names[:i]
+    assert {(m.uid, m.gid) for m in members} == {(5, 6)}
+    assert {m.mode for m in members if m.isdir()} == {0o755}
 
 
 def test_staging_on_the_same_mount_is_said(small, tmp_path) -> None:
@@ -224,8 +263,8 @@ def test_a_filesystem_image_holds_the_samples_as_they_are(small, tmp_path) -> No
         check=True, capture_output=True,
     )  # fmt: skip
     top = tmp_path / "u/iobench/data"
-    for path in data.files:
-        inner = top / "jpeg" / path.relative_to(data.folders["jpeg"])
+    for name, path in zip(data.names, data.files, strict=True):
+        inner = top / name
         assert inner.read_bytes() == path.read_bytes()
         assert inner.stat().st_uid == os.geteuid()  # else the kernel hides what is cached of it
     assert (top / "samples.tsv").exists()

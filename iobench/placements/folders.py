@@ -84,8 +84,13 @@ def tree(place: Placement, base: Path, data: Content) -> Placement:
 
 def _fill(root: Path, data: Content) -> None:
     shutil.copy2(Path(data.dataset.root, datasets.INDEX), root)
-    for form, source in data.folders.items():
-        shutil.copytree(source, root / form, symlinks=False)
+    made: set[Path] = set()
+    for name, source in zip(data.names, data.files, strict=True):
+        target = root / name
+        if target.parent not in made:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            made.add(target.parent)
+        shutil.copy2(source, target)
 
 
 def _remove(path: Path) -> None:
