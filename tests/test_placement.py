@@ -86,19 +86,20 @@ def test_nothing_but_the_placement_is_touched(tmp_path) -> None:
 @pytest.mark.parametrize("kind", placements.COPIED)
 def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> None:
     plan = placed(both(small, kind), tmp_path / "disk")
-    (planned,) = plan.placements
-    assert [c.location for c in plan.cases] == [small.root, planned.root, planned.root]
+    planned = plan.placements[0]
+    assert [c.location for c in plan.cases] == [small.root, *(p.root for p in plan.placements)]
     assert [t.case for t in plan.trials] == list(plan.cases)
     assert not Path(planned.root).exists()
     with present(plan) as made:
-        (copy,) = made.placements
+        copy, other = made.placements
         assert (copy.kind, copy.root) == (kind, planned.root)
         assert copy.seconds > 0
-        assert copy.bytes > small.bytes
+        assert copy.bytes == small.bytes
         assert copy.filesystem
         there = placements.dataset_of(small, copy)
-        assert {row.form: row.ok for row in verify(there)} == {"jpeg": True, "lmdb": True}
+        assert {row.form: row.ok for row in verify(there)} == {"jpeg": True}
         assert placements.by_location(made)[made.cases[1].location] is copy
+        assert placements.by_location(made)[made.cases[2].location] is other
     assert not Path(copy.root).exists()
     with present(made) as resumed:
         assert datasets.locate(Path(copy.root)).digest == small.digest
@@ -107,11 +108,18 @@ def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> N
     assert datasets.locate(Path(small.root)) == small
 
 
-def test_only_the_forms_that_are_read_are_copied(small, tmp_path) -> None:
-    with present(placed(plan_of(small, ("staged", "lmdb")), tmp_path / "disk")) as plan:
-        assert sorted(p.name for p in Path(plan.placements[0].root).iterdir()) == [
-            "dataset.json", "lmdb", "samples.tsv",
-        ]  # fmt: skip
+def test_each_form_has_its_own_copy_and_is_what_it_took(small, tmp_path) -> None:
+    """What staging costs a pipeline holds no other pipeline's form."""
+    kinds = [("staged", "lmdb"), ("staged", "jpeg"), ("staged", "lmdb")]
+    alone = plan_of(small, kinds[0])
+    with present(placed(plan_of(small, *kinds), tmp_path / "disk")) as plan:
+        lmdb, jpeg = plan.placements
+        assert [c.location for c in plan.cases] == [lmdb.root, jpeg.root, lmdb.root]
+        for place, form in ((lmdb, "lmdb"), (jpeg, "jpeg")):
+            assert sorted(p.name for p in Path(place.root).iterdir()) == sorted(
+                ["dataset.json", form, "samples.tsv"]
+            )
+        assert lmdb.bytes == content.of(small, alone.cases).nbytes
 
 
 def test_of_a_tree_that_is_read_in_place_only_the_samples_are_copied(small, tmp_path) -> None:
@@ -187,6 +195,17 @@ def test_a_failure_while_it_is_made_leaves_nothing(small, tmp_path, monkeypatch)
 def test_more_than_half_of_the_memory_is_refused(small, monkeypatch) -> None:
     monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 1000)
     with pytest.raises(DatasetError, match="memory"), present(placed(both(small, "tmpfs"))):
+        pass
+
+
+def test_copies_in_memory_are_counted_together(small, monkeypatch) -> None:
+    plan = placed(both(small, "tmpfs"))
+    room = sum(content.of(small, [case]).nbytes for case in plan.cases[1:])
+    monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 2 * room - 2)
+    with pytest.raises(DatasetError, match="over half"), present(plan):
+        pass
+    monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 2 * room + 2)
+    with present(plan):
         pass
 
 
