@@ -221,7 +221,7 @@ def test_a_spec_says_them(words: dict) -> None:
 
 
 def version_2(
-    monkeypatch: pytest.MonkeyPatch, top: Path, path: str, **enabled: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, top: Path, path: str, /, **enabled: tuple[str, str]
 ) -> None:
     """Show groups of version 2: the controllers of each, and those that its children have."""
     top.joinpath(path.lstrip("/")).mkdir(parents=True, exist_ok=True)
