@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -30,7 +32,7 @@ from iobench.model import (
     Steps,
     Trial,
 )
-from iobench.placements import content, folders, squash
+from iobench.placements import content, engines, folders, squash
 from iobench.protocols import Start
 from iobench.starting import ImageUse
 from tests.capabilities import need
@@ -229,7 +231,10 @@ with folders.held(Path(sys.argv[1]), "test") as root:
 
 def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> None:
     dead, alive = (tmp_path / f"{folders.PREFIX}{name}" for name in ("dead", "alive"))
-    (tmp_path / "iobench-placed-other").mkdir()
+    # of another node that shares the folder: its lock is not seen here
+    (tmp_path / f"{folders.prefix('another')}0123-4567").mkdir()
+    kept = f"{folders.prefix(socket.gethostname() + '-2')}0123-4567"
+    (tmp_path / kept).mkdir()
     command = [sys.executable, "-c", KILLED]
     assert subprocess.run([*command, str(dead), "die"]).returncode == -signal.SIGKILL
     assert (dead / "half").exists()
@@ -239,10 +244,20 @@ def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> N
         assert running.stdout.readline() == b"held\n"
         said: list = []
         folders.sweep([tmp_path, tmp_path / "nowhere"], said.append)
-        assert {p.name for p in tmp_path.iterdir()} == {"iobench-placed-other", alive.name}
+        assert {p.name for p in tmp_path.iterdir()} == {
+            f"{folders.prefix('another')}0123-4567", kept, alive.name,
+        }  # fmt: skip
         assert len(said) == 1
         running.stdin.close()
     assert not alive.exists()
+
+
+@pytest.mark.parametrize("host", ["node7", "Login-1.Site.org", "-a__b.", "", "knoten-ä"])
+def test_a_placements_name_can_be_an_images(host) -> None:
+    """As docker's reference grammar has it."""
+    name = engines.tag(f"{folders.prefix(host)}01234567-89abcdef")
+    word = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+    assert re.fullmatch(rf"localhost/{word}:latest", name)
 
 
 def test_an_images_tree_is_linked_and_never_written(small, tmp_path) -> None:
