@@ -152,7 +152,7 @@ def _serve(channel: socket.socket, fd: int, loader_name: str, format_name: str) 
         if channel.recv(PACKET) == READY:
             slots = layout.slots(fd, slot_of(request, shares=shares))
             if channel.recv(PACKET) == GO:
-                before = iocount.snapshot()
+                before = iocount.snapshot(getattr(loader, "processes", list)())
                 _hand_over(channel, loader, slots)
                 loader.close()
                 io = iocount.difference(before, iocount.snapshot())

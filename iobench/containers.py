@@ -233,6 +233,13 @@ def podman(oci_runtime: str = "") -> List[str]:
     return words
 
 
+def docker_maps() -> str:
+    """Return how the docker daemon maps user ids: ``rootless``, ``userns`` (remap), "": not."""
+    code, said = asked_once("docker", "info", "--format", "{{.SecurityOptions}}")
+    found = re.findall(r"name=(rootless|userns)\b", said) if code == 0 else []
+    return found[0] if found else ""
+
+
 def _wide_path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 

@@ -1,11 +1,11 @@
-"""Bytes, faults and CPU seconds of this process and its reaped children, beside the machine's."""
+"""Bytes, faults and CPU seconds of this process and its children, beside the machine's."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import resource
-from typing import Dict, Tuple
+from typing import Dict, Iterable, Tuple
 
 from iobench.model import IoCounters
 from iobench.timing import clock
@@ -13,22 +13,30 @@ from iobench.timing import clock
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def snapshot() -> IoCounters:
+def snapshot(alive: Iterable[int] = ()) -> IoCounters:
     """Return absolute values now.
 
-    /proc/self/io and rusage(children) hold a child's share only once it has been waited for: take
-    the second snapshot after the loader has been closed.
+    /proc/self/io and rusage(children) hold a child's share only once it has been waited for, and
+    then all of it, its start included: name those that run already in ``alive`` when a span
+    begins, and take the second snapshot after the loader has been closed.
     """
-    io = _proc_io()
+    io = _proc_io("self")
+    rchar, read_bytes = io.get("rchar", 0), io.get("read_bytes", 0)
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    faults = own.ru_majflt + children.ru_majflt
+    user_s, sys_s = own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime
+    for pid in alive:
+        io, used = _proc_io(str(pid)), _proc_stat(pid)
+        rchar, read_bytes = rchar + io.get("rchar", 0), read_bytes + io.get("read_bytes", 0)
+        faults, user_s, sys_s = faults + used[0], user_s + used[1], sys_s + used[2]
     busy_s, steal_s = _machine()
     return IoCounters(
-        rchar=io.get("rchar", 0),
-        read_bytes=io.get("read_bytes", 0),
-        major_faults=own.ru_majflt + children.ru_majflt,
-        cpu_user_s=own.ru_utime + children.ru_utime,
-        cpu_sys_s=own.ru_stime + children.ru_stime,
+        rchar=rchar,
+        read_bytes=read_bytes,
+        major_faults=faults,
+        cpu_user_s=user_s,
+        cpu_sys_s=sys_s,
         machine_busy_s=busy_s,
         machine_steal_s=steal_s,
         wall_s=clock(),
@@ -62,14 +70,25 @@ def foreign_cpu_s(io: IoCounters) -> float:
     return max(0.0, io.machine_busy_s - io.cpu_user_s - io.cpu_sys_s)
 
 
-def _proc_io() -> Dict[str, int]:
-    """Return /proc/self/io; {} where the kernel was built without task accounting."""
+def _proc_io(process: str) -> Dict[str, int]:
+    """Return /proc/PROCESS/io; {} where the kernel has no task accounting, or it has ended."""
     try:
-        text = _read("/proc/self/io", 512)
+        text = _read(f"/proc/{process}/io", 512)
     except OSError:
         return {}
     pairs = (line.split(b":") for line in text.splitlines())
     return {name.decode(): int(value) for name, value in pairs}
+
+
+def _proc_stat(pid: int) -> Tuple[int, float, float]:
+    """Return (major faults, user s, system s) of a process and what it reaped; zeros: it ended."""
+    try:
+        fields = _read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
+        faults, child_faults, user, system, child_user, child_system = map(int, fields[9:15])
+    except (OSError, ValueError):
+        return 0, 0.0, 0.0
+    user_s, system_s = (user + child_user) / _TICKS_PER_S, (system + child_system) / _TICKS_PER_S
+    return faults + child_faults, user_s, system_s
 
 
 def _machine() -> Tuple[float, float]:

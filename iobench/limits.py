@@ -28,7 +28,7 @@ _JOIN = (
 _PERIOD_US = 100_000
 #: An interpreter that has imported numpy takes more.
 LEAST_MEMORY = 32 << 20
-_CONTROLLERS = ("cpu", "memory")
+_BY_BATCH = "limit the whole job by the batch system"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,29 +78,46 @@ def _wanted(cpus: float, memory_bytes: int) -> list[str]:
 
 
 def _no_group(controllers: Sequence[str]) -> str:
-    for controller in controllers:
-        parent = _parent(controller)
+    for wanted in _together(controllers):
+        parent, names = _parent(wanted), " and ".join(wanted)
         if parent is None:
+            several = "s" * (len(wanted) > 1)
             return (
-                f"no control group with the controller {controller} is here; leave the limit out, "
-                "or limit the whole job by the batch system"
+                f"no control group with the controller{several} {names} is here; leave the limit "
+                f"out, or {_BY_BATCH}"
             )
         if not os.access(parent, os.W_OK):
             return (
                 f"this user may make no control group in {parent}: run as root, have "
-                "the group delegated (systemd-run --user --scope -p Delegate=yes ...), or limit "
-                "the whole job by the batch system"
+                f"the group delegated (systemd-run --user --scope -p Delegate=yes ...), or "
+                f"{_BY_BATCH}"
+            )
+        if _occupied(parent, wanted):
+            return (
+                f"processes are in the control group {parent} itself, so its children get no "
+                f"{names}: leave the limit out, or {_BY_BATCH}"
             )
     return ""
 
 
-def _parent(controller: str) -> Path | None:
-    """Return the folder under which a group with the controller can be made; None: there is none.
+def _together(controllers: Sequence[str]) -> list[list[str]]:
+    """Return the controllers by the group that they need.
 
-    Version 1: this process's own group.  Version 2: a group that has processes can give its
-    children no controller, so the nearest one above it, or the top.
+    Version 2 has one hierarchy: a process can be in no more than one group of it, so that group
+    needs all of its controllers.
     """
-    found = cgroups.membership(controller)
+    alone = [[c] for c in controllers if cgroups.membership(c) is not None]
+    shared = [c for c in controllers if [c] not in alone]
+    return [*alone, shared] if shared else alone
+
+
+def _parent(controllers: Sequence[str]) -> Path | None:
+    """Return the folder under which one group with these can be made; None: there is none.
+
+    Version 1 (one controller): this process's own group.  Version 2: a group that has processes
+    can give its children no controller, so the nearest one above it, or the top.
+    """
+    found = cgroups.membership(controllers[0])
     if found is not None:
         folder = found[0] / found[1].lstrip("/")
         return folder if folder.is_dir() else found[0]
@@ -111,43 +128,60 @@ def _parent(controller: str) -> Path | None:
     folder = top / path.lstrip("/")
     while folder != top:
         folder = folder.parent
-        if controller in _words(folder / "cgroup.subtree_control"):
+        if set(controllers) <= set(_words(folder / "cgroup.subtree_control")):
             return folder
-    return top if controller in _words(top / "cgroup.controllers") else None
+    return top if set(controllers) <= set(_words(top / "cgroup.controllers")) else None
+
+
+def _occupied(parent: Path, controllers: Sequence[str]) -> bool:
+    """Tell whether processes in a group of version 2 keep it from giving its children these.
+
+    The real root, which alone may have both, has no ``cgroup.type``; a container's top has one.
+    """
+    missing = set(controllers) - set(_words(parent / "cgroup.subtree_control"))
+    inner = (parent / "cgroup.type").exists()
+    return inner and bool(missing) and bool(_words(parent / "cgroup.procs"))
 
 
 @contextlib.contextmanager
 def group(cpus: float, memory_bytes: int, name: str) -> Iterator[Group]:
     """Make control groups with these limits (0: none), and remove them at the end.
 
-    Raises BackendUnavailable where this user may not.
+    Raises BackendUnavailable where this user may not, or the kernel refuses.
     """
-    wanted = _wanted(cpus, memory_bytes)
-    reason = _no_group(wanted)
+    controllers = _wanted(cpus, memory_bytes)
+    reason = _no_group(controllers)
     if reason:
         raise BackendUnavailable(reason)
     with contextlib.ExitStack() as undo:
         folders: list[Path] = []
-        for controller in wanted:
-            parent = _parent(controller)
+        for wanted in _together(controllers):
+            parent = _parent(wanted)
             assert parent is not None
             folder = parent / name
-            if folder not in folders:
-                _enable(parent)
-                folder.mkdir()
-                undo.callback(_remove, folder)
-                folders.append(folder)
-            (_limit_cpus if controller == "cpu" else _limit_memory)(folder, cpus, memory_bytes)
+            try:
+                if folder not in folders:  # version 1 may have both in one hierarchy
+                    _enable(parent, wanted)
+                    folder.mkdir()
+                    undo.callback(_remove, folder)
+                    folders.append(folder)
+                for controller in wanted:
+                    limit = _limit_cpus if controller == "cpu" else _limit_memory
+                    limit(folder, cpus, memory_bytes)
+            except OSError as error:
+                raise BackendUnavailable(
+                    f"no control group with {' and '.join(wanted)} can be made in {parent} "
+                    f"({error.strerror}): leave the limit out, or {_BY_BATCH}"
+                ) from None
         yield Group(tuple(folders))
 
 
-def _enable(parent: Path) -> None:
+def _enable(parent: Path, controllers: Sequence[str]) -> None:
     """Version 2: let the children of ``parent`` have the controllers."""
     control = parent / "cgroup.subtree_control"
     if not control.exists():
         return
-    missing = set(_CONTROLLERS) & set(_words(parent / "cgroup.controllers"))
-    for controller in sorted(missing - set(_words(control))):
+    for controller in sorted(set(controllers) - set(_words(control))):
         control.write_text(f"+{controller}")
 
 

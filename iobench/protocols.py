@@ -136,8 +136,8 @@ class Loader(Protocol):
         """Stop and reap the workers (their I/O then counts in this process); harmless twice."""
         ...
 
-    # It may have ``describe() -> Mapping[str, Scalar]`` too: facts for the record; and ``walk()``,
-    # what it does once with the whole dataset before the first batch: start-up, not throughput.
+    # It may have ``describe() -> Mapping[str, Scalar]`` too: facts for the record; ``processes()``:
+    # ids of those it runs; ``walk()``: what it does once with all samples before the first batch.
 
 
 # -- trainer: who consumes batches -----------------------------------------------------------

@@ -40,12 +40,13 @@ def _ladder(job: Job) -> Outcome:
             queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
         )
     )
-    before = iocount.snapshot()
+    alive = getattr(loader, "processes", list)()
+    before = iocount.snapshot(alive)
     walked = timing.clock()
     getattr(loader, "walk", _no_walk)()
     job.walk_s = timing.clock() - walked
     job.meet()
-    begun = iocount.snapshot()
+    begun = iocount.snapshot(alive)
     if trainer.feeds_itself:
         measured = trainer.feed(loader, job.request, warmup=warmup)
     else:

@@ -19,7 +19,8 @@ def staging(found: Evidence, contrast: Contrast, entry: Mapping[str, Any]) -> di
 
     None for another contrast than one over placement against ``bind``.  ``pays_after_epochs`` is
     None where the arm is no faster, and so are its limits (those of the contrast's simultaneous
-    interval) where no number of epochs is enough; an epoch is the one of the contrast's stage.
+    interval) where no number of epochs is enough; an epoch is the one of the contrast's stage over
+    all samples, as all are copied, however few of them a trial takes.
     """
     cases = {c.label: c for c in found.plan.cases}
     arm, base = cases.get(contrast.arm), cases.get(contrast.base)
@@ -29,8 +30,11 @@ def staging(found: Evidence, contrast: Contrast, entry: Mapping[str, Any]) -> di
     if base.placement != "bind":
         return None
     pairs = complete_pairs(found, contrast)
-    samples = arm.samples or found.plan.dataset.samples
-    epoch_s = samples * median(p.seconds_per_sample[1] for p in pairs) if pairs else 0.0
+    epoch_s = (
+        found.plan.dataset.samples * median(p.seconds_per_sample[1] for p in pairs)
+        if pairs
+        else 0.0
+    )
 
     def epochs(ratio: float | None) -> float | None:
         if ratio is None or ratio >= 1 or not epoch_s:

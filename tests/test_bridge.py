@@ -210,11 +210,14 @@ def test_its_reads_are_counted_and_its_start_is_not(stored: Stored, far: Any) ->
 
 def test_torch_s_workers_are_counted_with_it(stored: Stored, far: Any) -> None:
     need("torch")
-    loader = far(Case(loader="torch", format="tar"), stage="read", workers=2)
+    options = {"start_method": "spawn"}  # what they read before they are up is not counted
+    case = Case(loader="torch", format="tar", loader_options=options)
+    loader = far(case, stage="read", workers=2)
     before = iocount.snapshot()
     batches = taken(loader)
     io = bridge.with_far_side(iocount.difference(before, iocount.snapshot()), loader)
-    assert sum(b.nbytes for b in batches) <= io.rchar
+    needed = sum(b.nbytes for b in batches)
+    assert needed <= io.rchar < needed + 1_000_000
 
 
 def test_left_early_and_never_started(far: Any) -> None:
@@ -252,7 +255,7 @@ def test_a_corrupt_sample_is_named(tmp_path: Path, far: Any, loader: str) -> Non
 def test_an_option_that_is_not_possible_keeps_its_error(far: Any) -> None:
     need("torch")
     case = Case(loader="torch", format="tar", loader_options={"start_method": "thread"})
-    with pytest.raises(SpecError, match="allowed: fork, forkserver, spawn"):
+    with pytest.raises(SpecError, match="allowed: fork, spawn"):
         far(case)
 
 

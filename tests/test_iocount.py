@@ -75,6 +75,42 @@ def test_rchar_counts_read_calls_but_not_maps(
     assert (io.rchar >= NBYTES) is seen
 
 
+CHILD = """
+import sys, time
+def use(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    open(sys.argv[1], 'rb').read()
+use(0.5)
+print("up", flush=True)
+sys.stdin.readline()
+use(0.1)
+"""
+
+
+def test_what_a_child_used_before_is_not_counted(cold_file: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(cold_file)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        before, blind = iocount.snapshot([child.pid]), iocount.snapshot()
+        assert child.stdin is not None
+        child.stdin.write(b"go\n")
+    after = iocount.snapshot()
+    io, whole = iocount.difference(before, after), iocount.difference(blind, after)
+    assert NBYTES <= io.rchar < 1.5 * NBYTES
+    assert whole.rchar >= 2 * NBYTES
+    assert io.read_bytes < 0.1 * NBYTES <= whole.read_bytes
+    assert 0.05 <= io.cpu_user_s + io.cpu_sys_s < 0.4 < whole.cpu_user_s + whole.cpu_sys_s
+
+
+def test_a_child_that_has_ended_is_not_asked() -> None:
+    assert iocount.snapshot([2**22 + 1]).rchar <= iocount.snapshot().rchar
+
+
 def test_cpu_seconds_of_children_and_of_the_machine() -> None:
     burn = "import time; t = time.process_time()\nwhile time.process_time() - t < 0.3: pass"
     io = counted(lambda: subprocess.run([sys.executable, "-c", burn], check=True))

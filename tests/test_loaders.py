@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from iobench import batching, codec, registry
+from iobench import batching, codec, iocount, registry
 from iobench.errors import BackendUnavailable, DatasetError, SpecError
 from iobench.loaders import torch as torch_loader
 from iobench.model import Dataset, Extent
@@ -143,6 +143,29 @@ def test_workers_are_reaped(stored: Stored) -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_what_the_workers_used_before_the_loop_is_not_counted(
+    stored: Stored, start_method: str
+) -> None:
+    """A spawned worker reads an interpreter, NumPy and torch before it is up."""
+    need("torch")
+    wanted = request(stored, workers=2, stage="read")
+    loader = torch_loader.TorchLoader(wanted, start_method=start_method)
+    before = iocount.snapshot(loader.processes())
+    needed = sum(batch.nbytes for batch in loader.batches())
+    loader.close()
+    io = iocount.difference(before, iocount.snapshot())
+    assert needed <= io.rchar < needed + 1_000_000
+    assert 0 <= io.cpu_user_s < 1
+    assert loader.processes() == []
+
+
+def test_a_fork_server_is_refused(stored: Stored) -> None:
+    need("torch")
+    with pytest.raises(SpecError, match="'forkserver' is not possible"):
+        torch_loader.TorchLoader(request(stored), start_method="forkserver")
+
+
 def test_the_last_batch_does_not_wait_for_the_workers_end(stored: Stored) -> None:
     need("torch")
     before = _children()
@@ -190,7 +213,7 @@ def test_probe_splits_each_sample(stored: Stored) -> None:
 
 def test_impossible_torch_options(stored: Stored) -> None:
     need("torch")
-    with pytest.raises(SpecError, match="allowed: fork, forkserver, spawn"):
+    with pytest.raises(SpecError, match="allowed: fork, spawn"):
         torch_loader.TorchLoader(request(stored), start_method="thread")
     with pytest.raises(SpecError, match="unknown transform 'zoom'"):
         torch_loader.TorchLoader(request(stored, transform="zoom"))

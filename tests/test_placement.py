@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from iobench import dataset as datasets
-from iobench import inside, pairing, placements, registry, spec, starting
+from iobench import inside, pairing, placements, registry, spec, starting, userdata
 from iobench import plan as planning
 from iobench.cacheproof import judge
 from iobench.convert import convert, verify
@@ -28,7 +32,7 @@ from iobench.model import (
     Steps,
     Trial,
 )
-from iobench.placements import content, folders, squash
+from iobench.placements import content, engines, folders, squash
 from iobench.protocols import Start
 from iobench.starting import ImageUse
 from tests.capabilities import need
@@ -84,19 +88,20 @@ def test_nothing_but_the_placement_is_touched(tmp_path) -> None:
 @pytest.mark.parametrize("kind", placements.COPIED)
 def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> None:
     plan = placed(both(small, kind), tmp_path / "disk")
-    (planned,) = plan.placements
-    assert [c.location for c in plan.cases] == [small.root, planned.root, planned.root]
+    planned = plan.placements[0]
+    assert [c.location for c in plan.cases] == [small.root, *(p.root for p in plan.placements)]
     assert [t.case for t in plan.trials] == list(plan.cases)
     assert not Path(planned.root).exists()
     with present(plan) as made:
-        (copy,) = made.placements
+        copy, other = made.placements
         assert (copy.kind, copy.root) == (kind, planned.root)
         assert copy.seconds > 0
-        assert copy.bytes > small.bytes
+        assert copy.bytes == small.bytes
         assert copy.filesystem
         there = placements.dataset_of(small, copy)
-        assert {row.form: row.ok for row in verify(there)} == {"jpeg": True, "lmdb": True}
+        assert {row.form: row.ok for row in verify(there)} == {"jpeg": True}
         assert placements.by_location(made)[made.cases[1].location] is copy
+        assert placements.by_location(made)[made.cases[2].location] is other
     assert not Path(copy.root).exists()
     with present(made) as resumed:
         assert datasets.locate(Path(copy.root)).digest == small.digest
@@ -105,11 +110,55 @@ def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> N
     assert datasets.locate(Path(small.root)) == small
 
 
-def test_only_the_forms_that_are_read_are_copied(small, tmp_path) -> None:
-    with present(placed(plan_of(small, ("staged", "lmdb")), tmp_path / "disk")) as plan:
-        assert sorted(p.name for p in Path(plan.placements[0].root).iterdir()) == [
-            "dataset.json", "lmdb", "samples.tsv",
-        ]  # fmt: skip
+def test_each_form_has_its_own_copy_and_is_what_it_took(small, tmp_path) -> None:
+    """What staging costs a pipeline holds no other pipeline's form."""
+    kinds = [("staged", "lmdb"), ("staged", "jpeg"), ("staged", "lmdb")]
+    alone = plan_of(small, kinds[0])
+    with present(placed(plan_of(small, *kinds), tmp_path / "disk")) as plan:
+        lmdb, jpeg = plan.placements
+        assert [c.location for c in plan.cases] == [lmdb.root, jpeg.root, lmdb.root]
+        for place, form in ((lmdb, "lmdb"), (jpeg, "jpeg")):
+            assert sorted(p.name for p in Path(place.root).iterdir()) == sorted(
+                ["dataset.json", form, "samples.tsv"]
+            )
+        assert lmdb.bytes == content.of(small, alone.cases).nbytes
+
+
+def test_of_a_tree_that_is_read_in_place_only_the_samples_are_copied(small, tmp_path) -> None:
+    theirs = tmp_path / "theirs"
+    shutil.copytree(small.jpeg_root, theirs / "a")
+    (theirs / "b").symlink_to(theirs / "a")
+    (theirs / "notes.txt").write_text("x" * 100_000)
+    found = userdata.adopt(
+        theirs, tmp_path / "out", max_samples=4, max_bytes=1 << 30, seed=1, in_place=True
+    )
+    files = datasets.load_index(found).files
+    with present(placed(plan_of(found, ("staged", "jpeg")), tmp_path / "disk")) as plan:
+        (copy,) = plan.placements
+        root = Path(copy.root, "jpeg")
+        assert sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()) == sorted(
+            files
+        )
+        assert copy.bytes == sum((theirs / name).stat().st_size for name in files)
+        assert [row.ok for row in verify(placements.dataset_of(found, copy))] == [True]
+    os.rename(theirs / files[0], theirs / "gone")
+    with pytest.raises(DatasetError, match="were changed since the dataset was made"):
+        content.of(found, plan_of(found, ("staged", "jpeg")).cases)
+
+
+def test_a_tar_has_every_folder_once_and_before_what_is_in_it(small, tmp_path) -> None:
+    data = content.of(small, both(small, "image").cases)
+    data.send(["sh", "-c", f"cat > {tmp_path}/x.tar"], 5, 6, "placement image")
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        members = tar.getmembers()
+    names = [m.name for m in members]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["iobench/data", "iobench/data/samples.tsv"]
+    assert {f"iobench/data/{name}" for name in data.names} < set(names)
+    for i, name in enumerate(names[1:], 1):
+        assert name.rpartition("/")[0] in names[:i]
+    assert {(m.uid, m.gid) for m in members} == {(5, 6)}
+    assert {m.mode for m in members if m.isdir()} == {0o755}
 
 
 def test_staging_on_the_same_mount_is_said(small, tmp_path) -> None:
@@ -151,6 +200,17 @@ def test_more_than_half_of_the_memory_is_refused(small, monkeypatch) -> None:
         pass
 
 
+def test_copies_in_memory_are_counted_together(small, monkeypatch) -> None:
+    plan = placed(both(small, "tmpfs"))
+    room = sum(content.of(small, [case]).nbytes for case in plan.cases[1:])
+    monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 2 * room - 2)
+    with pytest.raises(DatasetError, match="over half"), present(plan):
+        pass
+    monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 2 * room + 2)
+    with present(plan):
+        pass
+
+
 def test_a_plan_without_placements_stays_as_it_is(small) -> None:
     plan = plan_of(small, ("bind", "jpeg"))
     assert placed(plan) is plan
@@ -171,7 +231,10 @@ with folders.held(Path(sys.argv[1]), "test") as root:
 
 def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> None:
     dead, alive = (tmp_path / f"{folders.PREFIX}{name}" for name in ("dead", "alive"))
-    (tmp_path / "iobench-placed-other").mkdir()
+    # of another node that shares the folder: its lock is not seen here
+    (tmp_path / f"{folders.prefix('another')}0123-4567").mkdir()
+    kept = f"{folders.prefix(socket.gethostname() + '-2')}0123-4567"
+    (tmp_path / kept).mkdir()
     command = [sys.executable, "-c", KILLED]
     assert subprocess.run([*command, str(dead), "die"]).returncode == -signal.SIGKILL
     assert (dead / "half").exists()
@@ -181,10 +244,20 @@ def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> N
         assert running.stdout.readline() == b"held\n"
         said: list = []
         folders.sweep([tmp_path, tmp_path / "nowhere"], said.append)
-        assert {p.name for p in tmp_path.iterdir()} == {"iobench-placed-other", alive.name}
+        assert {p.name for p in tmp_path.iterdir()} == {
+            f"{folders.prefix('another')}0123-4567", kept, alive.name,
+        }  # fmt: skip
         assert len(said) == 1
         running.stdin.close()
     assert not alive.exists()
+
+
+@pytest.mark.parametrize("host", ["node7", "Login-1.Site.org", "-a__b.", "", "knoten-ä"])
+def test_a_placements_name_can_be_an_images(host) -> None:
+    """As docker's reference grammar has it."""
+    name = engines.tag(f"{folders.prefix(host)}01234567-89abcdef")
+    word = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+    assert re.fullmatch(rf"localhost/{word}:latest", name)
 
 
 def test_an_images_tree_is_linked_and_never_written(small, tmp_path) -> None:
@@ -224,8 +297,8 @@ def test_a_filesystem_image_holds_the_samples_as_they_are(small, tmp_path) -> No
         check=True, capture_output=True,
     )  # fmt: skip
     top = tmp_path / "u/iobench/data"
-    for path in data.files:
-        inner = top / "jpeg" / path.relative_to(data.folders["jpeg"])
+    for name, path in zip(data.names, data.files, strict=True):
+        inner = top / name
         assert inner.read_bytes() == path.read_bytes()
         assert inner.stat().st_uid == os.geteuid()  # else the kernel hides what is cached of it
     assert (top / "samples.tsv").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -219,16 +220,68 @@ def test_a_spec_says_them(words: dict) -> None:
     assert (case.cpus, case.memory_bytes) == (1.5, 4 << 30)
 
 
+def version_2(
+    monkeypatch: pytest.MonkeyPatch, top: Path, path: str, /, **enabled: tuple[str, str]
+) -> None:
+    """Show groups of version 2: the controllers of each, and those that its children have."""
+    top.joinpath(path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    for name, (has, gives) in enabled.items():
+        folder = top if name == "top" else top / name
+        (folder / "cgroup.controllers").write_text(has)
+        (folder / "cgroup.subtree_control").write_text(gives)
+    monkeypatch.setattr(limits.cgroups, "membership", lambda name: None if name else (top, path))
+
+
 def test_version_2_groups_are_made_beneath_the_nearest_that_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    top = tmp_path / "cgroup"
-    (top / "job/step").mkdir(parents=True)
-    for folder, has in ((top, "cpu memory io"), (top / "job", "cpu memory")):
-        (folder / "cgroup.controllers").write_text(has)
-        (folder / "cgroup.subtree_control").write_text("cpu memory")
-    monkeypatch.setattr(
-        limits.cgroups, "membership", lambda name: None if name else (top, "/job/step")
-    )
-    assert limits._parent("memory") == top / "job"
-    assert limits._parent("hugetlb") is None
+    both = ("cpu memory", "cpu memory")
+    version_2(monkeypatch, tmp_path, "/job/step", top=("cpu memory io", "cpu memory"), job=both)
+    assert limits._parent(["memory"]) == tmp_path / "job"
+    assert limits._parent(["hugetlb"]) is None
+
+
+def test_version_2_has_one_group_for_both_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where systemd gives a user's children memory alone, cpu and memory are together above."""
+    given, memory = ("cpu memory pids", "cpu memory pids"), ("cpu memory pids", "memory pids")
+    version_2(monkeypatch, tmp_path, "/user/session", top=given, user=memory)
+    # the files that the kernel makes in a group of version 2
+    make, remove = Path.mkdir, []
+
+    def mkdir(folder: Path) -> None:
+        make(folder)
+        for file in ("cpu.max", "memory.max", "memory.swap.max", "cgroup.procs"):
+            (folder / file).write_text("")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(limits, "_remove", remove.append)
+    with limits.group(1.5, 1 << 30, "trial") as made:
+        assert made.folders == (tmp_path / "trial",)
+        assert len([w for w in made.prefix if w.endswith("cgroup.procs")]) == 1
+        assert (tmp_path / "trial/cpu.max").read_text() == "150000 100000"
+        assert (tmp_path / "trial/memory.max").read_text() == str(1 << 30)
+    assert remove == [tmp_path / "trial"]
+    with limits.group(0, 1 << 30, "other") as made:
+        assert made.folders == (tmp_path / "user/other",)
+
+
+def test_a_group_that_the_kernel_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version_2(monkeypatch, tmp_path, "/", top=("cpu memory", ""))
+
+    def busy(parent: Path, controllers: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(limits, "_enable", busy)
+    refused = pytest.raises(BackendUnavailable, match=r"busy\): leave the limit out")
+    with refused as raised, limits.group(1.0, 0, "trial"):
+        pass
+    assert "\n" not in str(raised.value)
+    # a container's top with processes in it is known before anything runs
+    (tmp_path / "cgroup.type").write_text("domain\n")
+    (tmp_path / "cgroup.procs").write_text("1\n")
+    with pytest.raises(BackendUnavailable, match="processes are in the control group"):
+        limits.check([dataclasses.replace(CASE, runtime="apptainer", cpus=1.0)])

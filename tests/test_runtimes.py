@@ -12,6 +12,7 @@ import pytest
 
 from iobench import containers, readonly, registry, tools
 from iobench.errors import SpecError
+from iobench.placements import engines
 from iobench.protocols import Mount, Runtime, Start
 
 HOST = containers.Host(1000, 100, (27, 44), "node7", (1024, 4096), 30000, 8 << 30)
@@ -70,6 +71,11 @@ def as_user(patch: pytest.MonkeyPatch, host: containers.Host) -> None:
         module = sys.modules[type(runtime(name)).__module__]
         patch.setattr(module, "host", lambda: host)
     patch.setattr(os, "geteuid", lambda: host.uid)
+    docker_maps(patch, "[name=seccomp,profile=builtin name=cgroupns]")
+
+
+def docker_maps(patch: pytest.MonkeyPatch, security: str, code: int = 0) -> None:
+    patch.setattr(containers, "asked_once", lambda *argv: (code, security))
 
 
 @pytest.fixture
@@ -89,6 +95,23 @@ def words_with(argv: List[str], start: str) -> List[str]:
 def test_docker(user: None) -> None:
     extra = ["--group-add=27", "--group-add=44"]
     assert runtime("docker").argv(COMMAND, START) == ["docker", "run", *extra, *OCI[1:]]
+
+
+def test_rootless_docker_runs_as_its_own_root(user: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker_maps(monkeypatch, "[name=seccomp,profile=builtin name=rootless name=cgroupns]")
+    words = [w.replace("--user=1000:100", "--user=0:0") for w in OCI]
+    assert runtime("docker").argv(COMMAND, START) == ["docker", *words]
+    assert engines._user("docker") == (0, 0)  # the worker owns the data in the image
+
+
+def test_docker_that_remaps_users_is_asked_not_to(
+    user: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker_maps(monkeypatch, "[name=seccomp,profile=builtin name=userns]")
+    argv = runtime("docker").argv(COMMAND, START)
+    assert {"--userns=host", "--user=1000:100", "--group-add=27"} <= set(argv)
+    docker_maps(monkeypatch, "rootless userns: cannot connect", code=1)
+    assert runtime("docker").argv(COMMAND, START)[2:5:2] == ["--group-add=27", "--rm"]
 
 
 def test_docker_limits_and_gpus(root: None) -> None:
@@ -130,6 +153,26 @@ def test_podman_as_root(root: None, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [w.replace("--user=1000:100", "--user=0:0") for w in OCI]
     extra = ["--ulimit=nproc=30000:30000", "--pids-limit=-1"]
     assert runtime("podman").argv(COMMAND, START) == ["podman", "run", *extra, *words[1:]]
+
+
+def test_a_podman_without_the_time_option_removes_too(
+    root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman 3.4 (Ubuntu 22.04) refuses ``rm --time``."""
+    monkeypatch.setattr(containers, "podman", lambda runtime: [str(tmp_path / "podman")])
+    said = tmp_path / "said"
+    for refuse, calls in (("--time=0", ["rm", "kill", "rm"]), ("nothing", ["rm"])):
+        (tmp_path / "podman").write_text(
+            f'#!/bin/sh\necho "$@" >> {said}\n'
+            f"case \"$*\" in *{refuse}*) echo 'See podman rm --help' >&2; exit 125;; esac\n"
+        )
+        (tmp_path / "podman").chmod(0o755)
+        runtime("podman").stop("iobench-1")
+        lines = said.read_text().splitlines()
+        assert [line.split()[0] for line in lines] == calls
+        assert all(line.split()[-1] == "iobench-1" for line in lines)
+        assert ("--time=0" in lines[-1]) == (refuse == "nothing")
+        said.unlink()
 
 
 def test_podman_gpus(root: None) -> None:
@@ -216,6 +259,45 @@ def test_apptainer_takes_the_folder_where_a_sif_cannot_be_mounted(
     assert runtime("apptainer", mode="sandbox").form() == "rootfs"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert runtime("apptainer").form() == "sif"
+
+
+NEWER = "# ALLOW SETUID-MOUNT SQUASHFS: [yes/no/iflimited]\nallow setuid-mount squashfs = {}\n"
+
+
+@pytest.mark.parametrize(
+    ("conf", "ecl", "kernel"),
+    [
+        ("", "", True),
+        ("allow setuid = yes\n", "", True),  # before 1.3
+        (NEWER.format("yes"), "", True),
+        (NEWER.format("no") + "limit container owners = root\n", "", False),
+        (NEWER.format("iflimited"), "", False),
+        (NEWER.format("iflimited") + "limit container owners = NULL\n", "activated = false", False),
+        (NEWER.format("iflimited") + "#limit container paths = /sif\n", "", False),
+        (NEWER.format("iflimited") + "limit container paths = /sif\n", "", True),
+        (NEWER.format("iflimited"), "activated = true\n", True),
+    ],
+)
+@pytest.mark.parametrize("place", ["prefix", "distribution"])
+def test_who_mounts_a_sif_of_a_setuid_apptainer_is_what_its_configuration_says(
+    user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    conf: str, ecl: str, kernel: bool, place: str,
+) -> None:  # fmt: skip
+    backend = registry.load("runtimes", "apptainer")
+    module = sys.modules[type(backend.make()).__module__]
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    programs(tmp_path / "usr/bin", monkeypatch, "apptainer")
+    monkeypatch.setattr(module, "ETC", tmp_path / "etc")
+    monkeypatch.setattr(module, "_setuid", lambda: True)
+    folder = tmp_path / ("usr/etc" if place == "prefix" else "etc") / "apptainer"
+    folder.mkdir(parents=True)
+    (folder / "apptainer.conf").write_text(conf)
+    (folder / "ecl.toml").write_text(ecl)
+    assert backend.data_images() == ("squashfs" if kernel else "squashfuse")
+    mounted = backend.make().identify("a.sif")["mounted"]
+    assert mounted == ("kernel squashfs" if kernel else "squashfuse")
+    monkeypatch.setattr(module, "_setuid", lambda: False)
+    assert backend.data_images() == "squashfuse"
 
 
 @pytest.mark.parametrize("path", ["/a:b", "/a,b"])

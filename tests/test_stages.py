@@ -14,6 +14,8 @@ from iobench.model import Batch
 from iobench.trainers.null import NullTrainer
 
 WALK_S = 1000.0
+#: The process of a worker that is up before the loop; no such id can be.
+WORKER = 2**22 + 1
 
 
 class Walker:
@@ -31,6 +33,9 @@ class Walker:
         for k in range(8):
             yield Batch(None, np.zeros(1, int), np.array([k]), 1)
 
+    def processes(self) -> list[int]:
+        return [WORKER]
+
     def close(self) -> None:
         pass
 
@@ -45,7 +50,13 @@ def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPa
         loader=lambda **_: Walker(clock),
         meet=lambda: None,
     )
+    asked: list[list[int]] = []
+    count = stages.iocount.snapshot
+    monkeypatch.setattr(
+        stages.iocount, "snapshot", lambda alive=(): asked.append(list(alive)) or count(alive)
+    )
     measured, _, _ = stages._ladder(job)
+    assert asked == [[WORKER], [WORKER], []]  # its start is counted in neither span
     assert job.walk_s == WALK_S
     assert job.open_s == 0.0
     assert len(measured.steps.done_s) == 8

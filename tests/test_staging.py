@@ -20,12 +20,18 @@ EPOCH_S = 32 * BASE_S
 
 
 def judged(
-    arm_s: float, kind: str = "staged", base: str = "bind", pairs: int = 10, **changes: object
+    arm_s: float,
+    kind: str = "staged",
+    base: str = "bind",
+    pairs: int = 10,
+    samples: int = 0,
+    **changes: object,
 ) -> dict:
     cases = [
-        Case(label=f"torch:lmdb placement={kind}", format="lmdb", placement=kind, location="/p"),
-        Case(label=f"torch:lmdb placement={base}", format="lmdb", placement=base, location="/d"),
-    ]
+        Case(label=f"torch:lmdb placement={where}", format="lmdb", placement=where,
+             location=location, samples=samples)
+        for where, location in ((kind, "/p"), (base, "/d"))
+    ]  # fmt: skip
     made = plan(cases, [contrast(*cases, pairs=pairs)])
     copied = Placement(kind, "/p", seconds=6.4, bytes=41_000_000)
     made = dataclasses.replace(made, **{"placements": (copied,), **changes})
@@ -44,6 +50,14 @@ def test_a_faster_copy_pays_after_its_time_over_what_an_epoch_saves() -> None:
     sentence = words.sentence(found)
     assert "torch:lmdb load cold: staged / bind = 0.500" in sentence
     assert "6.40 s to make (41 MB), pays after 40.3 epochs (40.3 to 40.3)" in sentence
+
+
+def test_an_epoch_is_over_all_samples_that_were_copied() -> None:
+    """A trial that takes 8 of the 32 samples says what each costs, not how long an epoch is."""
+    every, few = judged(BASE_S / 2), judged(BASE_S / 2, samples=8)
+    assert few["staging"]["pays_after_epochs"] == pytest.approx(
+        every["staging"]["pays_after_epochs"]
+    )
 
 
 def test_a_slower_copy_never_pays() -> None:

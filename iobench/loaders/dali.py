@@ -73,6 +73,11 @@ class DaliLoader:
             ids = every[k * request.batch : (k + 1) * request.batch]
             yield self._batch(ids, outputs)
 
+    def processes(self) -> List[int]:
+        """Return the external source's processes; DALI does not wait until they have imported."""
+        pool = getattr(self._pipe, "_py_pool", None)
+        return [] if pool is None else list(pool.pids())
+
     def close(self) -> None:
         """Stop the threads and reap the processes; harmless twice.
 

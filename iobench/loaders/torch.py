@@ -11,7 +11,7 @@ import dataclasses
 import math
 import os
 import warnings
-from typing import Any, Iterator, Optional, Tuple, Union
+from typing import Any, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -114,10 +114,8 @@ class TorchLoader:
 
         Raises SpecError for an unknown start method, BackendUnavailable when /dev/shm is too small.
         """
-        if start_method not in ("fork", "spawn", "forkserver"):
-            raise SpecError(
-                f"start_method {start_method!r} is not possible; allowed: fork, forkserver, spawn"
-            )
+        if start_method not in ("fork", "spawn"):  # a fork server's children nobody here can count
+            raise SpecError(f"start_method {start_method!r} is not possible; allowed: fork, spawn")
         import torch.multiprocessing
         import torch.utils.data
 
@@ -163,6 +161,10 @@ class TorchLoader:
                 self.close()
                 raise DatasetError(batch.message)
             yield batch
+
+    def processes(self) -> List[int]:
+        """Return the workers that are up: what they used until now is start-up."""
+        return [worker.pid for worker in getattr(self._iterator, "_workers", ())]
 
     def descriptor(self, batch: Batch) -> int:
         """Return the file that begins with a batch's pixels, open as long as the batch is held.

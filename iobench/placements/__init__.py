@@ -4,9 +4,9 @@
 that the spec names (``stage_to``: node-local disk, burst buffer).  ``image`` is the data inside
 the image that the runtime runs, ``overlay`` a filesystem image laid over it.
 
-What is made holds the forms that the cases read and nothing else, is timed from a cold source
-until it is on the device, and is removed at the end of the suite; what a killed suite left is
-removed by the next one.
+Each stored form has a place of its own, so that what it took is what a pipeline pays.  A place
+holds that form and the index, is timed from a cold source until it is on the device, and is removed
+at the end of the suite; what a killed suite left is removed by the next one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def placed(plan: Plan, stage_to: str, images: Images, say: Say) -> Plan:
 
     Raises DatasetError where nobody said where to stage.
     """
-    found: dict[tuple[str, str, str], Placement] = {}
+    found: dict[tuple[str, ...], Placement] = {}
     for case in plan.cases:
         if case.placement != "bind" and _key(case) not in found:
             found[_key(case)] = _place(plan.dataset, case, stage_to, images, say)
@@ -83,23 +83,25 @@ def present(plan: Plan, images: Images, say: Say) -> Iterator[Plan]:
     folders.sweep({MEMORY, *_parents(plan, images)}, say)
     for form in sorted({runtime_of(c).form() for c in plan.cases} & {*engines.FORMS}):
         engines.sweep(form, say)
+    _check_memory(plan)
     with ExitStack() as undo:
         made = [undo.enter_context(_made(plan, p, images, say)) for p in plan.placements]
         yield dataclasses.replace(plan, placements=tuple(made))
 
 
-def _key(case: Case) -> tuple[str, str, str]:
-    """Return what decides whether two cases share what is put somewhere."""
+def _key(case: Case) -> tuple[str, str, str, str]:
+    """Return what decides whether two cases share what is put somewhere: kind, form, base, data."""
+    data = case.stored_form
     if case.placement in ("bind", *COPIED):
-        return case.placement, "", ""
+        return case.placement, "", "", data
     form = runtime_of(case).form()
     if case.placement == "overlay" or form == "sif":
-        return case.placement, "sif", ""  # a filesystem image, whatever it is shown in
-    return case.placement, form, case.image
+        return case.placement, "sif", "", data  # a filesystem image, whatever it is shown in
+    return case.placement, form, case.image, data
 
 
 def _place(dataset: Dataset, case: Case, stage_to: str, images: Images, say: Say) -> Placement:
-    kind, form, base = _key(case)
+    kind, form, base, _ = _key(case)
     name = f"{folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
     place = Placement(kind=kind, root="", form=form, base=base)
     if form in engines.FORMS:
@@ -121,17 +123,25 @@ def _parents(plan: Plan, images: Images) -> set[Path]:
     return {p.parent for p in [*map(Path, roots), Path(plan.dataset.root), *trees]}
 
 
+def _content(plan: Plan, place: Placement) -> Content:
+    return content.of(plan.dataset, [c for c in plan.cases if c.location == place.root])
+
+
+def _check_memory(plan: Plan) -> None:
+    """Raise DatasetError where all copies in memory together take more than their share of it."""
+    need = sum(_content(plan, p).nbytes for p in plan.placements if p.kind == "tmpfs")
+    if need > MEMORY_SHARE * pagecache.effective_memory_bytes():
+        raise DatasetError(
+            f"placement 'tmpfs' needs {need / 1e9:.1f} GB of memory, over half of what this "
+            "job has: take fewer samples, or placement 'staged'"
+        )
+
+
 @contextmanager
 def _made(plan: Plan, place: Placement, images: Images, say: Say) -> Iterator[Placement]:
     what = f"placement {place.kind}"
     what += f" for {place.form}" if place.form else ""
-    cases = [c for c in plan.cases if c.location == place.root]
-    data = content.of(plan.dataset, cases)
-    if place.kind == "tmpfs" and data.nbytes > MEMORY_SHARE * pagecache.effective_memory_bytes():
-        raise DatasetError(
-            f"placement 'tmpfs' needs {data.nbytes / 1e9:.1f} GB of memory, over half of what this "
-            "job has: take fewer samples, or placement 'staged'"
-        )
+    data = _content(plan, place)
     say(f"{what}: putting {data.nbytes / 1e6:,.1f} MB to {place.root}")
     with ExitStack() as undo:
         if place.form in engines.FORMS:

@@ -19,10 +19,10 @@ from iobench.protocols import DATA_INSIDE
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """Files of a dataset.  ``folders``: name of a stored form -> where it lies."""
+    """Files of a dataset.  ``names``: where each comes to lie below its root: ``jpeg/a/1.jpg``."""
 
     dataset: Dataset
-    folders: dict[str, Path]
+    names: tuple[str, ...]
     files: tuple[Path, ...]
     nbytes: int
 
@@ -68,23 +68,42 @@ class Content:
 
         top = DATA_INSIDE.lstrip("/")
         with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as tar:
-            folder = tarfile.TarInfo(top)
-            folder.type = tarfile.DIRTYPE
-            tar.addfile(owned(folder))
+            begun: set[str] = set()
             index = Path(self.dataset.root, datasets.INDEX)
-            tar.add(index, f"{top}/{datasets.INDEX}", filter=owned)
-            for form, path in self.folders.items():
-                tar.add(path, f"{top}/{form}", filter=owned)
+            for name, path in [(datasets.INDEX, index), *zip(self.names, self.files, strict=True)]:
+                target = f"{top}/{name}"
+                for parent in [*reversed(Path(target).relative_to(top).parents)]:
+                    folder = tarfile.TarInfo(str(Path(top, parent)))
+                    folder.type = tarfile.DIRTYPE
+                    if folder.name not in begun:
+                        tar.addfile(owned(folder))
+                        begun.add(folder.name)
+                tar.add(path, target, recursive=False, filter=owned)
 
 
 def of(dataset: Dataset, cases: Sequence[Case]) -> Content:
-    """Return what these cases read."""
-    forms = sorted(
-        {c.stored_form for c in cases if not registry.load("formats", c.format).fileless}
-    )
-    roots = {form: datasets.form_root(dataset, form) for form in forms}
-    files = [f for root in roots.values() for f in root.rglob("*") if f.is_file()]
-    return Content(dataset, roots, tuple(files), sum(f.stat().st_size for f in files))
+    """Return what these cases read.
+
+    Of a tree that is read where it is, the samples alone.  Raises DatasetError where one is gone.
+    """
+    forms = {c.stored_form for c in cases if not registry.load("formats", c.format).fileless}
+    names: list[str] = []
+    files: list[Path] = []
+    for form in sorted(forms):
+        root = datasets.form_root(dataset, form)
+        if form == "jpeg" and dataset.in_place:
+            inner = datasets.load_index(dataset).files
+        else:
+            inner = [str(f.relative_to(root)) for f in root.rglob("*") if f.is_file()]
+        names += [f"{form}/{name}" for name in inner]
+        files += [root / name for name in inner]
+    try:
+        nbytes = sum(f.stat().st_size for f in files)
+    except OSError as error:
+        raise DatasetError(
+            f"{error.filename}: {error.strerror}: the files were changed since the dataset was made"
+        ) from None
+    return Content(dataset, tuple(names), tuple(files), nbytes)
 
 
 def at(dataset: Dataset, root: Path) -> Dataset:

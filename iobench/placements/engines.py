@@ -94,8 +94,8 @@ def reachable(folder: Path) -> bool:
 
 
 def _user(form: str) -> tuple[int, int]:
-    """Return who owns the data inside: whom the worker runs as (rootless podman: root inside)."""
-    if form == "podman" and os.geteuid() != 0:
+    """Return who owns the data inside: whom the worker runs as (rootless: root inside)."""
+    if os.geteuid() != 0 if form == "podman" else containers.docker_maps() == "rootless":
         return 0, 0
     return os.geteuid(), os.getegid()
 

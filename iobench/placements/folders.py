@@ -1,7 +1,8 @@
 """Placements that are folders: a copy in memory or on another disk, an image's tree with the data.
 
 A folder is locked for as long as its suite runs, so what a killed suite left is known by its name
-and by a lock that nobody holds.
+and by a lock that nobody holds.  A network filesystem shares no such lock between its nodes: the
+name tells this host's folders from those of others, which are never touched.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,7 +24,14 @@ from iobench.model import Placement
 from iobench.placements.content import Content, at
 from iobench.protocols import DATA_INSIDE, Say
 
-PREFIX = f"iobench-placed-{os.getuid()}-"
+
+def prefix(host: str) -> str:
+    """Return how the names of what this user places on a host begin; allowed in an image's name."""
+    words = re.findall("[a-z0-9]+", host.lower())
+    return f"iobench-placed-{os.getuid()}-{'.'.join(words) or 'host'}-"
+
+
+PREFIX = prefix(socket.gethostname())
 
 
 @contextlib.contextmanager
@@ -44,7 +54,7 @@ def held(root: Path, what: str) -> Iterator[Path]:
 
 
 def sweep(parents: Iterable[Path], say: Say) -> None:
-    """Remove what suites of this user that were killed left in these folders."""
+    """Remove what suites of this user on this host that were killed left in these folders."""
     for found in sorted(p for parent in parents for p in parent.glob(f"{PREFIX}*")):
         with contextlib.suppress(DatasetError, OSError), datasets.hold(found):  # else it runs
             say(f"removing {found}, which a suite that was killed left")
@@ -84,8 +94,13 @@ def tree(place: Placement, base: Path, data: Content) -> Placement:
 
 def _fill(root: Path, data: Content) -> None:
     shutil.copy2(Path(data.dataset.root, datasets.INDEX), root)
-    for form, source in data.folders.items():
-        shutil.copytree(source, root / form, symlinks=False)
+    made: set[Path] = set()
+    for name, source in zip(data.names, data.files, strict=True):
+        target = root / name
+        if target.parent not in made:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            made.add(target.parent)
+        shutil.copy2(source, target)
 
 
 def _remove(path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
-from typing import List, Mapping, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from iobench import containers, tools
 from iobench.containers import asked_once, inner_env, workdir
@@ -17,6 +18,9 @@ from iobench.protocols import Runtime, RuntimeBackend, Start
 MODES = ("auto", "sif", "sandbox")
 #: Settings of the user's that would show the worker more than its mounts.
 _LEAKS = ("BIND", "BINDPATH", "MOUNT", "OVERLAY", "OVERLAYIMAGE", "WRITABLE_TMPFS")
+#: Where a distribution's package has its configuration.
+ETC = Path("/etc")
+_ECL_ACTIVE = re.compile(r"^\s*activated\s*=\s*true\b", re.MULTILINE)
 
 
 class Apptainer:
@@ -97,24 +101,52 @@ class Apptainer:
 
 
 def _kernel_mounts() -> bool:
-    """Tell whether a SIF is mounted by the kernel: root, or an installation with setuid."""
-    return os.geteuid() == 0 or _setuid()
+    """Tell whether a SIF is mounted by the kernel: root, or setuid whose configuration lets it."""
+    return os.geteuid() == 0 or (_setuid() and _setuid_may_mount())
+
+
+def _top() -> Optional[Path]:
+    """Return the folder that the program is installed in (``<top>/bin/...``)."""
+    found = shutil.which(tools.apptainer() or tools.APPTAINERS[0])
+    return Path(found).resolve().parent.parent if found else None
 
 
 def _setuid() -> bool:
     """Tell whether the program's starter is installed setuid root."""
-    found = shutil.which(tools.apptainer() or tools.APPTAINERS[0])
-    if not found:
-        return False
-    top = Path(found).resolve().parent.parent
-    for name in tools.APPTAINERS:
+    top = _top()
+    for name in tools.APPTAINERS if top else ():
         try:
-            starter = os.stat(top / f"libexec/{name}/bin/starter-suid")
+            starter = os.stat(f"{top}/libexec/{name}/bin/starter-suid")
         except OSError:
             continue
         if starter.st_uid == 0 and starter.st_mode & stat.S_ISUID:
             return True
     return False
+
+
+def _setuid_may_mount() -> bool:
+    """Tell whether the configuration lets the setuid starter have the kernel mount squashfs.
+
+    Since 1.3 it does so, by default, only where the site limits which containers may run; before,
+    there was no such setting, and it always did.
+    """
+    top = _top()
+    for name in tools.APPTAINERS:
+        for folder in (f"{top}/etc/{name}", f"{ETC}/{name}"):
+            text = containers.read(Path(folder, f"{name}.conf"))
+            if text:
+                rows = (line.partition("=") for line in text.splitlines() if line[:1] != "#")
+                said = {key.strip(): value.strip().lower() for key, _, value in rows}
+                return _allowed(said, containers.read(Path(folder, "ecl.toml")))
+    return True
+
+
+def _allowed(said: Mapping[str, str], ecl: str) -> bool:
+    answer = said.get("allow setuid-mount squashfs", "yes")
+    if answer != "iflimited":
+        return answer == "yes"
+    limits = {value for key, value in said.items() if key.startswith("limit container ")}
+    return bool(limits - {"", "null"}) or bool(_ECL_ACTIVE.search(ecl))
 
 
 def _mounted(image: str) -> str:

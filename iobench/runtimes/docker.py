@@ -8,7 +8,7 @@ import shutil
 from typing import List, Mapping, Sequence
 
 from iobench import containers
-from iobench.containers import ask, asked_once, host, oci_run
+from iobench.containers import ask, asked_once, docker_maps, host, oci_run
 from iobench.model import Scalar
 from iobench.protocols import Runtime, RuntimeBackend, Start
 
@@ -43,12 +43,16 @@ class Docker:
         return "docker"
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
-        """Return ``docker run ... IMAGE command``: the caller's user, without any capability."""
-        facts = host()
-        words = oci_run(
-            self._sized(start), facts, user=f"{facts.uid}:{facts.gid}", gpu=["--gpus=all"]
-        )
-        extra = [f"--group-add={group}" for group in facts.groups]
+        """Return ``docker run ... IMAGE command``: the caller's user, without any capability.
+
+        A rootless daemon is the caller's own: user 0 inside is the caller, who is nobody else
+        outside, and other groups cannot be had.  A daemon that remaps users is asked not to.
+        """
+        facts, maps = host(), docker_maps()
+        user = "0:0" if maps == "rootless" else f"{facts.uid}:{facts.gid}"
+        words = oci_run(self._sized(start), facts, user=user, gpu=["--gpus=all"])
+        extra = [f"--group-add={group}" for group in facts.groups if maps != "rootless"]
+        extra += ["--userns=host"] if maps == "userns" else []
         extra += [f"--security-opt=label={self._label}"] if self._label else []
         return ["docker", words[0], *extra, *words[1:], *command]
 
@@ -58,14 +62,13 @@ class Docker:
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the daemon's and the client's version, the storage driver, rootless or not."""
         server, _, client = asked_once("docker", "version", "--format", _FORMAT)[1].partition(" ")
-        _, info = asked_once("docker", "info", "--format", "{{.Driver}} {{.SecurityOptions}}")
-        driver, _, security = info.partition(" ")
+        driver = asked_once("docker", "info", "--format", "{{.Driver}}")[1]
         return {
             "program": "docker",
             "version": server,
             "client": client,
             "mounted": driver,
-            "rootless": "rootless" in security,
+            "rootless": docker_maps() == "rootless",
         }
 
     def stop(self, name: str) -> None:

@@ -68,7 +68,10 @@ class Podman:
 
     def stop(self, name: str) -> None:
         """Kill and remove the container of that name, if there is one."""
-        ask([*self._words(), "rm", "--force", "--ignore", "--volumes", "--time=0", name])
+        remove = [*self._words(), "rm", "--force", "--ignore", "--volumes", name]
+        if ask([*remove[:-1], "--time=0", name])[0]:  # podman 3 does not know it, and would wait
+            ask([*self._words(), "kill", name])
+            ask(remove)
 
     def _words(self) -> List[str]:
         return containers.podman(self._oci_runtime)
