@@ -81,10 +81,11 @@ class Suite:
     def __init__(self, store: Store, spec: Spec, settings: Settings, watch: Watch) -> None:
         self.store, self.spec, self.settings, self._watch = store, spec, settings, watch
         self.plan = store.plan()
-        self._records = store.done()
+        done = store.done()
+        self._records = sequence.whole_blocks(self.plan, done)
         self._last = dict(self._records)
         self._costs: dict[tuple[str, str, str], list[float]] = {}
-        for record in self._records.values():
+        for record in done.values():
             self._note_cost(record)
         self._begun = timing.clock()
 

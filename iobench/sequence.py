@@ -6,13 +6,13 @@ the report does it, so a suite that was killed at any point goes on as if it had
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from iobench import calls, pairing, stats
 from iobench.attribution import FOUND, can_probe
 from iobench.contrasts import family_of, judge
 from iobench.figures import Evidence
-from iobench.model import Case, Contrast, Plan
+from iobench.model import Case, Contrast, Plan, Record, Trial
 
 
 def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
@@ -74,6 +74,26 @@ def differences(evidence: Evidence) -> list[Contrast]:
         if entry["final"] and entry["verdict"] in FOUND:
             found.append(contrast)
     return found
+
+
+def whole_blocks(plan: Plan, done: Mapping[str, Record]) -> dict[str, Record]:
+    """Return the records of ``done`` without those of blocks that were not run in one go.
+
+    The arms of a block run back to back: hours later, or on another node, the missing ones would be
+    compared with what the machine was before.  A block is split where a trial has no record, or
+    where they did not run in the plan's order (an earlier resume did not get to all of them).
+    """
+    blocks: dict[tuple[str, str, int], list[Trial]] = {}
+    for trial in plan.trials:
+        if trial.contrast:
+            blocks.setdefault((trial.contrast, trial.stage, trial.block), []).append(trial)
+    split: set[str] = set()
+    for trials in blocks.values():
+        ids = [t.id for t in trials]
+        begun = [done[i].started for i in ids if i in done]
+        if len(begun) < len(ids) or begun != sorted(begun):
+            split.update(ids)
+    return {i: record for i, record in done.items() if i not in split}
 
 
 def _deciding(together: Sequence[Contrast]) -> list[Contrast]:

@@ -162,6 +162,45 @@ def test_a_suite_killed_anywhere_ends_as_if_it_had_not_been(
     assert judged(again) == judged(whole)
 
 
+@pytest.mark.parametrize(("arms", "attempts"), [(1, (2, 2, 1)), (2, (2, 2, 2)), (3, (1, 1, 1))])
+def test_a_block_that_a_kill_cut_is_run_again_as_a_whole(
+    begin: Callable[..., Any], arms: int, attempts: tuple[int, int, int]
+) -> None:
+    """Its arms run back to back; the block before stays as it is."""
+    make = begin(QUIET)
+    begin.left = len(make().plan.trials) + 3 + arms  # the ladder, the first block, some arms
+    with pytest.raises(Killed):
+        make().run()
+    begin.left = -1
+    make().run()
+    again = make()
+    last = {r.trial.id: r.attempt for r in again.store.records()}
+    blocks: dict[int, list[int]] = {}
+    for trial in again.store.plan().trials:
+        if trial.contrast:
+            blocks.setdefault(trial.block, []).append(last[trial.id])
+    first, second, *_ = blocks.values()
+    assert (first, second) == ([1, 1, 1], list(attempts))
+
+
+def test_only_blocks_that_ran_in_one_go_are_kept() -> None:
+    cases = fixture.cases("bare", "docker")
+    plan = fixture.plan(cases, [fixture.contrast(cases[1], cases[0])])
+    done = {
+        t.id: dataclasses.replace(fixture.record(t), started=f"2026-11-20T10:{minute:02}:00")
+        for minute, t in enumerate(plan.trials)
+    }
+    assert sequence.whole_blocks(plan, done) == done
+    first, _, *others = (t.id for t in plan.trials)
+    kept = {i: done[i] for i in others}
+    assert sequence.whole_blocks(plan, {i: done[i] for i in (first, *others)}) == kept
+    later = dataclasses.replace(done[first], started="2026-11-21T10:00:00")
+    assert sequence.whole_blocks(plan, {**done, first: later}) == kept
+    ladder = tuple(dataclasses.replace(t, contrast="") for t in plan.trials)
+    some = {i: done[i] for i in others}
+    assert sequence.whole_blocks(dataclasses.replace(plan, trials=ladder), some) == some
+
+
 def test_probes_killed_half_way_are_finished(begin: Callable[..., Any]) -> None:
     make = begin(SLOW)
     begin.left = 3 + 30 + 1 + 5
