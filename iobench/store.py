@@ -144,9 +144,14 @@ class Store:
         with open(self.folder / "lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise ResultsError(
                     f"{self.folder} is being run by another iobench; wait for it or stop it"
+                ) from None
+            except OSError as error:
+                raise ResultsError(
+                    f"{self.folder} cannot be locked ({error.strerror}): choose another folder by "
+                    "--results"
                 ) from None
             yield
 

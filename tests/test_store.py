@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from iobench import dataset as datasets
 from iobench import store
-from iobench.errors import ResultsError
+from iobench.errors import DatasetError, ImageError, ResultsError
+from iobench.images import disk
 from iobench.model import (
     FAILED,
     VALID,
@@ -102,6 +106,24 @@ def test_latest_follows_and_names_do_not_collide(tmp_path: Path) -> None:
 def test_two_drivers_cannot_share_a_suite(tmp_path: Path) -> None:
     suite = store.create(tmp_path, "x")
     with suite.lock(), pytest.raises(ResultsError, match="another iobench"), suite.lock():
+        pass
+
+
+def test_a_folder_without_locks_is_not_said_to_be_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lustre without -o flock, NFS without its lock daemon."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    suite = store.create(tmp_path, "x")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ResultsError, match=r"cannot be locked \(No locks.*--results"), suite.lock():
+        pass
+    with pytest.raises(DatasetError, match=r"cannot be locked.*--out"), datasets.hold(tmp_path):
+        pass
+    with pytest.raises(ImageError, match=r"cannot be locked.*--images"), disk.lock(tmp_path):
         pass
 
 
