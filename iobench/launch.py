@@ -134,7 +134,7 @@ def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path
 def _prepare(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
     """Bring the files into the trial's cache state and measure what was reached.
 
-    Raises TrialFailed for one that is missing.
+    Raises TrialFailed for one that is missing or that cannot be read.
     """
     if trial.cache == "-" or not files:
         return CacheProof()
@@ -144,6 +144,8 @@ def _prepare(trial: Trial, files: Sequence[Path], worker: Worker, settings: Sett
         raise TrialFailed(f"{error.filename} is missing: {_MISSING}") from None
 
 
+    except OSError as error:
+        raise TrialFailed(f"{error.filename or 'the data'}: {error.strerror}; {_MISSING}") from None
 def _brought(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
     label = trial.cache
     if trial.cache == "cold":
