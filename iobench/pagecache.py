@@ -308,6 +308,8 @@ def _residency(parts: Iterator[Tuple[str, Optional[List[Tuple[int, int]]]]]) -> 
                     unproven=f"{path} belongs to another user: the kernel hides what is cached of "
                     "it; copy the data, or own it"
                 )
+            if cache := residency_calls.own_cache(fd):
+                return Residency(unproven=f"{path}: {cache} caches outside the page cache")
             method, count = residency_calls.count(fd, spans)
         except OSError as error:
             return Residency(unproven=f"{path}: {error.strerror}")
