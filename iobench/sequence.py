@@ -76,24 +76,30 @@ def differences(evidence: Evidence) -> list[Contrast]:
     return found
 
 
-def whole_blocks(plan: Plan, done: Mapping[str, Record]) -> dict[str, Record]:
-    """Return the records of ``done`` without those of blocks that were not run in one go.
+def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
+    """Return the trials of each block that was not run whole and in one go, by its records.
 
     The arms of a block run back to back: hours later, or on another node, the missing ones would be
-    compared with what the machine was before.  A block is split where a trial has no record, or
-    where they did not run in the plan's order (an earlier resume did not get to all of them).
+    compared with what the machine was before.
     """
     blocks: dict[tuple[str, str, int], list[Trial]] = {}
     for trial in plan.trials:
         if trial.contrast:
             blocks.setdefault((trial.contrast, trial.stage, trial.block), []).append(trial)
-    split: set[str] = set()
-    for trials in blocks.values():
-        ids = [t.id for t in trials]
-        begun = [done[i].started for i in ids if i in done]
-        if len(begun) < len(ids) or begun != sorted(begun):
-            split.update(ids)
-    return {i: record for i, record in done.items() if i not in split}
+    return [
+        trials
+        for trials in blocks.values()
+        if any(t.id not in done for t in trials) or not in_one_go(trials, done)
+    ]
+
+
+def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
+    """Tell whether the trials that have records ran in the plan's order.
+
+    A resume that does not get to the end of a block leaves its later trials' older records.
+    """
+    begun = [done[t.id].started for t in trials if t.id in done]
+    return begun == sorted(begun)
 
 
 def _deciding(together: Sequence[Contrast]) -> list[Contrast]:
