@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,7 +33,8 @@ from iobench.residency_calls import PAGE_BYTES
 ENOUGH_S = 2.0
 #: A ceiling that read another amount than wanted by more than this share is INVALID.
 BYTES_TOLERANCE = 0.01
-#: fio reads log lines with sscanf("%256s"): longer paths and those with blanks go through a link.
+#: fio reads log lines with sscanf("%256s"): longer paths, those with blanks and those that are not
+#: ASCII go through a link.
 LOG_PATH_MAX = 250
 PAGED_NOTE = "mmap without read-ahead, replayed as one read() a page"
 MAPPED_NOTE = "mmap replayed by read(): a mapping's own read-ahead may beat this ceiling"
@@ -104,12 +107,12 @@ def run(
         raise TrialFailed("nothing to read: the format says that its samples occupy no bytes")
     work.mkdir(parents=True, exist_ok=True)
     paged = mapped and not read_ahead
-    logs = []
+    logs, links = [], _Links(work / "links")
     for number, reader in enumerate(plan.readers):
         if paged:
             reader = tuple(page for extent in reader for page in _pages(extent))
         log = work / f"reader{number}.log"
-        log.write_text("".join(_log_lines(reader, plan.repeat, work / "links")))
+        log.write_bytes(os.fsencode("".join(_log_lines(reader, plan.repeat, links))))
         logs.append({"read_iolog": str(log)})
     options = {
         "ioengine": "psync",
@@ -156,10 +159,10 @@ def _pages(extent: Extent) -> Iterator[Extent]:
         yield Extent(extent.path, start, min((page + 1) * PAGE_BYTES, end) - start)
 
 
-def _log_lines(reader: Extents, repeat: int, links: Path) -> Iterator[str]:
+def _log_lines(reader: Extents, repeat: int, links: _Links) -> Iterator[str]:
     """Yield an I/O log (fio HOWTO, "Trace file format v2")."""
     uses = collections.Counter(extent.path for extent in reader)
-    names = {path: _log_path(path, links) for path in uses}
+    names = {path: links.name(path) for path in uses}
     yield "fio version 2 iolog\n"
     for name in names.values():
         yield f"{name} add\n"
@@ -179,11 +182,17 @@ def _log_lines(reader: Extents, repeat: int, links: Path) -> Iterator[str]:
         yield f"{names[path]} close\n"
 
 
-def _log_path(path: str, links: Path) -> str:
-    """Return a name that fio's log can hold: the path, or a symbolic link to it."""
-    if len(path) <= LOG_PATH_MAX and not any(c.isspace() for c in path):
-        return path
-    links.mkdir(exist_ok=True)
-    link = links / f"{len(list(links.iterdir()))}"
-    link.symlink_to(path)
-    return str(link)
+class _Links:
+    """Symbolic links to files whose paths fio's log cannot hold, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._numbers = folder, itertools.count()
+
+    def name(self, path: str) -> str:
+        """Return a name that the log can hold: the path, or a link to it."""
+        if path.isascii() and len(path) <= LOG_PATH_MAX and not any(c.isspace() for c in path):
+            return path
+        self._folder.mkdir(exist_ok=True)
+        link = self._folder / f"{next(self._numbers)}"
+        link.symlink_to(path)
+        return str(link)

@@ -243,6 +243,10 @@ def hold(root: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DatasetError(f"another process is writing into {root}: wait for it") from None
+        except OSError as error:
+            raise DatasetError(
+                f"{root} cannot be locked ({error.strerror}): choose another folder by --out"
+            ) from None
         yield
     finally:
         os.close(fd)

@@ -32,6 +32,7 @@ from iobench.model import (
     VALID,
     CacheProof,
     Dataset,
+    IoCounters,
     Placement,
     RankResult,
     Record,
@@ -61,7 +62,8 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
     place = settings.placements.get(trial.case.location)
     dataset = dataset_of(dataset, place)
     files = _files(trial, dataset, place)
-    _, filesystem = filesystem_for(Path(dataset.root))
+    where = files[0] if files else Path(dataset.root)  # files read in place may lie elsewhere
+    _, filesystem = filesystem_for(where)
     proof = CacheProof()
     ranks: tuple[RankResult, ...] = ()
     ceiling_result: Mapping[str, Any] = {}
@@ -79,14 +81,14 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
                 if trial.stage != "ceiling":
                     prepare = _prepare_inside if worker.inside else _prepare
                     proof = prepare(trial, files, worker, settings)
-                mount_before = dict(filesystem.counters(Path(dataset.root)))
+                mount_before = dict(filesystem.counters(where))
                 with _traced(trial, worker) as traced:
                     worker.release()
                     ranks = worker.results()
-                mount_after = filesystem.counters(Path(dataset.root))
+                mount_after = filesystem.counters(where)
             if trial.stage == "ceiling":
                 proof, ceiling_result = _ceiling(trial, worker, files, settings)
-                mount_after = filesystem.counters(Path(dataset.root))
+                mount_after = filesystem.counters(where)
             notes["mount_bytes"] = {k: mount_after[k] - v for k, v in mount_before.items()}
             if place and worker.inside:
                 proof = inside.after(proof, ranks, place)
@@ -114,7 +116,7 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) 
         cache=proof,
         ranks=ranks,
         ceiling=ceiling_result,
-        mount=describe_mount(Path(dataset.root)),
+        mount=describe_mount(where),
         runtime=runtime,
         ready_s=ready_s,
         notes=notes,
@@ -134,7 +136,7 @@ def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path
 def _prepare(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
     """Bring the files into the trial's cache state and measure what was reached.
 
-    Raises TrialFailed for one that is missing.
+    Raises TrialFailed for one that is missing or that cannot be read.
     """
     if trial.cache == "-" or not files:
         return CacheProof()
@@ -142,6 +144,8 @@ def _prepare(trial: Trial, files: Sequence[Path], worker: Worker, settings: Sett
         return _brought(trial, files, worker, settings)
     except FileNotFoundError as error:
         raise TrialFailed(f"{error.filename} is missing: {_MISSING}") from None
+    except OSError as error:
+        raise TrialFailed(f"{error.filename or 'the data'}: {error.strerror}; {_MISSING}") from None
 
 
 def _brought(trial: Trial, files: Sequence[Path], worker: Worker, settings: Settings) -> CacheProof:
@@ -208,8 +212,9 @@ def _after(
         resident_after=pagecache.residency(files).fraction,
         bytes_needed=sum(r.bytes_needed for r in ranks),
     )
-    if trial.stage == "ceiling":  # fio read the files, not the ranks
-        return found
+    if trial.stage == "ceiling":  # fio read the files, not the ranks; its count is read_bytes
+        counts = filesystem.storage_bytes(IoCounters())[0] is not None
+        return found if counts else dataclasses.replace(found, bytes_storage=None)
     counted = [filesystem.storage_bytes(r.io) for r in ranks]
     storage = [n for n, _ in counted]
     return dataclasses.replace(

@@ -9,6 +9,7 @@ host side, outside containers and outside the timed region.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import random
@@ -78,7 +79,8 @@ def evict(files: Iterable[Path]) -> None:
                     os.sync()
                     synced = True
             elif residency_calls.maybe_dirty(fd):
-                os.fdatasync(fd)
+                with contextlib.suppress(OSError):  # squashfs: EINVAL; residency proves the result
+                    os.fdatasync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
@@ -248,7 +250,7 @@ def _read_ranges(ranges: Iterable[Tuple[Path, int, int]]) -> None:
     for path, offset, length in ranges:
         fd = _open(path)
         try:
-            _read_span(fd, buffer, offset, length)
+            _read_span(fd, path, buffer, offset, length)
         finally:
             os.close(fd)
 
@@ -261,15 +263,21 @@ def _read_only(extents: Iterable[Extent]) -> None:
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
             for offset, length in spans:
-                _read_span(fd, buffer, offset, length)
+                _read_span(fd, path, buffer, offset, length)
         finally:
             os.close(fd)
 
 
-def _read_span(fd: int, buffer: memoryview, offset: int, length: int) -> None:
+def _read_span(fd: int, path: object, buffer: memoryview, offset: int, length: int) -> None:
     end = offset + length
     while offset < end:
-        count = os.preadv(fd, [buffer[: min(len(buffer), end - offset)]], offset)
+        try:
+            count = os.preadv(fd, [buffer[: min(len(buffer), end - offset)]], offset)
+        except OSError as error:
+            raise CacheStateError(
+                f"cannot read {path} ({error.strerror}): run `iobench data verify`, and see the "
+                "kernel's log (dmesg)"
+            ) from error
         if count == 0:
             return
         offset += count
@@ -300,6 +308,8 @@ def _residency(parts: Iterator[Tuple[str, Optional[List[Tuple[int, int]]]]]) -> 
                     unproven=f"{path} belongs to another user: the kernel hides what is cached of "
                     "it; copy the data, or own it"
                 )
+            if cache := residency_calls.own_cache(fd):
+                return Residency(unproven=f"{path}: {cache} caches outside the page cache")
             method, count = residency_calls.count(fd, spans)
         except OSError as error:
             return Residency(unproven=f"{path}: {error.strerror}")

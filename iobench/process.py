@@ -93,12 +93,14 @@ class Worker:
 
     def extents(self) -> list[list[Extent]]:
         """Return the extents of each sample, rank after rank in its order, in host paths."""
+        self._check()
         paths = [self.work / f"extents.{rank}.json" for rank in range(self._world_size)]
         rows = [row for path in paths for row in json.loads(path.read_text())]
         return [[self._started.outside(Extent(*extent)) for extent in row] for row in rows]
 
     def processes(self) -> list[int]:
         """Return this machine's process id of every rank; [] where one is not seen from here."""
+        self._check()
         inside = [int((self.work / f"pid.{r}").read_text()) for r in range(self._world_size)]
         return strace.processes(self._started.name, inside)
 
@@ -113,6 +115,12 @@ class Worker:
         if len(results) < self._world_size:
             raise TrialFailed(self._why())
         return tuple(results)
+
+    def _check(self) -> None:
+        """Raise TrialFailed where a rank ended with an error: it left nothing but that."""
+        errors = world.errors(self._written())
+        if errors:
+            raise TrialFailed(errors[0])
 
     def _paths(self) -> list[Path]:
         return [self.work / f"result.{rank}.json" for rank in range(self._world_size)]

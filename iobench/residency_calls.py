@@ -15,6 +15,9 @@ PAGE_BYTES = mmap.PAGESIZE
 #: statfs(2): an overlay's own mapping is empty, its pages belong to the layer's file.  cachestat
 #: and dirty counts then say 0 whatever is cached; mincore follows the mapping and is right.
 OVERLAYFS_MAGIC = 0x794C7630
+#: statfs(2) of filesystems that keep file data in memory of their own: the page cache, of which the
+#: kernel tells, holds almost nothing of them whatever is cached (ZFS: the ARC; GPFS: the pagepool).
+OWN_CACHE = {0x2FC12FC1: "zfs", 0x47504653: "gpfs"}
 CACHESTAT = 451  # the same number on every architecture but alpha (syscall.tbl, Linux 6.5)
 MINCORE_WINDOW_PAGES = 1 << 18
 
@@ -124,9 +127,19 @@ def _cachestat(fd: int, offset: int, length: int) -> Tuple[int, int, int]:
 
 
 def stacked(fd: int) -> bool:
-    """Return whether the file is on an overlay (struct statfs begins with a long f_type)."""
+    """Return whether the file is on an overlay."""
+    return _filesystem(fd) == OVERLAYFS_MAGIC
+
+
+def own_cache(fd: int) -> str:
+    """Return the name of the file's filesystem where that caches outside the page cache, or ""."""
+    return OWN_CACHE.get(_filesystem(fd), "")
+
+
+def _filesystem(fd: int) -> int:
+    """Return the file's f_type, the long with which struct statfs begins; 0 without one."""
     answer = (ctypes.c_long * 32)()
-    return not _libc.fstatfs(fd, answer) and answer[0] == OVERLAYFS_MAGIC
+    return 0 if _libc.fstatfs(fd, answer) else answer[0]
 
 
 def _error(call: str) -> OSError:

@@ -18,6 +18,7 @@ are kept.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -26,10 +27,10 @@ import iobench
 from iobench import calls, pairing, registry, sequence, timing, world
 from iobench import plan as planning
 from iobench.dataset import form_root
-from iobench.figures import Evidence, trial_window
+from iobench.figures import Evidence, enters, last_attempts, trial_window
 from iobench.iocount import foreign_cpu_s
 from iobench.launch import Settings, run_trial
-from iobench.model import EXPLORATORY, INVALID, VALID, Contrast, Dataset, Plan, Record, Trial
+from iobench.model import INVALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
 from iobench.spec import Spec, expand
 from iobench.store import Store
@@ -40,6 +41,7 @@ FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
 MIN_PAIRS = 6
 #: Attempts at a trial whose cache state is disproven; all are kept, the last counts.
 ATTEMPTS = 3
+APART = "run apart from its block, only to see whether it still fails"
 
 #: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
 Watch = Callable[[int, int, float, Trial | None], None]
@@ -81,17 +83,23 @@ class Suite:
     def __init__(self, store: Store, spec: Spec, settings: Settings, watch: Watch) -> None:
         self.store, self.spec, self.settings, self._watch = store, spec, settings, watch
         self.plan = store.plan()
-        self._records = store.done()
-        self._last = dict(self._records)
+        self._before = last_attempts(store.records())
+        self._records = {i: r for i, r in self._before.items() if enters(r)}
         self._costs: dict[tuple[str, str, str], list[float]] = {}
         for record in self._records.values():
             self._note_cost(record)
+        self._split = sequence.split_blocks(self.plan, self._records)
+        for trial in itertools.chain(*self._split):  # their arms run again, back to back
+            self._records.pop(trial.id, None)
+        self._last = dict(self._records)
         self._begun = timing.clock()
 
     def run(self) -> None:
         """Run everything that has no usable record yet."""
         if len(self._records) < len(self.plan.trials):
             self._discard_cold_pass()
+        while self._split:
+            self._spare(self._split.pop(0))
         self._run(self.plan.trials)
         if self.plan.phase == 1:
             self._plan_contrasts()
@@ -113,22 +121,56 @@ class Suite:
         for trial in trials:
             if trial.id in self._last:
                 continue
-            for _ in range(ATTEMPTS):
-                self._attempt(trial)
-                if self._last[trial.id].status != INVALID:
-                    break
+            self._try(trial)
             if trial.contrast and trial.stage != "probe":
                 self._repeat_if_disturbed(trial)
 
-    def _attempt(self, trial: Trial) -> None:
+    def _spare(self, block: Sequence[Trial]) -> None:
+        """Keep the records of a block whose missing arms fail again: then no pair is to be made.
+
+        They are tried alone first; where one does not fail, the whole block is run.
+        """
+        usable = {t.id: self._before[t.id] for t in block if self._usable_before(t)}
+        missing = [t for t in block if t.id not in usable]
+        if not usable or not missing or not sequence.in_one_go(block, usable):
+            return
+        if any(t.id not in self._before for t in missing):
+            return
+        works = [self._try(trial, apart=True) for trial in missing]
+        if any(works):
+            for trial in missing:
+                self._last.pop(trial.id)
+        else:
+            self._records.update(usable)
+            self._last.update(usable)
+
+    def _usable_before(self, trial: Trial) -> bool:
+        return trial.id in self._before and enters(self._before[trial.id])
+
+    def _try(self, trial: Trial, *, apart: bool = False) -> bool:
+        for _ in range(ATTEMPTS):
+            works = self._attempt(trial, apart=apart)
+            if works or self._last[trial.id].status != INVALID:
+                return works
+        return False
+
+    def _attempt(self, trial: Trial, *, apart: bool) -> bool:
+        """Run a trial once and keep its record; tell whether it is usable, or would be.
+
+        ``apart``: away from its block, so no figure may use it.
+        """
         self._watch(len(self._records), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
         record = run_trial(trial, self.plan.dataset, attempt, self.settings)
+        works = enters(record)
+        if works and apart:
+            record = dataclasses.replace(record, status=INVALID, reasons=(APART,))
         self.store.save(record)
-        if record.status in (VALID, EXPLORATORY):
+        if enters(record):
             self._records[trial.id] = record
         self._last[trial.id] = record
         self._note_cost(record)
+        return works
 
     def left_s(self) -> float:
         """Return the expected seconds of what is still to do."""

@@ -6,13 +6,13 @@ the report does it, so a suite that was killed at any point goes on as if it had
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from iobench import calls, pairing, stats
 from iobench.attribution import FOUND, can_probe
 from iobench.contrasts import family_of, judge
 from iobench.figures import Evidence
-from iobench.model import Case, Contrast, Plan
+from iobench.model import Case, Contrast, Plan, Record, Trial
 
 
 def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
@@ -74,6 +74,32 @@ def differences(evidence: Evidence) -> list[Contrast]:
         if entry["final"] and entry["verdict"] in FOUND:
             found.append(contrast)
     return found
+
+
+def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
+    """Return the trials of each block that was not run whole and in one go, by its records.
+
+    The arms of a block run back to back: hours later, or on another node, the missing ones would be
+    compared with what the machine was before.
+    """
+    blocks: dict[tuple[str, str, int], list[Trial]] = {}
+    for trial in plan.trials:
+        if trial.contrast:
+            blocks.setdefault((trial.contrast, trial.stage, trial.block), []).append(trial)
+    return [
+        trials
+        for trials in blocks.values()
+        if any(t.id not in done for t in trials) or not in_one_go(trials, done)
+    ]
+
+
+def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
+    """Tell whether the trials that have records ran in the plan's order.
+
+    A resume that does not get to the end of a block leaves its later trials' older records.
+    """
+    begun = [done[t.id].started for t in trials if t.id in done]
+    return begun == sorted(begun)
 
 
 def _deciding(together: Sequence[Contrast]) -> list[Contrast]:

@@ -129,8 +129,9 @@ class Store:
         return [_read(path, _RECORD) for path in paths]
 
     def done(self) -> dict[str, Record]:
-        """Return trial id -> its usable record (VALID or EXPLORATORY)."""
-        return {r.trial.id: r for r in self.records() if r.status in (VALID, EXPLORATORY)}
+        """Return trial id -> its last record, where that is usable (VALID or EXPLORATORY)."""
+        last = {r.trial.id: r for r in self.records()}
+        return {i: r for i, r in last.items() if r.status in (VALID, EXPLORATORY)}
 
     def unusable(self) -> list[Record]:
         """Return the last record of each trial that has no usable one."""
@@ -143,9 +144,14 @@ class Store:
         with open(self.folder / "lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise ResultsError(
                     f"{self.folder} is being run by another iobench; wait for it or stop it"
+                ) from None
+            except OSError as error:
+                raise ResultsError(
+                    f"{self.folder} cannot be locked ({error.strerror}): choose another folder by "
+                    "--results"
                 ) from None
             yield
 

@@ -161,7 +161,11 @@ def test_fio_gives_no_hint_that_the_reader_does_not(disk: Path) -> None:
         assert line.endswith(f"= {sample[0].length}")
 
 
-@pytest.mark.parametrize("name", ["a blank", "x" * 240, "comma,colon:percent%"])
+@pytest.mark.parametrize(
+    "name",
+    ["a blank", "x" * 240, "comma,colon:percent%", "\u00e9" * 120, os.fsdecode(b"\xff")],
+    ids=["blank", "long", "punctuation", "bytes", "no UTF-8"],
+)
 def test_awkward_paths_are_read(disk: Path, name: str) -> None:
     need("fio")
     samples = tree(disk / name, samples=4)

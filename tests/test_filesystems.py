@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from iobench import iocount, mounts, pagecache
-from iobench.mountinfo import mount_of
+from iobench.filesystems import posix
+from iobench.model import IoCounters
+from iobench.mountinfo import Mount, mount_of
 from tests.capabilities import need
 
 
@@ -45,6 +47,42 @@ def test_posix_counts_what_crossed_and_the_device_agrees() -> None:
     assert "read_bytes" in counter
     assert moved >= nbytes  # everybody's reads
     assert filesystem.cold() == ""
+
+
+def mount(fstype: str, device: str = "0:50", source: str = "tank/data") -> Mount:
+    return Mount(device, "/", "/data", ("rw",), fstype, source, ())
+
+
+@pytest.mark.parametrize(("fstype", "cache"), [("zfs", "ARC"), ("gpfs", "pagepool")])
+def test_a_filesystem_with_a_cache_of_its_own_is_not_cold(fstype: str, cache: str) -> None:
+    assert cache in posix.make(mount=mount(fstype)).cold()
+
+
+@pytest.fixture
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The partition loop0p1 of a loop device without direct I/O, as /sys shows it."""
+    partition = tmp_path / "block" / "loop0" / "loop0p1"
+    for folder in (partition, partition.parent / "loop", tmp_path / "dev"):
+        folder.mkdir(parents=True)
+    (partition / "partition").write_text("1\n")
+    (partition.parent / "loop" / "dio").write_text("0\n")
+    (tmp_path / "dev" / "259:0").symlink_to(partition)
+    monkeypatch.setattr(posix, "SYS_BLOCK", tmp_path / "dev")
+    return tmp_path
+
+
+def test_a_partition_of_a_loop_device_is_not_cold(devices: Path) -> None:
+    found = posix.make(mount=mount("ext4", "259:0", "/dev/loop0p1"))
+    assert "--direct-io=on" in found.cold()
+    facts = found.describe(devices)
+    assert (facts["block_device"], facts["loop"]) == ("loop0p1", True)
+
+
+def test_nothing_counts_what_a_daemon_reads_below_fuseblk(devices: Path) -> None:
+    """ntfs-3g: the mount has the disk's own number, and its reads are another process's."""
+    io = IoCounters(read_bytes=5)
+    assert posix.make(mount=mount("ext4", "259:0")).storage_bytes(io)[0] == 5
+    assert posix.make(mount=mount("fuseblk", "259:0")).storage_bytes(io) == (None, "")
 
 
 @pytest.mark.system
@@ -84,8 +122,8 @@ def test_an_overlay_is_counted_by_the_disk_below_it() -> None:
         (folders["lower"] / "x").write_bytes(data)
         layers = ",".join(f"{key}dir={folders[key]}" for key in ("lower", "upper", "work"))
         merged = folders["merged"]
-        mount = ["mount", "-t", "overlay", "overlay", "-o", layers, str(merged)]
-        subprocess.run(mount, check=True)
+        command = ["mount", "-t", "overlay", "overlay", "-o", layers, str(merged)]
+        subprocess.run(command, check=True)
         try:
             facts = mounts.describe_mount(merged)
             _, filesystem = mounts.filesystem_for(merged)

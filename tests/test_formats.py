@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import resource
 import subprocess
 import sys
 import tarfile
@@ -143,6 +144,20 @@ def test_lmdb_grows_past_its_first_map(tmp_path: Path, monkeypatch: pytest.Monke
     assert reader.read(count - 1) == (blob, count - 1)
     reader.close()
     (tmp_path / "data.mdb").unlink()
+
+
+def test_an_lmdb_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    """A full disk, a quota; here, a limit of the file's size."""
+    need("lmdb")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    samples = [StoredSample(i, f"k{i}", bytes(1 << 20), i) for i in range(4)]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(DatasetError, match=r"cannot write .*data\.mdb: .*--out") as caught:
+            caffe_lmdb.LmdbFormat().write(samples, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -194,6 +195,52 @@ def test_files_of_others_are_unproven_not_resident(call: str) -> None:
     assert fraction == "None"
     assert "another user" in why
     assert lie == "256"  # what mincore says; the very reason for asking who owns the file
+
+
+def test_a_filesystem_with_a_cache_of_its_own_is_unproven(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZFS's ARC: the page cache would say "not resident" of a file that is in memory."""
+    path = write(disk, "x", 10 * PAGE)
+    fd = os.open(path, os.O_RDONLY)
+    number = residency_calls._filesystem(fd)
+    os.close(fd)
+    assert number
+    assert pagecache.residency([path]).fraction == 1.0
+    monkeypatch.setitem(residency_calls.OWN_CACHE, number, "zfs")
+    found = pagecache.residency([path])
+    assert found.fraction is None
+    assert found.unproven == f"{path}: zfs caches outside the page cache"
+    with pytest.raises(CacheStateError, match=r"cannot be proven.*zfs caches outside"):
+        pagecache.set_fraction([[Extent(str(path), 0, PAGE)]], 0.5, 0)
+
+
+def test_a_file_that_cannot_be_synced_is_evicted(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """squashfs before Linux 6.5: nothing tells that no page is dirty, and fdatasync is EINVAL."""
+
+    def fdatasync(fd: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    path = write(disk, "x", 10 * PAGE)
+    os.sync()
+    monkeypatch.setattr(residency_calls, "CACHESTAT", 9999)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    pagecache.evict([path])
+    assert pagecache.residency([path]).fraction == 0.0
+
+
+def test_a_file_that_cannot_be_read_is_named(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = write(disk, "x", 10 * PAGE)
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(CacheStateError, match=r"cannot read .*/x \(Input/output error\)"):
+        pagecache.warm([path])
+    with pytest.raises(CacheStateError, match=r"cannot read .*/x \(Input/output error\)"):
+        pagecache.set_fraction([[Extent(str(path), 0, 10 * PAGE)]], 1.0, 0)
 
 
 def test_a_missing_file_is_named(disk: Path) -> None:

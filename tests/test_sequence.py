@@ -16,7 +16,7 @@ from iobench.analysis import analyse
 from iobench.attribution import attribute
 from iobench.figures import Evidence, evidence
 from iobench.launch import Settings
-from iobench.model import FAILED, VALID, Dataset, Plan, Record, Trial
+from iobench.model import FAILED, INVALID, VALID, Dataset, Plan, Record, Trial
 from tests import pairs_fixture as fixture
 
 DOCUMENT: dict[str, Any] = {
@@ -163,6 +163,76 @@ def test_a_suite_killed_anywhere_ends_as_if_it_had_not_been(
     trials = [dataclasses.replace(t, case=None) for t in again.store.plan().trials]
     assert trials == [dataclasses.replace(t, case=None) for t in whole.store.plan().trials]
     assert judged(again) == judged(whole)
+
+
+@pytest.mark.parametrize(("arms", "attempts"), [(1, (2, 2, 1)), (2, (2, 2, 2)), (3, (1, 1, 1))])
+def test_a_block_that_a_kill_cut_is_run_again_as_a_whole(
+    begin: Callable[..., Any], arms: int, attempts: tuple[int, int, int]
+) -> None:
+    """Its arms run back to back; the block before stays as it is."""
+    make = begin(QUIET)
+    begin.left = len(make().plan.trials) + 3 + arms  # the ladder, the first block, some arms
+    with pytest.raises(Killed):
+        make().run()
+    begin.left = -1
+    make().run()
+    again = make()
+    last = {r.trial.id: r.attempt for r in again.store.records()}
+    blocks: dict[int, list[int]] = {}
+    for trial in again.store.plan().trials:
+        if trial.contrast:
+            blocks.setdefault(trial.block, []).append(last[trial.id])
+    first, second, *_ = blocks.values()
+    assert (first, second) == ([1, 1, 1], list(attempts))
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_block_is_measured_again_only_when_its_failed_arm_no_longer_fails(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, sessions: int
+) -> None:
+    make = begin(QUIET)
+    real, broken = scheduler.run_trial, [True] * sessions
+
+    def run_trial(trial: Trial, *rest: Any) -> Record:
+        record = real(trial, *rest)
+        fails = broken and trial.contrast and trial.case.prefetch == 3
+        return dataclasses.replace(record, status=FAILED) if fails else record
+
+    monkeypatch.setattr(scheduler, "run_trial", run_trial)
+
+    def last() -> dict[int, set[tuple[int, str]]]:
+        found: dict[int, set[tuple[int, str]]] = {1: set(), 2: set(), 3: set()}
+        for record in evidence(make().store.plan(), make().store.records()).last.values():
+            if record.trial.contrast:
+                found[record.trial.case.prefetch].add((record.attempt, record.status))
+        return found
+
+    for session in range(sessions):
+        make().run()
+        kept = {(1, VALID)}
+        assert last() == {1: kept, 2: kept, 3: {(1 + session, FAILED)}}
+    broken.clear()
+    make().run()
+    assert last() == {1: {(2, VALID)}, 2: {(2, VALID)}, 3: {(2 + sessions, VALID)}}
+    apart = [r for r in make().store.records() if r.reasons == (scheduler.APART,)]
+    assert {(r.attempt, r.status) for r in apart} == {(1 + sessions, INVALID)}
+
+
+def test_a_block_that_did_not_run_in_one_go_is_split() -> None:
+    cases = fixture.cases("bare", "docker")
+    plan = fixture.plan(cases, [fixture.contrast(cases[1], cases[0])])
+    done = {
+        t.id: dataclasses.replace(fixture.record(t), started=f"2026-11-20T10:{minute:02}:00")
+        for minute, t in enumerate(plan.trials)
+    }
+    assert sequence.split_blocks(plan, done) == []
+    first, second, *_ = plan.trials
+    without = {i: r for i, r in done.items() if i != second.id}
+    assert sequence.split_blocks(plan, without) == [[first, second]]
+    later = dataclasses.replace(done[first.id], started="2026-11-21T10:00:00")
+    assert sequence.split_blocks(plan, {**done, first.id: later}) == [[first, second]]
+    ladder = tuple(dataclasses.replace(t, contrast="") for t in (first, second))
+    assert sequence.split_blocks(dataclasses.replace(plan, trials=ladder), without) == []
 
 
 def test_probes_killed_half_way_are_finished(begin: Callable[..., Any]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from iobench import dataset as datasets
 from iobench import store
-from iobench.errors import ResultsError
+from iobench.errors import DatasetError, ImageError, ResultsError
+from iobench.images import disk
 from iobench.model import (
     FAILED,
     VALID,
@@ -105,6 +109,24 @@ def test_two_drivers_cannot_share_a_suite(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_without_locks_is_not_said_to_be_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lustre without -o flock, NFS without its lock daemon."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    suite = store.create(tmp_path, "x")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ResultsError, match=r"cannot be locked \(No locks.*--results"), suite.lock():
+        pass
+    with pytest.raises(DatasetError, match=r"cannot be locked.*--out"), datasets.hold(tmp_path):
+        pass
+    with pytest.raises(ImageError, match=r"cannot be locked.*--images"), disk.lock(tmp_path):
+        pass
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     suite = store.create(tmp_path, "x")
     suite.save_plan(plan("0001-x"))
@@ -157,7 +179,7 @@ def test_a_foreign_file_among_the_records_is_named(tmp_path: Path) -> None:
         found.records()
 
 
-def test_unusable_trials_are_those_without_any_usable_record(tmp_path: Path) -> None:
+def test_unusable_trials_are_those_whose_last_record_is_not_usable(tmp_path: Path) -> None:
     found = store.create(tmp_path, "t")
     for trial, attempt, status in [
         ("0001-a", 1, FAILED),
@@ -166,3 +188,12 @@ def test_unusable_trials_are_those_without_any_usable_record(tmp_path: Path) -> 
     ]:
         found.save(record(trial, attempt, status))
     assert [r.trial.id for r in found.unusable()] == ["0002-b"]
+
+
+def test_the_last_attempt_counts(tmp_path: Path) -> None:
+    """A block that is run again as a whole may fail where it had not."""
+    found = store.create(tmp_path, "t")
+    found.save(record("0001-a", 1, VALID))
+    found.save(record("0001-a", 2, FAILED))
+    assert found.done() == {}
+    assert [r.attempt for r in found.unusable()] == [2]

@@ -11,6 +11,8 @@ from iobench.protocols import Filesystem, FilesystemBackend
 
 SYS_BLOCK = Path("/sys/dev/block")
 SECTOR_BYTES = 512  # of /sys/.../stat, whatever the device's own sector is
+#: Filesystems that keep file data in memory of their own -> what that is called.
+OWN_CACHE = {"zfs": "the ARC", "gpfs": "the pagepool"}
 
 
 class Posix:
@@ -57,8 +59,15 @@ class Posix:
         return io.read_bytes, "read_bytes of /proc/self/io"
 
     def cold(self) -> str:
-        """Return "": fadvise evicts; but a loop device may keep its backing file in this cache."""
-        loop = SYS_BLOCK / self._device / "loop"
+        """Return "": fadvise evicts from the page cache; else which other cache keeps the bytes."""
+        own = OWN_CACHE.get(self._mount.fstype)
+        if own:
+            return (
+                f"{self._mount.mount_point} is {self._mount.fstype}: it caches outside the page "
+                f"cache ({own}), where nothing can be evicted or counted; put the data on another "
+                "filesystem, or ask for warm"
+            )
+        loop = _disk(self._device) / "loop"
         if self._device and loop.is_dir() and _read(loop / "dio") == "0":
             return (
                 f"{self._mount.source} is a loop device without direct I/O: its backing file "
@@ -71,8 +80,10 @@ def _block_device(mount: Mount, depth: int = 0) -> str:
     """Return ``major:minor`` of the block device below a mount, "" when there is none.
 
     btrfs mounts carry an anonymous number, so the source is asked too; an overlay is on whatever
-    its upper (or first lower) directory is on.
+    its upper (or first lower) directory is on.  Below ``fuseblk`` a daemon reads the device.
     """
+    if mount.fstype == "fuseblk":
+        return ""
     if (SYS_BLOCK / mount.device).exists():
         return mount.device
     if mount.fstype == "overlay" and depth < 3:
@@ -80,7 +91,7 @@ def _block_device(mount: Mount, depth: int = 0) -> str:
         if below and Path(below).is_dir():
             return _block_device(mount_of(Path(below)), depth + 1)
         return ""
-    if mount.source.startswith("/dev/") and mount.fstype not in ("zfs", "fuse", "fuseblk"):
+    if mount.source.startswith("/dev/") and mount.fstype not in ("zfs", "fuse"):
         number = _read(Path("/sys/class/block", Path(mount.source).resolve().name, "dev"))
         if number and (SYS_BLOCK / number).exists():
             return number
@@ -88,9 +99,8 @@ def _block_device(mount: Mount, depth: int = 0) -> str:
 
 
 def _describe_device(device: str) -> Dict[str, Scalar]:
-    folder = (SYS_BLOCK / device).resolve()
-    facts: Dict[str, Scalar] = {"block_device": folder.name}
-    disk = folder.parent if (folder / "partition").exists() else folder
+    facts: Dict[str, Scalar] = {"block_device": (SYS_BLOCK / device).resolve().name}
+    disk = _disk(device)
     for name in ("rotational", "scheduler"):
         value = _read(disk / "queue" / name)
         if value:
@@ -102,6 +112,12 @@ def _describe_device(device: str) -> Dict[str, Scalar]:
         facts["loop_direct_io"] = _read(loop / "dio") == "1"
     facts["virtual_disk"] = "virtio" in str(disk) or disk.name.startswith(("vd", "xvd"))
     return facts
+
+
+def _disk(device: str) -> Path:
+    """Return the folder of a device in /sys, or of the disk whose partition it is."""
+    folder = (SYS_BLOCK / device).resolve()
+    return folder.parent if (folder / "partition").exists() else folder
 
 
 def _read(path: Path) -> str:

@@ -171,7 +171,21 @@ class LmdbFormat:
         self._lock = lock
 
     def write(self, samples: Iterable[StoredSample], root: Path) -> None:
-        """Write ``data.mdb``, keys ascending, so that it is in id order on disk too."""
+        """Write ``data.mdb``, keys ascending, so that it is in id order on disk too.
+
+        Raises DatasetError where it cannot be written (a full disk, a quota).
+        """
+        import lmdb
+
+        try:
+            self._write(samples, root)
+        except lmdb.Error as error:
+            raise DatasetError(
+                f"cannot write {root / DATA}: {error}; free some space, or choose another --out"
+            ) from error
+        (root / "lock.mdb").unlink()  # readers open without it, or make their own
+
+    def _write(self, samples: Iterable[StoredSample], root: Path) -> None:
         import lmdb
 
         environment = lmdb.open(str(root), map_size=1 << 30, sync=False, metasync=False)
@@ -188,7 +202,6 @@ class LmdbFormat:
             environment.sync(True)
         finally:
             environment.close()
-        (root / "lock.mdb").unlink()  # readers open without it, or make their own
 
     def open(self, dataset: Dataset, root: Path) -> LmdbReader:
         """Return a reader; the environment is opened by the first read."""

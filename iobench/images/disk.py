@@ -77,6 +77,10 @@ def lock(folder: Path) -> Iterator[None]:
                 f"another iobench builds images in {folder}: wait for it, or choose another folder "
                 "by --images"
             ) from error
+        except OSError as error:
+            raise ImageError(
+                f"{folder} cannot be locked ({error.strerror}): choose another folder by --images"
+            ) from error
         yield
 
 
