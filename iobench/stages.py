@@ -40,7 +40,7 @@ def _ladder(job: Job) -> Outcome:
             queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
         )
     )
-    alive = getattr(loader, "processes", list)()
+    alive: List[int] = getattr(loader, "processes", list)()
     before = iocount.snapshot(alive)
     walked = timing.clock()
     getattr(loader, "walk", _no_walk)()
