@@ -361,12 +361,15 @@ def test_an_external_source_starts_empty_and_is_reaped(stored: Stored, tmp_path:
         request(stored, format_=_Logged(log), workers=2), reader="external"
     )
     assert len(_children()) >= len(before) + 2
+    assert len(loader.processes()) == 2  # what they used until now is not counted
+    assert set(loader.processes()) <= set(_children()) - set(before)
     assert log.stat().st_size == 0
     batches = list(loader.batches())
     loader.close()
     loader.close()
     assert log.stat().st_size >= 16
     assert [len(b.ids) for b in batches] == [4] * 4
+    assert loader.processes() == []
     # the resource tracker is Python's own, one a process, and stays
     assert len(_children()) <= len(before) + 1
 
