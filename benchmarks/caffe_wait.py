@@ -144,7 +144,8 @@ def study(truth: Truth, args: Any) -> dict[str, Any]:
     rows = []
     with place(truth, args.data) as (found, settings):
         for i in range(args.repeats):
-            row = repeat(truth, found, settings, args.blocks)
+            # a CPU is noisier than a throttle
+            row = repeat(truth, found, settings, args.blocks * (1 if truth.read_bps else 2))
             rows.append(row)
             print(f"{truth.name} {i + 1}/{args.repeats} {line(row)}", flush=True)
     needed = NEEDED * args.repeats / 20
