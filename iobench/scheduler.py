@@ -33,12 +33,11 @@ from iobench.launch import Settings, run_trial
 from iobench.model import INVALID, Contrast, Dataset, Plan, Record, Trial
 from iobench.pagecache import evict, warm
 from iobench.spec import Spec, expand
+from iobench.stats import FLOOR_PAIRS
 from iobench.store import Store
 from iobench.units import seconds
 
 FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
-#: A verdict needs this many pairs; fewer than six can reach no p < 0.05 (:mod:`iobench.stats`).
-MIN_PAIRS = 6
 #: Attempts at a trial whose cache state is disproven; all are kept, the last counts.
 ATTEMPTS = 3
 APART = "run apart from its block, only to see whether it still fails"
@@ -304,7 +303,7 @@ class Suite:
         def pairs(wanted: int) -> int:
             if bigger:
                 return max(wanted, fit - fit % 2)
-            return max(MIN_PAIRS, min(wanted, fit)) if wanted >= MIN_PAIRS else wanted
+            return max(FLOOR_PAIRS, min(wanted, fit)) if wanted >= FLOOR_PAIRS else wanted
 
         return [c if c.looks else dataclasses.replace(c, pairs=pairs(c.pairs)) for c in contrasts]
 

@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 import pydantic
 
 from iobench.errors import ResultsError
-from iobench.model import EXPLORATORY, SCHEMA, VALID, Plan, Record, to_json
+from iobench.figures import enters, last_attempts
+from iobench.model import SCHEMA, Plan, Record, to_json
 
 #: What to do about a damaged file; nothing is removed or guessed for the user.
 _MEND = (
@@ -130,13 +131,11 @@ class Store:
 
     def done(self) -> dict[str, Record]:
         """Return trial id -> its last record, where that is usable (VALID or EXPLORATORY)."""
-        last = {r.trial.id: r for r in self.records()}
-        return {i: r for i, r in last.items() if r.status in (VALID, EXPLORATORY)}
+        return {i: r for i, r in last_attempts(self.records()).items() if enters(r)}
 
     def unusable(self) -> list[Record]:
         """Return the last record of each trial that has no usable one."""
-        usable, last = self.done(), {r.trial.id: r for r in self.records()}
-        return [record for trial, record in last.items() if trial not in usable]
+        return [r for r in last_attempts(self.records()).values() if not enters(r)]
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
