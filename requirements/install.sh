@@ -4,7 +4,8 @@
 #   requirements/install.sh run         .venv with the pinned packages of run.txt, and iobench itself
 #   requirements/install.sh dev         the same, and dev.txt
 #   requirements/install.sh fio         the program fio, where it can be installed; never fails
-#   requirements/install.sh test-tools  the programs that the system tests drive; never fails
+#   requirements/install.sh test-tools  the programs that the system tests drive, and pytest for
+#                                       Caffe's Python in .tools/pytest-caffe; never fails
 #   requirements/install.sh containers  docker where neither it nor podman is here, mmdebstrap, and
 #                                       apptainer in .tools/apptainer; never fails
 #
@@ -97,7 +98,7 @@ pip_install() {
 install_set() { # $1: run or dev
     [ "$1" = run ] || install_set run
     stamp=$venv/iobench-$1
-    key=$(find requirements -name '*.txt' ! -name caffe.txt ! -name 'debian-*' | sort | xargs cat -- \
+    key=$(find requirements -name '*.txt' ! -name 'caffe*.txt' ! -name 'debian-*' | sort | xargs cat -- \
         pyproject.toml "$0" | sha256sum | cut -c 1-16)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
@@ -125,7 +126,22 @@ install_fio() {
     fi
 }
 
+install_caffe_pytest() {
+    folder=.tools/pytest-caffe
+    list=requirements/caffe-dev.txt
+    cmp -s "$list" "$folder/$(basename $list)" && return
+    say "installing pytest for Caffe's Python 3.9 into $folder"
+    rm -rf "$folder"
+    # shellcheck disable=SC2086  # a list of words
+    if "$venv/bin/python" -m pip -q --disable-pip-version-check --no-input install ${PIP_ARGS:-} \
+        --no-deps --require-hashes --only-binary :all: --python-version 3.9 --target "$folder" -r "$list"
+    then cp "$list" "$folder"
+    else say "could not install it: the tests that need it are skipped"
+    fi
+}
+
 install_test_tools() {
+    install_caffe_pytest
     missing=
     command -v fio >/dev/null || missing="$missing fio"
     command -v chromium >/dev/null || missing="$missing chromium"

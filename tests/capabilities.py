@@ -24,6 +24,9 @@ import pytest
 #: name -> the reasons tests were skipped for its absence (read by the terminal summary)
 SKIPPED: Dict[str, List[str]] = {}
 
+#: Where set-up puts pytest for Caffe's Python, below .tools/.
+PYTEST_FOLDER = "pytest-caffe"
+
 _CACHESTAT = 451  # the same number on every 64-bit architecture
 _ANSWERS: Dict[str, str] = {}
 
@@ -185,6 +188,12 @@ def _caffe() -> str:
     return stacks.missing("caffe")
 
 
+def _caffe_pytest() -> str:
+    from iobench import tools
+
+    return "" if (tools.FOLDER / PYTEST_FOLDER).is_dir() else "no .tools/pytest-caffe: `make test`"
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -205,6 +214,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "leveldb": _module("plyvel"),
     "caffe": _caffe,
     "pycaffe": _module("caffe"),
+    "caffe-pytest": _caffe_pytest,
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,
     "pypi": _pypi,

@@ -13,14 +13,14 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from iobench import convert, stacks, synthesis
+from iobench import convert, stacks, synthesis, tools
 from iobench import dataset as datasets
 from iobench.errors import IobenchError
 from iobench.images.model import MODULES
 from iobench.launch import run_trial
 from iobench.model import VALID, Case, Dataset, Trial
 from iobench.process import Settings
-from tests.capabilities import need
+from tests.capabilities import PYTEST_FOLDER, need
 from tests.test_layering import name_of, worker_side
 
 pytestmark = pytest.mark.system
@@ -105,6 +105,29 @@ def test_what_only_a_newer_python_has_is_found(
     done = facts(caffe.python, dict(caffe.env), tmp_path, dataset)
     assert done.returncode == 1
     assert "timing.py" in done.stderr
+
+
+@pytest.mark.parametrize("contract", ["trainers", "loaders"])
+def test_members_keep_their_contract_there(caffe: stacks.Stack, contract: str) -> None:
+    """The members that only this Python has, and DALI's older version, by the very same tests."""
+    need("caffe-pytest")
+    if caffe.own:
+        pytest.skip("a Python of the user's own")
+    env = {
+        **os.environ,
+        **caffe.env,
+        "PYTHONPATH": os.pathsep.join([str(tools.FOLDER / PYTEST_FOLDER), *caffe.python_path]),
+        "IOBENCH_REQUIRE": "pycaffe,dali,lmdb,hdf5,leveldb",
+    }
+    argv = [caffe.python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not torch"]
+    done = subprocess.run(
+        [*argv, f"tests/contract/test_{contract}.py"],
+        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
+    closing = done.stdout.strip().splitlines()[-1]
+    assert "passed" in closing
+    assert "skipped" not in closing, done.stdout[-3000:]
 
 
 def test_the_doctor_inside_an_image_runs_there(caffe: stacks.Stack) -> None:
