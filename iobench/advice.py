@@ -98,25 +98,23 @@ def _prep(
     ranks = case.get("world_size", 1)
     wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers / ranks)
     cores = case.get("cores")
+    each = f" of each of {ranks} ranks" if ranks > 1 else ""
     if case.get("fixed_threads"):
-        who = (
-            f"one thread of each of {ranks} ranks prepares" if ranks > 1 else "one thread prepares"
-        )
-    elif ranks > 1:
-        who = f"{workers} workers of each of {ranks} ranks prepare"
-    else:
-        who = f"{workers} workers prepare"
-    text = f"{who} {prep:,.0f} samples/s, the compute takes {roofs[roofline.COMPUTE]:,.0f}: "
-    if case.get("fixed_threads"):
-        yield f"{text}{ONE_THREAD}, or store what needs less preparing"
+        who = f"one thread{each} prepares"
+        remedy = f"{ONE_THREAD}, or store what needs less preparing"
     elif cores and wanted > cores:
-        yield (
-            f"{text}it needs about {wanted} cores and this job has {cores}; ask for more cores, or "
+        who = f"{workers} workers{each} prepare"
+        remedy = (
+            f"it needs about {wanted} cores and this job has {cores}; ask for more cores, or "
             "prepare less per sample (raw or smaller images)"
         )
     else:
-        each = f"{-(-wanted // ranks)} a rank" if ranks > 1 else f"{wanted}"
-        yield f"{text}raise workers to about {each} (and check that it scales)"
+        who = f"{workers} workers{each} prepare"
+        about = f"{-(-wanted // ranks)} a rank" if ranks > 1 else f"{wanted}"
+        remedy = f"raise workers to about {about} (and check that it scales)"
+    yield (
+        f"{who} {prep:,.0f} samples/s, the compute takes {roofs[roofline.COMPUTE]:,.0f}: {remedy}"
+    )
     yield from _better(case, "warm", others, "load", "prepares")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
 
 from iobench import nets as torch_nets
-from iobench.caffe import layers, nets, solver
+from iobench.caffe import layers, library, nets, solver
 from iobench.caffe.prototxt import Message, Word, message, parse, render
 from iobench.errors import SpecError
 
@@ -304,3 +305,19 @@ def test_a_net_gets_as_many_classes_as_the_data_have() -> None:
     assert nets.classes("small", 20, 4) == 20
     with pytest.raises(SpecError, match="label 20 is beyond the 20 classes of net small"):
         nets.classes("small", 20, 21)
+
+
+# -- threads ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "parents", "ranks", "share"),
+    [(8, 8, 1, 8), (8, 8, 2, 4), (1, 8, 2, 1), (4, 8, 2, 4), (8, 16, 4, 4), (1, 1, 2, 1)],
+    ids=["alone", "shared", "core", "socket", "two a socket", "more than cores"],
+)
+def test_a_ranks_cores_are_divided_once(
+    own: int, parents: int, ranks: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = {0: range(own), os.getppid(): range(parents)}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores[pid]))
+    assert library.share_of_cores(ranks) == share

@@ -97,9 +97,21 @@ def set_threads(wanted: int, ranks: int = 1) -> Dict[str, Any]:
         others = [*_mapped("mkl_rt"), *_mapped("libblas"), ""]
         return {"blas": os.path.basename(others[0]), "threads": None}
     for _, library in found:
-        getattr(library, _SET)(wanted or max(1, len(os.sched_getaffinity(0)) // ranks))
+        getattr(library, _SET)(wanted or share_of_cores(ranks))
     path, library = found[0]
     return {"blas": os.path.basename(path), "threads": int(library.openblas_get_num_threads())}
+
+
+def share_of_cores(ranks: int) -> int:
+    """Return the share of one of ``ranks`` processes that one parent started on this host.
+
+    Ranks that are not bound share the parent's cores evenly; a bound one has no more than its own.
+    """
+    own = len(os.sched_getaffinity(0))
+    if ranks == 1:
+        return own
+    together = len(os.sched_getaffinity(os.getppid()))
+    return max(1, min(own, together // ranks))
 
 
 def _mapped(name: str) -> List[str]:
