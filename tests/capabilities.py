@@ -188,6 +188,11 @@ def _caffe() -> str:
     return stacks.missing("caffe")
 
 
+def _pycaffe() -> str:
+    absent = _module("caffe")()
+    return f"{absent} in this Python; tests/test_python39.py runs these in Caffe's" if absent else ""
+
+
 def _caffe_pytest() -> str:
     from iobench import tools
 
@@ -213,7 +218,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "hdf5": _module("h5py"),
     "leveldb": _module("plyvel"),
     "caffe": _caffe,
-    "pycaffe": _module("caffe"),
+    "pycaffe": _pycaffe,
     "caffe-pytest": _caffe_pytest,
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,
