@@ -10,7 +10,8 @@ arithmetic: r lies between bytes / rate and that plus the decoding.
 
 20 repeats each; the 95 % interval of w - max(0, r - s) must hold 0, to within the hand-over of a
 batch (0.5 ms at most, where others want the cores too), at least 17 times, with half-widths of at
-most 5 % of the time a sample.
+most 5 % of the time a sample.  Where an interval is wider, the repeat takes as many pairs again, up
+to four times: the width that stops it says nothing of where the interval lies.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from iobench.model import Dataset, Record
 
 #: Seconds that handing a batch over may take, where nothing is to wait for.
 HANDOVER_S = 500e-6
+#: Times the pairs of a repeat that a noisy machine may take.
+MOST = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,37 +110,71 @@ def by_block(records: Sequence[Record], stage: str) -> dict[int, Any]:
     return found
 
 
-def repeat(truth: Truth, found: Dataset, settings: Settings, blocks: int) -> dict[str, Any]:
-    """Measure once; return what was waited, what should have been, and the interval of the gap."""
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Seconds a sample of one `load` and the `train` beside it."""
+
+    reader_s: float
+    wait_s: float
+    train_s: float
+    storage_bytes: int
+    samples: int
+
+
+def pairs(truth: Truth, found: Dataset, settings: Settings, blocks: int) -> list[Pair]:
+    """Measure ``blocks`` pairs back to back; raise SystemExit where fewer than two came of it."""
     _, records = run(document(truth, blocks), found, settings=settings, quiet=True)
     loads, trains = by_block(records, "load"), by_block(records, "train")
+    crossed = {
+        r.trial.block: r.cache.bytes_storage or 0 for r in records if r.trial.stage == "load"
+    }
     both = sorted(set(loads) & set(trains))
     if len(both) < 2:
         raise SystemExit(f"{truth.name}: {[(r.trial.stage, r.reasons) for r in records]}")
-    step_s = truth.step_s / truth.batch
-    readers = [loads[b].wall_s / loads[b].samples for b in both]
-    waits = [trains[b].wait_s / trains[b].samples for b in both]
-    gaps = [w - max(0.0, r - step_s) for w, r in zip(waits, readers, strict=True)]
-    interval = stats.t_interval(gaps)
-    whole = statistics.fmean(trains[b].wall_s / trains[b].samples for b in both)
+    return [
+        Pair(
+            loads[b].wall_s / loads[b].samples,
+            trains[b].wait_s / trains[b].samples,
+            trains[b].wall_s / trains[b].samples,
+            crossed[b],
+            loads[b].samples,
+        )
+        for b in both
+    ]
+
+
+def judged(truth: Truth, measured: Sequence[Pair]) -> dict[str, Any]:
+    """Return what was waited, what should have been, and the interval of the gap."""
+    due = [max(0.0, p.reader_s - truth.step_s / truth.batch) for p in measured]
+    interval = stats.t_interval([p.wait_s - d for p, d in zip(measured, due, strict=True)])
     slack = HANDOVER_S / truth.batch
-    crossed = [r.cache.bytes_storage or 0 for r in records if r.trial.stage == "load"]
-    samples = loads[both[0]].samples
+    crossed = statistics.fmean(p.storage_bytes for p in measured)
     return {
-        "reader_s": statistics.fmean(readers),
-        "wait_s": statistics.fmean(waits),
-        "expected_s": statistics.fmean(max(0.0, r - step_s) for r in readers),
+        "pairs": len(measured),
+        "reader_s": statistics.fmean(p.reader_s for p in measured),
+        "wait_s": statistics.fmean(p.wait_s for p in measured),
+        "expected_s": statistics.fmean(due),
         "gap_s": interval.value,
         "low": interval.low,
         "high": interval.high,
         "covers": interval.low - slack <= 0.0 <= interval.high + slack,
-        "half_width": (interval.high - interval.low) / 2 / whole,
+        "half_width": (interval.high - interval.low)
+        / 2
+        / statistics.fmean(p.train_s for p in measured),
         "device_s": (
-            (statistics.fmean(crossed) / truth.read_bps - SLICE_S) / samples
-            if truth.read_bps
-            else None
+            (crossed / truth.read_bps - SLICE_S) / measured[0].samples if truth.read_bps else None
         ),
     }
+
+
+def repeat(truth: Truth, found: Dataset, settings: Settings, blocks: int) -> dict[str, Any]:
+    """Measure pairs, and as many again where the interval is still too wide; judge them all."""
+    measured: list[Pair] = []
+    while True:
+        measured += pairs(truth, found, settings, blocks)
+        row = judged(truth, measured)
+        if row["half_width"] <= LIMIT or len(measured) >= MOST * blocks:
+            return row
 
 
 def study(truth: Truth, args: Any) -> dict[str, Any]:
@@ -155,6 +192,7 @@ def study(truth: Truth, args: Any) -> dict[str, Any]:
         "wait_s": statistics.fmean(r["wait_s"] for r in rows),
         "expected_s": statistics.fmean(r["expected_s"] for r in rows),
         "half_width_max": max(r["half_width"] for r in rows),
+        "pairs_max": max(r["pairs"] for r in rows),
     }
     passed = summary["covered"] >= needed and summary["half_width_max"] <= LIMIT
     print(truth.name, "PASS" if passed else "MISS", summary, flush=True)
@@ -167,7 +205,8 @@ def line(row: dict[str, Any]) -> str:
         f"| reader {row['reader_s'] * 1e3:.3f} ms a sample{device}; waited "
         f"{row['wait_s'] * 1e3:.3f}, expected {row['expected_s'] * 1e3:.3f}; gap "
         f"[{row['low'] * 1e3:.3f}, {row['high'] * 1e3:.3f}] "
-        f"{'holds' if row['covers'] else 'MISSES'} 0 (half-width {row['half_width']:.1%})"
+        f"{'holds' if row['covers'] else 'MISSES'} 0 (half-width {row['half_width']:.1%}, "
+        f"{row['pairs']} pairs)"
     )
 
 

@@ -190,7 +190,9 @@ def _caffe() -> str:
 
 def _pycaffe() -> str:
     absent = _module("caffe")()
-    return f"{absent} in this Python; tests/test_python39.py runs these in Caffe's" if absent else ""
+    return (
+        f"{absent} in this Python; tests/test_python39.py runs these in Caffe's" if absent else ""
+    )
 
 
 def _caffe_pytest() -> str:
