@@ -112,9 +112,8 @@ def stall_breakdown(cases: Sequence[Mapping[str, Any]], document: Mapping[str, A
                 left += drawn
         axes.set_yticks(range(len(rows)), [_wrap(name) for name, _ in rows])
         axes.invert_yaxis()
-        axes.set_xlabel("ms a sample, cold run (parts below 0 are not drawn)")
-        axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False,
-                    fontsize=9, handlelength=1, columnspacing=1)  # fmt: skip
+        axes.set_xlabel("ms a sample, cold run (parts below 0 are not drawn)", loc="right")
+        _legend(axes, 4)
 
     said = "; ".join(
         f"{name}: " + ", ".join(f"{p} {v:.2f}" for (p, _), v in zip(PARTS, values, strict=True))
@@ -150,15 +149,12 @@ def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
         _log_ticks(axes, min(rates + reached) / 1.3, max(rates) * 1.3)
         axes.set_xlabel(f"samples/s (log), {cache}")
         used = {name for c in rows for name in c["limits"][cache]["roofs"]}
-        handles = [
-            axes.plot([], [], m, ms=8, mew=2, color="#7b8794", label=text)[0]
-            for name, (m, text) in ROOFS.items()
-            if name in used
-        ]
-        handles.append(axes.plot([], [], "s", ms=8, color="#D55E00", label="binding")[0])
-        handles.append(axes.plot([], [], "o", ms=6, color=INK, label="train reached")[0])
-        axes.legend(handles=handles, ncols=4, loc="lower left", bbox_to_anchor=(-0.02, 1.0),
-                    frameon=False, fontsize=9, handlelength=1, columnspacing=1)  # fmt: skip
+        for name, (marker, text) in ROOFS.items():
+            if name in used:
+                axes.plot([], [], marker, ms=8, mew=2, color="#7b8794", label=text)
+        axes.plot([], [], "s", ms=8, color="#D55E00", label="binding")
+        axes.plot([], [], "o", ms=6, color=INK, label="train reached")
+        _legend(axes, 4)
 
     said = "; ".join(f"{c['case']} is {c['limits'][cache]['regime']}" for c in rows)
     return _svg(draw, 1.4 + 0.46 * len(rows), f"Input-pipeline roofline, {cache}: {said}")
@@ -226,8 +222,7 @@ def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
         axes.set_ylim(0, 102)
         axes.set_xlabel("wait of a step, ms (log)")
         axes.set_ylabel("% of steps that wait longer")
-        axes.legend(ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False,
-                    fontsize=9, handlelength=1.6, columnspacing=1)  # fmt: skip
+        _legend(axes, 2)
 
     return _svg(draw, 2.9 + 0.2 * len(by_case), "Wait of every step, as shares of steps")
 
@@ -277,6 +272,12 @@ def _near_one(low: float, high: float) -> Iterator[float]:
     for k in range(-10, 11):
         if low <= 1 + k * step <= high:
             yield round(1 + k * step, 2)
+
+
+def _legend(axes: Any, columns: int) -> None:
+    """Name what is drawn above the axes, as wide as the figure."""
+    axes.figure.legend(ncols=columns, loc="outside upper left", frameon=False, fontsize=9,
+                       handlelength=1.4, columnspacing=1)  # fmt: skip
 
 
 def _wrap(label: str) -> str:
