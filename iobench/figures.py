@@ -248,11 +248,11 @@ def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
     """Say in words why a rung has no figure."""
     states = WARM_STATES if cache in WARM_STATES else (cache,)
     planned = [t for t in found.plan.trials if t.stage == stage and t.cache in states]
-    if stage == "compute":  # an equal case's serves this one too
+    if stage in ("compute", "alone"):  # an equal case's serves this one too
         planned = [t for t in planned if compute_key(t.case) == compute_key(case)]
     else:
         planned = [t for t in planned if t.case.label == case.label]
-    where = f"{stage} {cache}".removesuffix(" -")
+    where = "compute on one rank" if stage == "alone" else f"{stage} {cache}".removesuffix(" -")
     if not planned:
         return why_not_planned(case, stage) or f"{where} is not in the spec"
     bad = [found.last[t.id] for t in planned if t.id in found.last]

@@ -11,7 +11,7 @@ from typing import Any
 
 from iobench import stalls, stats, world
 from iobench.contrasts import estimate
-from iobench.figures import Evidence
+from iobench.figures import Evidence, why_missing
 from iobench.model import EXPLORATORY, VALID, Case
 from iobench.stalls import TrainTrial
 
@@ -29,8 +29,7 @@ def communication(
     alone = found.alone(case)
     entry: dict[str, Any] = {"value": None, "ranks": case.world_size, "reason": ""}
     if not compute or not alone:
-        where = "compute" if not compute else "compute on one rank"
-        return entry | {"reason": f"{where} has no valid trial"}
+        return entry | {"reason": why_missing(found, case, "alone" if compute else "compute", "-")}
     stall = stalls.communication(compute, alone)
     several_s = math.fsum(t.wall_s / t.steps for t in compute) / len(compute)
     alone_s = math.fsum(t.wall_s / t.steps for t in alone) / len(alone)

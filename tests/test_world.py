@@ -413,10 +413,20 @@ def test_communication_is_compute_on_n_ranks_minus_compute_on_one() -> None:
 
 
 def test_without_the_rung_on_one_rank_it_is_not_available() -> None:
-    case = case_of()
-    found = Plan("s", "now", 1, 60.0, DATASET, (case,), (), phase=2)
-    comm = analysis.analyse(found, [])["pipelines"][0]
-    assert "no valid trial" in words.communication(comm)
+    case = case_of(trainer="emulated")
+    compute, alone = Trial("c", case, "compute", "-"), Trial("a", case, "alone", "-")
+    several = [rank_of(r, loop([(0.0, 0.5)] * 6), case) for r in (0, 1)]
+    ran = dataclasses.replace(record_of(several, case), trial=compute)
+    broken = dataclasses.replace(ran, trial=alone, status="FAILED", reasons=("it fell",), ranks=())
+    for trials, records, said in (
+        ((), [], "compute is not in the spec"),
+        ((compute,), [ran], "compute on one rank is not in the spec"),
+        ((compute, alone), [ran], "compute on one rank has not run yet"),
+        ((compute, alone), [ran, broken], "compute on one rank has no valid trial: it fell"),
+    ):
+        found = Plan("s", "now", 1, 60.0, DATASET, (case,), trials, phase=2)
+        entry = analysis.analyse(found, records)["pipelines"][0]
+        assert words.communication(entry).startswith(f"communication n/a: {said}")
     assert words.communication({"comm": None}) == ""
 
 
