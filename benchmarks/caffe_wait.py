@@ -11,7 +11,7 @@ arithmetic: r lies between bytes / rate and that plus the decoding.
 20 repeats each; the 95 % interval of w - max(0, r - s) must hold 0, to within the hand-over of a
 batch (0.5 ms at most, where others want the cores too), at least 17 times, with half-widths of at
 most 5 % of the time a sample.  Where an interval is wider, the repeat takes as many pairs again, up
-to four times: the width that stops it says nothing of where the interval lies.
+to four times: a stop by the width alone, which makes intervals rather too narrow, never too wide.
 """
 
 from __future__ import annotations
