@@ -199,8 +199,8 @@ def test_a_killed_build_leaves_nothing_whole_and_no_daemon(tmp_path: Path) -> No
             if "bootstrapping" in line or "wheels" in line or "Step" in line:
                 break
         process.send_signal(signal.SIGTERM)
-        process.stderr.read()
-    assert process.returncode == 130
+        said = process.stderr.read()
+    assert process.returncode == 130, said
     assert not (tmp_path / "torch.json").exists()
     assert not [path for path in tmp_path.rglob("*.partial") if path.exists()]
     pidfile = tmp_path / services.STORE / "dockerd.pid"

@@ -102,6 +102,13 @@ def running(
     When this process is interrupted, the program and all that it started end first: nothing goes on
     writing to what is then removed.  Raises ImageError where it is not installed.
     """
+    # an interrupt between the program's start and the `try` below would leave it running
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+
+    def begin() -> None:
+        services.die_with_parent()  # kill -9 of this process ends it too
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
     try:
         process = subprocess.Popen(
             list(argv),
@@ -112,14 +119,18 @@ def running(
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=services.die_with_parent,  # kill -9 of this process ends it too
+            preexec_fn=begin,
         )
-    except FileNotFoundError as error:
+    except BaseException as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        if not isinstance(error, FileNotFoundError):
+            raise
         raise ImageError(
             f"{what}: the program {argv[0]} is not installed (`requirements/install.sh containers`)"
         ) from error
     with process:
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
             yield process
         except BaseException:
             _end(process)
