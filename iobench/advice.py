@@ -99,17 +99,16 @@ def _prep(
     wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers / ranks)
     cores = case.get("cores")
     each = f" of each of {ranks} ranks" if ranks > 1 else ""
+    who = f"{workers} workers{each} prepare"
     if case.get("fixed_threads"):
         who = f"one thread{each} prepares"
         remedy = f"{ONE_THREAD}, or store what needs less preparing"
     elif cores and wanted > cores:
-        who = f"{workers} workers{each} prepare"
         remedy = (
             f"it needs about {wanted} cores and this job has {cores}; ask for more cores, or "
             "prepare less per sample (raw or smaller images)"
         )
     else:
-        who = f"{workers} workers{each} prepare"
         about = f"{-(-wanted // ranks)} a rank" if ranks > 1 else f"{wanted}"
         remedy = f"raise workers to about {about} (and check that it scales)"
     yield (

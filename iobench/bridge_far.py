@@ -152,10 +152,12 @@ def _serve(channel: socket.socket, fd: int, loader_name: str, format_name: str) 
         if channel.recv(PACKET) == READY:
             slots = layout.slots(fd, slot_of(request, shares=shares))
             if channel.recv(PACKET) == GO:
-                before = iocount.snapshot(getattr(loader, "processes", list)())
+                alive: List[int] = getattr(loader, "processes", list)()
+                before = iocount.snapshot(alive)
                 _hand_over(channel, loader, slots)
+                ended = iocount.snapshot(alive)
                 loader.close()
-                io = iocount.difference(before, iocount.snapshot())
+                io = iocount.since(before, before, ended, iocount.snapshot())
     finally:
         loader.close()
     _say(channel, CLOSED, to_json(io))

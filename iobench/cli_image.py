@@ -1,4 +1,4 @@
-"""``iobench image``: build, list, verify and export the container images."""
+"""``iobench image``: build, list, verify, export and remove the container images."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NAMES = click.argument("names", nargs=-1, metavar="[NAME]...", callback=_known)
 
 @click.group()
 def image() -> None:
-    """Build, list, verify and export the container images; install one's files without a container.
+    """Build, list, verify, export, remove the container images; install one without a container.
 
     \b
       iobench image build                    torch and caffe: one archive each
@@ -50,6 +50,7 @@ def image() -> None:
       iobench image list                     what there is, and whether it is current
       iobench image verify                   prove that all forms hold the same files
       iobench image export torch /scratch/me/torch.sif
+      iobench image remove                   all of it, docker's and podman's copies too
       iobench image install caffe            Caffe's files on this host, as `make caffe`
     """
 
@@ -173,6 +174,21 @@ def image_export(name: str, path: Path, folder: Path) -> int:
     with disk.partial(path) as unfinished:
         shutil.copyfile(source, unfinished)
     _say(f"{path}: {found.digest}")
+    return 0
+
+
+@image.command("remove")
+@_NAMES
+@_FOLDER
+def image_remove(names: tuple[str, ...], folder: Path) -> int:
+    """Remove the images NAME (none: both): archive, record, every form, the copies in the stores.
+
+    What was fetched to build them stays, so that the next build needs little of the network.
+    """
+    with _daemon(folder, (folder / services.STORE).exists()):
+        for name in names or NAMES:
+            went = forms.remove(name, folder)
+            _say(f"removed {', '.join(went)}" if went else f"no image {name} in {folder}")
     return 0
 
 

@@ -17,8 +17,7 @@ def snapshot(alive: Iterable[int] = ()) -> IoCounters:
     """Return absolute values now.
 
     /proc/self/io and rusage(children) hold a child's share only once it has been waited for, and
-    then all of it, its start included: name those that run already in ``alive`` when a span
-    begins, and take the second snapshot after the loader has been closed.
+    then all of it, its start and its end included: name those that run in ``alive``.
     """
     io = _proc_io("self")
     rchar, read_bytes = io.get("rchar", 0), io.get("read_bytes", 0)
@@ -53,12 +52,16 @@ def difference(before: IoCounters, after: IoCounters) -> IoCounters:
     )
 
 
-def since(before: IoCounters, begun: IoCounters, after: IoCounters) -> IoCounters:
-    """Return the bytes since ``before`` (a walk through the data is seen) and the rest of a loop.
+def since(
+    before: IoCounters, begun: IoCounters, ended: IoCounters, after: IoCounters
+) -> IoCounters:
+    """Return all bytes (a walk through the data is seen) and the rest of a loop alone.
 
-    ``begun``: when the loop began.
+    ``before``: when the loader was up; ``begun`` and ``ended``: around the loop, before the loader
+    is closed (a spawned worker's interpreter takes a third of a CPU second to end); ``after``: when
+    its children have been waited for, and none of their bytes can be missed.
     """
-    loop, whole = difference(begun, after), difference(before, after)
+    loop, whole = difference(begun, ended), difference(before, after)
     return dataclasses.replace(loop, rchar=whole.rchar, read_bytes=whole.read_bytes)
 
 

@@ -51,8 +51,9 @@ def _ladder(job: Job) -> Outcome:
         measured = trainer.feed(loader, job.request, warmup=warmup)
     else:
         measured = timing.measure(loader.batches(), trainer, warmup=warmup)
+    ended = iocount.snapshot(alive)
     loader.close()
-    io = bridge.with_far_side(iocount.since(before, begun, iocount.snapshot()), loader)
+    io = bridge.with_far_side(iocount.since(before, begun, ended, iocount.snapshot()), loader)
     notes = {
         "queue_batches": loader.queue_batches,
         "trainer": dict(trainer.describe()),

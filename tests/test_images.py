@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -29,7 +30,7 @@ import iobench.images.forms as forms
 import iobench.images.recipe as recipe
 import iobench.images.tree as tree
 import iobench.images.verify as verification
-from iobench import services
+from iobench import containers, services
 from iobench.errors import ImageError
 from iobench.images.model import Image
 from tests.capabilities import need
@@ -61,9 +62,13 @@ def write_archive(path: Path, layers: List[List[Entry]], architecture: str = "am
     """Write an archive as `docker save` does; return its digest."""
     raw = [layer(entries) for entries in layers]
     diffs = ["sha256:" + hashlib.sha256(data).hexdigest() for data in raw]
-    config = json.dumps({"architecture": architecture, "rootfs": {"diff_ids": diffs}}).encode()
+    facts = {"architecture": architecture, "os": "linux", "config": {"Cmd": ["/hello"]}}
+    rootfs = {"type": "layers", "diff_ids": diffs}
+    config = json.dumps({**facts, "rootfs": rootfs}).encode()
+    digest = hashlib.sha256(config).hexdigest()
     names = [f"{number}/layer.tar" for number in range(len(raw))]
-    manifest = json.dumps([{"Config": "config.json", "Layers": names}]).encode()
+    whole = {"Config": "config.json", "Layers": names, "RepoTags": [f"iobench-torch:{digest[:12]}"]}
+    manifest = json.dumps([whole]).encode()
     members = dict(zip(names, raw))
     members.update({"config.json": config, "manifest.json": manifest})
     with tarfile.open(path, "w") as tar:
@@ -71,7 +76,7 @@ def write_archive(path: Path, layers: List[List[Entry]], architecture: str = "am
             item = tarfile.TarInfo(name)
             item.size = len(data)
             tar.addfile(item, io.BytesIO(data))
-    return "sha256:" + hashlib.sha256(config).hexdigest()
+    return f"sha256:{digest}"
 
 
 @pytest.fixture
@@ -341,6 +346,35 @@ def test_an_interrupted_form_is_cleaned_up(image: Image, tmp_path: Path) -> None
         forms.make_form(image, "rootfs", interrupt)
     assert not image.rootfs.exists()
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+
+
+def test_a_removed_image_is_gone_in_every_form(image: Image, tmp_path: Path) -> None:
+    forms.make_form(image, "rootfs")
+    went = {Path(path).name for path in forms.remove("torch", tmp_path)}
+    assert went == {"torch.json", "torch.tar", "torch"}
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert forms.remove("torch", tmp_path) == []
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("form", ["docker", "podman"])
+def test_the_stores_forget_a_removed_image_unless_it_is_in_use(
+    image: Image, form: str, tmp_path: Path
+) -> None:
+    need(form)
+    engine = forms._ENGINES[form]
+    with services.docker(print, tmp_path) if form == "docker" else contextlib.nullcontext():
+        words = containers.podman() if form == "podman" else ["docker"]
+        assert forms.make_form(image, form) == image.tag
+        name = f"iobench-test-{os.getpid()}"
+        subprocess.run([*words, "create", "--name", name, "--network=none", image.tag], check=True)
+        try:
+            forms.forget(image)
+            assert engine.image_id(image.tag) == image.digest
+        finally:
+            subprocess.run([*words, "rm", "--force", name], check=True)
+        forms.forget(image)
+        assert engine.image_id(image.tag) == ""
 
 
 # -- recipes ---------------------------------------------------------------------------------

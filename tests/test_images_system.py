@@ -195,11 +195,13 @@ def test_a_killed_build_leaves_nothing_whole_and_no_daemon(tmp_path: Path) -> No
         [*argv, str(tmp_path)], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
+        said = ""
         for line in process.stderr:
+            said += line
             if "bootstrapping" in line or "wheels" in line or "Step" in line:
                 break
         process.send_signal(signal.SIGTERM)
-        said = process.stderr.read()
+        said += process.stderr.read()
     assert process.returncode == 130, said
     assert not (tmp_path / "torch.json").exists()
     assert not [path for path in tmp_path.rglob("*.partial") if path.exists()]

@@ -229,6 +229,7 @@ def test_what_is_there_stays_when_a_new_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefix, "check_host", lambda: None)
+    monkeypatch.setattr(prefix, "_SPACE", 0)  # nothing is unpacked: a small disk will do
     monkeypatch.setattr(debs, "fetch", lambda *_: tmp_path)
     monkeypatch.setattr(prefix, "wheelhouse", lambda *_: tmp_path)
     monkeypatch.setattr(debs, "packages", lambda lock: ())  # an empty root: the script complains

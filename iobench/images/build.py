@@ -17,6 +17,7 @@ import iobench.images.catalogue as catalogue
 import iobench.images.debs as debs
 import iobench.images.disk as disk
 import iobench.images.docker_engine as docker_engine
+import iobench.images.forms as forms
 import iobench.images.podman_engine as podman_engine
 import iobench.images.recipe as recipe
 from iobench import services
@@ -75,9 +76,12 @@ def build(
 
     ``base_image``: another base than the recipe's, from a registry or the engine's own store.
     Whatever makes a build necessary is said.  Raises ImageError; a build that fails or is killed
-    leaves no image that looks whole.
+    leaves no image that looks whole.  The one that it replaces leaves docker's and podman's stores.
     """
     check_name(name)
+    old: Image | None = None
+    with contextlib.suppress(ImageError):
+        old = catalogue.recorded(name, folder)
     try:
         image = catalogue.find(name, folder)
         if not force:
@@ -87,7 +91,11 @@ def build(
     except ImageError as error:
         say(f"image {name}: {error}")
     with disk.lock(folder), _engine(folder, say) as engine:
-        return _build(name, folder, say, engine, base_image)
+        made = _build(name, folder, say, engine, base_image)
+        if old and old.tag != made.tag:
+            say(f"removing {old.tag}, which it replaces, from docker's and podman's stores")
+            forms.forget(old)
+        return made
 
 
 def total_bytes(names: Iterable[str]) -> float:
@@ -116,6 +124,7 @@ def _engine(folder: Path, say: Say) -> Iterator[Engine]:
         return
     with services.docker(say, folder):
         yield docker_engine
+        docker_engine.tidy(folder)
 
 
 def _build(name: str, folder: Path, say: Say, engine: Engine, base_image: str) -> Image:

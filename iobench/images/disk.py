@@ -45,14 +45,14 @@ def partial(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.partial")
-    _discard(unfinished)
+    discard(unfinished)
     try:
         yield unfinished
         if unfinished.is_file():
             with open(unfinished, "rb") as file:
                 os.fsync(file.fileno())
         if path.is_dir():
-            _discard(path)
+            discard(path)
         unfinished.rename(path)
     except OSError as error:
         if error.errno in _FULL:
@@ -62,7 +62,7 @@ def partial(path: Path) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        _discard(unfinished)
+        discard(unfinished)
 
 
 @contextlib.contextmanager
@@ -102,39 +102,43 @@ def running(
     When this process is interrupted, the program and all that it started end first: nothing goes on
     writing to what is then removed.  Raises ImageError where it is not installed.
     """
-    # an interrupt between the program's start and the `try` below would leave it running
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    with contextlib.ExitStack() as at_end:
+        with _interrupts_held() as before:  # one right after the start must find what to end
 
-    def begin() -> None:
-        services.die_with_parent()  # kill -9 of this process ends it too
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            def begin() -> None:
+                services.die_with_parent()  # kill -9 of this process ends it too
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
+            try:
+                process = subprocess.Popen(
+                    list(argv),
+                    env={**os.environ, **(env or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    preexec_fn=begin,
+                )
+            except FileNotFoundError as error:
+                raise ImageError(
+                    f"{what}: the program {argv[0]} is not installed "
+                    "(`requirements/install.sh containers`)"
+                ) from error
+            at_end.enter_context(process)
+            at_end.push(lambda kind, *_: _end(process) if kind else None)
+        yield process
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[set[int]]:
+    """Keep SIGINT and SIGTERM waiting in this context; yield the signals that waited before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        process = subprocess.Popen(
-            list(argv),
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=begin,
-        )
-    except BaseException as error:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        if not isinstance(error, FileNotFoundError):
-            raise
-        raise ImageError(
-            f"{what}: the program {argv[0]} is not installed (`requirements/install.sh containers`)"
-        ) from error
-    with process:
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
-            yield process
-        except BaseException:
-            _end(process)
-            raise
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -159,7 +163,8 @@ def said(text: str) -> str:
     return f"{words} (the disk is full)" if "o space left on device" in text else words
 
 
-def _discard(path: Path) -> None:
+def discard(path: Path) -> None:
+    """Remove a file or a folder with all in it; harmless when there is none."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

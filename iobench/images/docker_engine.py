@@ -116,11 +116,18 @@ def load(archive: Path) -> None:
 
 
 def remove(tag: str) -> None:
-    """Remove an image from the daemon's store; harmless when it is not there."""
+    """Remove an image from the daemon's store, unless it is in use or not there."""
     import docker
 
     with _client() as client, contextlib.suppress(docker.errors.APIError):
-        client.images.remove(tag, force=True)
+        client.images.remove(tag)
+
+
+def tidy(folder: Path) -> None:
+    """Remove the stages that no image needs, where the store is iobench's own, below ``folder``."""
+    if store().is_relative_to(folder.resolve()):
+        with _client() as client:
+            client.images.prune(filters={"dangling": True})
 
 
 def store() -> Path:

@@ -17,9 +17,11 @@ import iobench.images.recipe as recipe
 import iobench.images.tree as tree
 from iobench import services, tools
 from iobench.errors import ImageError
-from iobench.images.model import Image, check_form
+from iobench.images.model import Image, check_form, check_name
 from iobench.protocols import Say
 
+#: The forms that an engine keeps in a store of its own.
+_ENGINES = {"docker": docker_engine, "podman": podman_engine}
 #: Free bytes that a form takes, as multiples of the archive's size, at its peak.
 _SPACE = {"docker": 1.2, "podman": 2.4, "sif": 2.2, "rootfs": 1.2}
 #: zstd is three times as fast to make as gzip, and as small.
@@ -35,8 +37,8 @@ def in_form(image: Image, form: str, *, untouched: bool = True) -> str:
     """
     check_form(form)
     remedy = f"`iobench image build {image.name} --form {form}`"
-    if form in ("docker", "podman"):
-        engine = docker_engine if form == "docker" else podman_engine
+    if form in _ENGINES:
+        engine = _ENGINES[form]
         if form == "docker" and (reason := services.docker_answers()):
             raise ImageError(f"no Docker daemon answers ({reason}), so {image.tag} cannot be run")
         found = engine.image_id(image.tag)
@@ -75,6 +77,35 @@ def make_form(image: Image, form: str, say: Say = lambda line: None) -> str:
     return _make(image, form, say)
 
 
+def forget(image: Image) -> None:
+    """Remove ``image`` from the stores of docker (where a daemon answers) and podman.
+
+    One that a container was made from stays.
+    """
+    if not services.docker_answers():
+        docker_engine.remove(image.tag)
+    if shutil.which("podman"):
+        podman_engine.remove(image.tag)
+
+
+def remove(name: str, folder: Path) -> list[str]:
+    """Remove image ``name`` of ``folder`` in every form, its archive and record; return what went.
+
+    Packages and wheels that were fetched for it stay in ``folder``/.cache.  Raises ImageError while
+    another iobench builds there.
+    """
+    check_name(name)
+    with disk.lock(folder):
+        with contextlib.suppress(ImageError):
+            forget(catalogue.recorded(name, folder))
+        # the record first: what has none is not whole
+        paths = [folder / f"{name}{end}" for end in (".json", ".tar", ".sif", "")]
+        there = [path for path in paths if path.exists()]
+        for path in there:
+            disk.discard(path)
+    return [str(path) for path in there]
+
+
 def possible() -> dict[str, str]:
     """Return form -> "" where this machine can make and run it, else what is missing."""
     docker = "" if services.possible() else f"no Docker daemon: {services.docker_answers()}"
@@ -95,16 +126,13 @@ def _make(image: Image, form: str, say: Say) -> str:
         say(f"{image.name} as {form}: there already, {found}")
         return found
     folder = Path(image.folder)
-    where = docker_engine.store() if form == "docker" else folder
-    where = podman_engine.store() if form == "podman" else where
+    where = _ENGINES[form].store() if form in _ENGINES else folder
     disk.check_space(where, _SPACE[form] * image.bytes, f"{image.name} as {form}")
     say(f"{image.name} as {form}: making it from {image.archive}")
     if form != "rootfs":  # unpacking compares the layers itself
         archive.check(image.archive)
-    if form == "docker":
-        docker_engine.load(image.archive)
-    elif form == "podman":
-        podman_engine.load(image.archive)
+    if form in _ENGINES:
+        _ENGINES[form].load(image.archive)
     else:
         with disk.lock(folder):
             _make_file(image, form, say)

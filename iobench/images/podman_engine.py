@@ -88,8 +88,8 @@ def load(archive: Path) -> None:
 
 
 def remove(tag: str) -> None:
-    """Remove an image from this user's storage; harmless when it is not there."""
-    subprocess.run([*podman(), "rmi", "--force", tag], capture_output=True, check=False)
+    """Remove an image from this user's storage, unless it is in use or not there."""
+    subprocess.run([*podman(), "rmi", tag], capture_output=True, check=False)
 
 
 def store() -> Path:

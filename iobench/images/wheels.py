@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,7 +55,11 @@ def wheelhouse(name: str, cache: Path, say: Say) -> Path:
         argv += ["--no-deps", "--require-hashes", "-r", str(pins[0])]
     try:
         with partial(folder) as path:
-            call([*argv, "-d", str(path)], "fetching the worker's packages")
+            unpacking = path / "tmp"  # pip's own: what a killed one leaves goes with the folder
+            unpacking.mkdir(parents=True)
+            env = {"TMPDIR": str(unpacking.resolve())}
+            call([*argv, "-d", str(path)], "fetching the worker's packages", env=env)
+            shutil.rmtree(unpacking)
     except ImageError as error:
         raise ImageError(
             f"{error}; without a network use the bundle's wheels/ (docs/hpc.md), behind a proxy or "
