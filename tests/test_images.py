@@ -354,6 +354,8 @@ def test_a_removed_image_is_gone_in_every_form(image: Image, tmp_path: Path) -> 
     assert went == {"torch.json", "torch.tar", "torch"}
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     assert forms.remove("torch", tmp_path) == []
+    assert forms.remove("torch", tmp_path / "typo") == []
+    assert not (tmp_path / "typo").exists()
 
 
 @pytest.mark.system

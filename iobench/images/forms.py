@@ -95,6 +95,8 @@ def remove(name: str, folder: Path) -> list[str]:
     another iobench builds there.
     """
     check_name(name)
+    if not folder.is_dir():
+        return []
     with disk.lock(folder):
         with contextlib.suppress(ImageError):
             forget(catalogue.recorded(name, folder))
