@@ -358,6 +358,21 @@ def test_a_removed_image_is_gone_in_every_form(image: Image, tmp_path: Path) -> 
     assert not (tmp_path / "typo").exists()
 
 
+def test_a_build_takes_what_it_replaces_from_the_stores(
+    image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, gone = [image], []
+    monkeypatch.setattr(build, "_build", lambda *_: made[-1])
+    monkeypatch.setattr(build, "_engine", lambda *_: contextlib.nullcontext(docker_engine))
+    monkeypatch.setattr(forms, "forget", gone.append)
+    assert build.build("torch", tmp_path) == image  # current: nothing is built
+    assert build.build("torch", tmp_path, force=True) == image  # the very same again
+    assert gone == []
+    made.append(dataclasses.replace(image, digest=f"sha256:{'1' * 64}"))
+    assert build.build("torch", tmp_path, force=True) == made[-1]
+    assert gone == [image]
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("form", ["docker", "podman"])
 def test_the_stores_forget_a_removed_image_unless_it_is_in_use(

@@ -79,9 +79,6 @@ def build(
     leaves no image that looks whole.  The one that it replaces leaves docker's and podman's stores.
     """
     check_name(name)
-    old: Image | None = None
-    with contextlib.suppress(ImageError):
-        old = catalogue.recorded(name, folder)
     try:
         image = catalogue.find(name, folder)
         if not force:
@@ -90,7 +87,10 @@ def build(
         say(f"image {name}: building it anew, as asked")
     except ImageError as error:
         say(f"image {name}: {error}")
+    old: Image | None = None
     with disk.lock(folder), _engine(folder, say) as engine:
+        with contextlib.suppress(ImageError):
+            old = catalogue.recorded(name, folder)
         made = _build(name, folder, say, engine, base_image)
         if old and old.tag != made.tag:
             say(f"removing {old.tag}, which it replaces, from docker's and podman's stores")

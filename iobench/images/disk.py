@@ -133,7 +133,7 @@ def running(
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[set[int]]:
-    """Keep SIGINT and SIGTERM waiting in this context; yield the signals that waited before."""
+    """Keep SIGINT and SIGTERM waiting in this context; yield what was held before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield before
