@@ -22,18 +22,18 @@ import numpy as np
 
 from benchmarks import simulate
 from benchmarks.suites import arguments, dataset, finish, run
-from iobench.figures import trial_window
-from iobench.model import Record
+from iobench.analysis.evidence import trial_window
+from iobench.core.records import Record
 
 COMPARISONS, MOST_MOVED, QUIET_SD, MOST_WRONG = 40, 5, 0.04, 0.055
 PIPELINES = ("lmdb", "jpeg", "hdf5", "dali")
 #: A run's measured loop is 0.6 to 2 s here; its start costs three.
 SAMPLES = 640
 #: The same host under a second name: only the name differs between the arms.
-AGAIN = """from iobench.protocols import RuntimeBackend
-from iobench.runtimes.bare import make
+AGAIN = """from iobench.core.members import RuntimeBackend
+from iobench.backends.runtimes.bare import Bare
 
-BACKEND = RuntimeBackend(make, "bare metal under a second name")
+BACKEND = RuntimeBackend(Bare, "bare metal under a second name")
 """
 
 

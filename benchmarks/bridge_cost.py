@@ -16,9 +16,12 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks import suites
-from iobench import stacks, stats, timing
-from iobench.launch import Settings, run_trial
-from iobench.model import INVALID, VALID, Case, Dataset, Record, Trial
+from iobench.analysis import windows
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import INVALID, VALID, Record
+from iobench.equations import stats
+from iobench.run.trial import TrialSettings, run_trial
 
 ATTEMPTS = 3
 ARMS = ("torch", "caffe")  # the worker's stack: direct, bridged
@@ -49,7 +52,7 @@ def measured(case: Case, found: Dataset) -> Record:
     stage = "load" if case.trainer == "null" else "train"
     for attempt in range(1, ATTEMPTS + 1):
         trial = Trial("bridge", case, stage, "warm")
-        record = run_trial(trial, found, attempt, Settings(limit_s=300))
+        record = run_trial(trial, found, attempt, TrialSettings(limit_s=300))
         if record.status == VALID:
             return record
         print(f"  {record.status}: {'; '.join(record.reasons)}", file=sys.stderr, flush=True)
@@ -66,7 +69,7 @@ def pairs_of(pipeline: str, found: Dataset, args: Any) -> list[dict[str, Any]]:
         row: dict[str, Any] = {}
         for image in ARMS if pair % 4 in (0, 3) else ARMS[::-1]:
             record = measured(cases[image], found)
-            row[image] = timing.window(record.ranks[0].steps).seconds_per_sample
+            row[image] = windows.window(record.ranks[0].steps).seconds_per_sample
             row.update(record.ranks[0].notes.get("handover_s", {}))
         rows.append(row)
         print(
@@ -112,7 +115,7 @@ def main() -> int:
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--step-ms", type=float, default=0.0, help="0: nobody trains")
     args = parser.parse_args()
-    reason = stacks.missing("caffe")
+    reason = registry.unavailable("stacks", "caffe")
     if reason:
         raise SystemExit(reason)
     forms = sorted({p.split(":")[1] for p in args.pipelines} - {"jpeg"})

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import suites
-from iobench import stacks, stats
-from iobench.caffe import layers, nets
-from iobench.launch import Settings, run_trial
-from iobench.model import VALID, Case, Dataset, Trial
+from iobench.backends.caffe import layers, nets
+from iobench.backends.caffe.prototxt import render
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import VALID
+from iobench.equations import stats
+from iobench.run.trial import TrialSettings, run_trial
 
 MARGIN = 0.05
 PHASES = ("forward", "backward")
@@ -42,7 +45,7 @@ def by_iobench(net: str, found: Dataset, args: Any) -> tuple[dict[str, float], i
         workers=1,
         trainer_options={"net": net, "threads": args.threads},
     )
-    settings = Settings(limit_s=600.0, compute_s=args.seconds)
+    settings = TrialSettings(limit_s=600.0, compute_s=args.seconds)
     record = run_trial(Trial("caffe-time", case, "compute", "-"), found, 1, settings)
     if record.status != VALID:
         raise SystemExit(f"{net}: {record.reasons}")
@@ -53,8 +56,9 @@ def by_iobench(net: str, found: Dataset, args: Any) -> tuple[dict[str, float], i
 def by_caffe(net: str, steps: int, folder: Path, args: Any) -> dict[str, float]:
     """Return what `caffe time` says of the same net, in seconds."""
     model = folder / f"{net}.prototxt"
-    model.write_text(nets.text(net, layers.dummy(args.batch, nets.net(net).shape)))
-    stack = stacks.on_host("caffe")
+    found, _ = nets.describe(net, layers.dummy(args.batch, nets.net(net).shape))
+    model.write_text(render(found))
+    stack = registry.installed("caffe")
     quiet = {"GLOG_minloglevel": "0", "OPENBLAS_NUM_THREADS": str(args.threads)}
     env = {**os.environ, **stack.env, **quiet}
     done = subprocess.run(

@@ -27,9 +27,11 @@ from typing import Any
 from benchmarks.known_truths import LIMIT, NEEDED, SLICE_S
 from benchmarks.suites import dataset, run, studies
 from benchmarks.throttle import throttled
-from iobench import figures, stats
-from iobench.launch import Settings
-from iobench.model import Dataset, Record
+from iobench.analysis import evidence
+from iobench.core.cases import Dataset
+from iobench.core.records import Record
+from iobench.equations import stats
+from iobench.run.trial import TrialSettings
 
 #: Seconds that handing a batch over may take, where nothing is to wait for.
 HANDOVER_S = 500e-6
@@ -87,25 +89,25 @@ def document(truth: Truth, blocks: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def place(truth: Truth, data: Path) -> Iterator[tuple[Dataset, Settings]]:
+def place(truth: Truth, data: Path) -> Iterator[tuple[Dataset, TrialSettings]]:
     """Yield the dataset and the settings under which the reader is slow."""
     form = truth.pipeline.partition(":")[2]
     forms = [] if form == "jpeg" else [form]
     if not truth.read_bps:
-        yield dataset(data, truth.recipe, truth.samples, forms), Settings()
+        yield dataset(data, truth.recipe, truth.samples, forms), TrialSettings()
         return
     with throttled(1 << 30) as mount:
         found = dataset(mount.path, truth.recipe, truth.samples, forms)
         mount.limit(truth.read_bps)
-        yield found, Settings(enter=mount.enter([]))
+        yield found, TrialSettings(enter=mount.enter([]))
 
 
 def by_block(records: Sequence[Record], stage: str) -> dict[int, Any]:
     """Return block -> the window of that rung."""
     found = {}
     for record in records:
-        window = figures.trial_window(record)
-        if record.trial.stage == stage and figures.enters(record) and window is not None:
+        window = evidence.trial_window(record)
+        if record.trial.stage == stage and evidence.enters(record) and window is not None:
             found[record.trial.block] = window
     return found
 
@@ -121,7 +123,7 @@ class Pair:
     samples: int
 
 
-def pairs(truth: Truth, found: Dataset, settings: Settings, blocks: int) -> list[Pair]:
+def pairs(truth: Truth, found: Dataset, settings: TrialSettings, blocks: int) -> list[Pair]:
     """Measure ``blocks`` pairs back to back; raise SystemExit where fewer than two came of it."""
     _, records = run(document(truth, blocks), found, settings=settings, quiet=True)
     loads, trains = by_block(records, "load"), by_block(records, "train")
@@ -167,7 +169,7 @@ def judged(truth: Truth, measured: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def repeat(truth: Truth, found: Dataset, settings: Settings, blocks: int) -> dict[str, Any]:
+def repeat(truth: Truth, found: Dataset, settings: TrialSettings, blocks: int) -> dict[str, Any]:
     """Measure pairs, and as many again where the interval is still too wide; judge them all."""
     measured: list[Pair] = []
     while True:

@@ -61,7 +61,7 @@ def digests(folder: Path) -> dict[str, str]:
 def one_round(victim: str, delay_s: float, spec: Path, data: Path) -> dict[str, Any]:
     """Kill ``victim`` (driver or worker) after ``delay_s``; resume; return what was found."""
     results = Path(tempfile.mkdtemp(prefix="iobench-crash-"))
-    command = [sys.executable, "-m", "iobench.cli", "run", "--results", str(results)]
+    command = [sys.executable, "-m", "iobench.cli.main", "run", "--results", str(results)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     driver = subprocess.Popen([*command, str(spec), "--data", str(data)], **quiet)  # type: ignore[call-overload]
     while not list(results.glob("*/journal.jsonl")):
@@ -96,6 +96,7 @@ def one_round(victim: str, delay_s: float, spec: Path, data: Path) -> dict[str, 
         "killed_is_second_attempt": all(per_trial[t] == [2] for t in lost),
         "lost": lost,
         "resumed_rc": resumed.returncode,
+        "resumed_error": resumed.stderr.decode().strip()[-300:] if resumed.returncode else "",
         "stray_processes": stray(str(results)),
     }
 

@@ -40,9 +40,9 @@ import numpy as np
 from scipy import stats
 
 from benchmarks import suites
-from iobench import dataset as datasets
-from iobench import recipes, sizemodel, synthesis
-from iobench.timing import clock
+from iobench.core import dataset as datasets
+from iobench.core.clock import clock
+from iobench.data import make, recipes, size_model
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "peers"
 RECIPE = "imagenet-like"
@@ -89,8 +89,8 @@ def timed(argv: list[str]) -> tuple[float, str]:
 
 def ours(folder: Path, samples: int, workers: int) -> dict[str, float]:
     code = (
-        "import sys; from iobench import synthesis; from iobench.timing import clock; at = [];"
-        "synthesis.make(sys.argv[1], sys.argv[2], samples=int(sys.argv[3]), "
+        "import sys; from iobench.data import make; from iobench.core.clock import clock; at = [];"
+        "make.make(sys.argv[1], sys.argv[2], samples=int(sys.argv[3]), "
         "workers=int(sys.argv[4]), progress=lambda done, total: at.append(clock()));"
         "print(at[-1] - at[0])"
     )
@@ -178,9 +178,9 @@ def sizes(folder: Path, samples: int) -> datasets.SampleIndex:
     for name in recipes.names():
         recipe = recipes.load(name)
         count = {"large": 32, "smoke": 64, RECIPE: samples}.get(name, 2000)
-        made = synthesis.make(name, folder / name, samples=count)
+        made = make.make(name, folder / name, samples=count)
         found = datasets.load_index(made)
-        cdf = np.vectorize(sizemodel.SizeDistribution(recipe).cdf)
+        cdf = np.vectorize(size_model.SizeDistribution(recipe).cdf)
         say(
             recipe=name,
             samples=count,

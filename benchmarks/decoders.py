@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import suites
-from iobench import dataset as datasets
-from iobench import timing
+from iobench.core import clock
+from iobench.core import dataset as datasets
 
 Decode = Callable[[bytes], np.ndarray]
 
@@ -49,12 +49,12 @@ def seconds(decode: Decode, files: list[bytes], threads: int = 1) -> float:
             decode(data)
 
     workers = [threading.Thread(target=work, args=(files[i::threads],)) for i in range(threads)]
-    start = timing.clock()
+    start = clock.clock()
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return timing.clock() - start
+    return clock.clock() - start
 
 
 def main() -> int:

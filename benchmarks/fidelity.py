@@ -18,10 +18,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks import suites
-from iobench import dataset as datasets
-from iobench import pagecache, registry, stats, timing
-from iobench.model import Case, Dataset, Steps, Task, Trial, to_json
-from iobench.order import sample_order
+from iobench.analysis import windows
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.order import sample_order
+from iobench.equations import stats
+from iobench.host import page_cache
+from iobench.run.worker_process import TrialSettings, worker_of
+from iobench.worker import loop
 
 PIPELINES = ("torch:lmdb", "torch:hdf5", "torch:jpeg", "torch:tar", "dali:jpeg")
 HANDWRITTEN = Path(__file__).with_name("handwritten.py")
@@ -53,31 +58,27 @@ def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
 
 def warmup_of(case: Case, steps: int) -> int:
     queued = case.prefetch * (case.workers if case.loader == "torch" else 1)
-    return timing.warmup_steps(queue_batches=queued, workers=case.workers, steps=steps)
+    return loop.warmup_steps(queue_batches=queued, workers=case.workers, steps=steps)
 
 
 def by_iobench(case: Case, found: Dataset, folder: Path) -> float:
-    """Run one worker as the scheduler does; the cache is warm, so ``go`` is given at once."""
-    for name in ("ready.0", "result.0.json"):
-        (folder / name).unlink(missing_ok=True)
-    (folder / "go").touch()
-    task = Task(
-        trial=Trial(id="fidelity", case=case, stage="load", cache="warm"),
-        dataset=found,
-        handshake=str(folder),
-        result=str(folder / "result"),
-    )
-    path = folder / "task.json"
-    path.write_text(json.dumps(to_json(task)))
-    subprocess.run([sys.executable, "-m", "iobench.worker", str(path)], check=False)
-    result = json.loads((folder / "result.0.json").read_text())
-    if result["error"]:
-        raise SystemExit(f"{case.pipeline}: {result['error']}")
-    steps = Steps(**result["steps"])
+    """Run one worker as the scheduler does; the cache is warm, so ``Go`` is sent at once."""
+    trial = Trial(id="fidelity", case=case, stage="load", cache="warm")
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as work,
+        worker_of(trial, found, Path(work), TrialSettings(limit_s=600.0), None) as worker,
+    ):
+        worker.wait_ready()
+        worker.release()
+        (result,) = worker.results()
+    if result.error:
+        raise SystemExit(f"{case.pipeline}: {result.error}")
+    steps = result.steps
     expected = warmup_of(case, len(steps.done_s))
     if steps.warmup != expected:
         raise SystemExit(f"{case.pipeline}: warm-up {steps.warmup}, by hand {expected}")
-    return timing.window(steps).seconds_per_sample
+    measured = windows.window(steps)
+    return measured.wall_s / measured.samples
 
 
 def by_hand(case: Case, found: Dataset, folder: Path) -> float:
@@ -116,7 +117,7 @@ def pairs_of(case: Case, found: Dataset, pairs: int, folder: Path) -> list[Pair]
         seconds = {}
         sides = [by_iobench, by_hand]
         for side in sides if pair % 4 in (0, 3) else sides[::-1]:
-            pagecache.warm(files)
+            page_cache.warm(files)
             seconds[side] = side(case, found, folder)
         out.append(Pair(seconds[by_iobench], seconds[by_hand]))
         ratio = seconds[by_iobench] / seconds[by_hand]

@@ -1,4 +1,4 @@
-"""Measures the tables of ``iobench/sizemodel.py``; run it when the pixels or the encoder change.
+"""Measures the tables of ``iobench/data/size_model.py``: run it when pixels or encoder change.
 
 Prints them. The tables are means over seeds, windows and resolutions; the activity is a fit.
 """
@@ -9,7 +9,7 @@ import statistics
 
 import numpy as np
 
-from iobench import pixels, recipes, sizemodel
+from iobench.data import pixels, recipes, size_model
 
 SEEDS = (101, 102)
 
@@ -35,23 +35,23 @@ def main() -> None:
     photo, tiny = recipes.load("imagenet-like"), recipes.load("cifar-like")
     rows: list[list[float]] = [[] for _ in range(101)]
     for image in images(photo, [(375, 500), (300, 400), (480, 640)], 6):
-        for quality in range(sizemodel.MIN_QUALITY, 101):
-            body = size(image, quality) - sizemodel.HEADER_BYTES
+        for quality in range(size_model.MIN_QUALITY, 101):
+            body = size(image, quality) - size_model.HEADER_BYTES
             rows[quality].append(body * 100_000 / image.luma.size)
-    table = [round(statistics.mean(row)) for row in rows[sizemodel.MIN_QUALITY :]]
-    spread = max(statistics.stdev(r) / statistics.mean(r) for r in rows[sizemodel.MIN_QUALITY :])
+    table = [round(statistics.mean(row)) for row in rows[size_model.MIN_QUALITY :]]
+    spread = max(statistics.stdev(r) / statistics.mean(r) for r in rows[size_model.MIN_QUALITY :])
     print(f"BYTES_PER_100K_PIXELS = {table}\n# largest relative sd: {spread:.2%}")
-    bodies: list[list[int]] = [[] for _ in sizemodel.CONTRASTS]
+    bodies: list[list[int]] = [[] for _ in size_model.CONTRASTS]
     for image in images(tiny, [(32, 32)], 100):
-        for row, contrast in zip(bodies, sizemodel.CONTRASTS, strict=True):
+        for row, contrast in zip(bodies, size_model.CONTRASTS, strict=True):
             adjusted = pixels.with_contrast(image, contrast)
-            row.append(size(adjusted, 100) - sizemodel.HEADER_BYTES)
+            row.append(size(adjusted, 100) - size_model.HEADER_BYTES)
     table = [round(statistics.mean(row) * 100_000 / 1024) for row in bodies]
     print(f"BYTES_PER_100K_PIXELS_AT_CONTRAST = {table}")
     known, measured = [], []
     for image in images(tiny, [(32, 32)], 300):
-        known.append([*sizemodel.log_steps(image), 1.0])
-        measured.append((size(image, 100) - sizemodel.HEADER_BYTES) / 1024)
+        known.append([*size_model.log_steps(image), 1.0])
+        measured.append((size(image, 100) - size_model.HEADER_BYTES) / 1024)
     fit, *_ = np.linalg.lstsq(np.array(known), np.array(measured))
     spread = np.std(np.array(known) @ fit - measured) / np.mean(measured)
     print(f"ACTIVITY_WEIGHTS, ACTIVITY_CONSTANT = {fit.round(4).tolist()}  # sd {spread:.2%}")

@@ -18,8 +18,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import suites
-from iobench import iocount, registry, spec, timing, worker
-from iobench.model import Batch, Case, Dataset, Task, Trial
+from iobench.analysis import windows
+from iobench.core import clock, registry
+from iobench.core.cases import Batch, Case, Dataset, Task, Trial
+from iobench.host import io_counters
+from iobench.spec import load
+from iobench.worker import __main__ as worker
+from iobench.worker import loop
 
 RECORD_LIMIT_S = 5e-6
 LIMIT_S, LIMIT_SHARE = 50e-6, 0.01
@@ -35,9 +40,9 @@ def cost_s(
         seconds = {}
         sides = (ours, bare) if repeat % 4 in (0, 3) else (bare, ours)
         for side in sides:
-            start = timing.clock()
+            start = clock.clock()
             side()
-            seconds[side] = timing.clock() - start
+            seconds[side] = clock.clock() - start
         differences.append((seconds[ours] - seconds[bare]) / steps)
     return median(differences)
 
@@ -53,7 +58,7 @@ def record_s(steps: int) -> float:
     batches = [Batch(None, ids, ids, 64) for _ in range(steps)]
     trainer = registry.load("trainers", "null").make(batch=64)
     return cost_s(
-        lambda: exhaust((timing.measure(iter(batches), trainer, warmup=1),)),
+        lambda: exhaust((loop.measure(iter(batches), trainer, warmup=1),)),
         lambda: exhaust(batches),
         steps,
     )
@@ -61,7 +66,7 @@ def record_s(steps: int) -> float:
 
 def loader_of(case: Case, found: Dataset, stage: str) -> Any:
     """Return the loader as a trial of this stage gets it."""
-    task = Task(Trial("cost", case, stage, "warm"), found, handshake="", result="")
+    task = Task(Trial("cost", case, stage, "warm"), found)
     request, _ = worker.request_of(task, rank=0, world_size=1)
     return registry.load("loaders", case.loader).make(request, **case.loader_options)
 
@@ -103,9 +108,9 @@ def replayed_s(case: Case, found: Dataset, stage: str) -> float:
     trainer = registry.load("trainers", "null").make(batch=case.batch)
 
     def ours() -> None:
-        before = iocount.snapshot()
-        timing.measure(loader.batches(), trainer, warmup=1)
-        iocount.difference(before, iocount.snapshot())
+        before = io_counters.snapshot()
+        loop.measure(loader.batches(), trainer, warmup=1)
+        io_counters.difference(before, io_counters.snapshot())
 
     value = cost_s(ours, bare, steps)
     if case.loader == "dali":
@@ -120,23 +125,25 @@ def step_s(case: Case, found: Dataset, stage: str) -> float:
     for _ in range(3):
         loader = loader_of(case, found, stage)
         trainer = registry.load("trainers", "null").make(batch=case.batch)
-        warmup = timing.warmup_steps(
+        warmup = loop.warmup_steps(
             queue_batches=loader.queue_batches,
             workers=case.workers,
             steps=found.samples // case.batch,
         )
-        measured = timing.measure(loader.batches(), trainer, warmup=warmup)
+        measured = loop.measure(loader.batches(), trainer, warmup=warmup)
         loader.close()
-        window = timing.window(measured.steps)
+        window = windows.window(measured.steps)
         seconds.append(window.wall_s / window.steps)
     return median(seconds[1:])
 
 
 def rows_of(name: str, args: Any) -> Iterator[dict[str, Any]]:
     """Yield a row for each pipeline and stage that the spec measures."""
-    wanted = spec.load(name)
-    for case in spec.expand(wanted):
+    wanted = load.load(name)
+    for case in load.expand(wanted):
         backend = registry.load("loaders", case.loader)
+        if backend.stack not in ("", registry.DEFAULT_STACK):
+            continue  # its library is another Python's
         for stage in [s for s in wanted.ladder.stages if s in backend.stages]:
             row: dict[str, Any] = {"spec": name, "pipeline": case.pipeline, "stage": stage}
             recipe = wanted.dataset.recipe if wanted.dataset else "imagenet-like"
@@ -159,7 +166,7 @@ def main() -> int:
     print(f"record: {record * 1e6:.2f} us a step (target {RECORD_LIMIT_S * 1e6:.0f})")
     print("spec       pipeline     stage   step ms  cost us  limit us  met")
     rows = []
-    for name in spec.shipped():
+    for name in load.shipped():
         for row in rows_of(name, args):
             rows.append(row)
             step = "      -" if row["step_s"] is None else f"{row['step_s'] * 1e3:7.2f}"

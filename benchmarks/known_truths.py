@@ -25,11 +25,12 @@ from typing import Any
 
 from benchmarks.suites import dataset, run, studies
 from benchmarks.throttle import ThrottledMount, throttled
-from iobench.launch import Settings
-from iobench.model import Dataset, Record
-from iobench.pagecache import evict
-from iobench.stalls import delay_change_s
-from iobench.timing import clock
+from iobench.core.cases import Dataset
+from iobench.core.clock import clock
+from iobench.core.records import Record
+from iobench.equations.stalls import delay_change_s
+from iobench.host.page_cache import evict
+from iobench.run.trial import TrialSettings
 
 NEEDED, LIMIT = 17, 0.05
 SLICE_S = 0.1
@@ -84,20 +85,20 @@ def document(truth: Truth, repeats: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def place(truth: Truth, data: Path) -> Iterator[tuple[Dataset, Settings]]:
+def place(truth: Truth, data: Path) -> Iterator[tuple[Dataset, TrialSettings]]:
     """Yield the dataset and the settings under which the truth holds."""
     forms = [] if truth.pipeline == "jpeg" else [truth.pipeline]
     if not truth.read_bps:
         yield (
             dataset(data, truth.recipe, truth.samples, forms),
-            Settings(compute_s=0.5, decode_delay_s=truth.delay_s),
+            TrialSettings(compute_s=0.5, decode_delay_s=truth.delay_s),
         )
         return
     with throttled(1 << 30) as mount:
         found = dataset(mount.path, truth.recipe, truth.samples, forms)
         mount.limit(truth.read_bps)
         calibrate(mount, found, truth)
-        yield found, Settings(compute_s=0.5, enter=mount.enter([]))
+        yield found, TrialSettings(compute_s=0.5, enter=mount.enter([]))
 
 
 def calibrate(mount: ThrottledMount, found: Dataset, truth: Truth) -> None:
@@ -142,7 +143,7 @@ def serial_s(truth: Truth, data: Path) -> float:
 
 
 def repeat(
-    truth: Truth, found: Dataset, settings: Settings, blocks: int, t: float
+    truth: Truth, found: Dataset, settings: TrialSettings, blocks: int, t: float
 ) -> dict[str, Any]:
     """Measure once; return the stalls, their intervals and what they should be."""
     analysis, records = run(document(truth, blocks), found, settings=settings, quiet=True)

@@ -26,11 +26,11 @@ import numpy as np
 
 from benchmarks import simulate, throttle
 from benchmarks.suites import arguments, dataset, finish, run
-from iobench.launch import Settings
-from iobench.model import Dataset
-from iobench.pagecache import evict
-from iobench.stats import hodges_lehmann
-from iobench.timing import clock
+from iobench.core.cases import Dataset
+from iobench.core.clock import clock
+from iobench.equations.stats import hodges_lehmann
+from iobench.host.page_cache import evict
+from iobench.run.trial import TrialSettings
 
 COMPARISONS, NEEDED, POWER, SLOWER_BY = 10, 9, 0.95, 0.05
 SAMPLES, BATCH = 160, 16
@@ -41,8 +41,8 @@ READ_BPS = 8_400_000
 #: Reading a batch takes 0.20 s, 0.21 s in the slowed arm: both are hidden.
 STEP_S = 0.3
 _READ = "import sys\nfor name in sys.argv[1:]:\n    open(name, 'rb').read()"
-SLOWED = """from iobench.protocols import RuntimeBackend
-from iobench.runtimes.bare import Bare
+SLOWED = """from iobench.core.members import RuntimeBackend
+from iobench.backends.runtimes.bare import Bare
 
 
 class Slowed(Bare):
@@ -78,7 +78,7 @@ def document(seed: int, train: bool) -> dict[str, Any]:
 @contextlib.contextmanager
 def two_speeds(
     folder: Path, plugins: Path
-) -> Iterator[tuple[throttle.ThrottledMount, throttle.ThrottledMount, Settings]]:
+) -> Iterator[tuple[throttle.ThrottledMount, throttle.ThrottledMount, TrialSettings]]:
     """Yield a throttled mount as two groups see it; runtime ``slowed`` joins the slower one."""
     with throttle.throttled(2 * SAMPLES * 200_000 + (64 << 20), folder=folder) as mount:
         group = mount.group.with_name(f"{mount.group.name}-slowed")
@@ -91,7 +91,7 @@ def two_speeds(
             text = SLOWED.format(prefix=[*slowed.prefix])
             (plugins / "runtimes" / "slowed.py").write_text(text)
             os.environ["IOBENCH_PLUGINS"] = str(plugins.resolve())
-            yield mount, slowed, Settings(enter=mount.prefix)
+            yield mount, slowed, TrialSettings(enter=mount.prefix)
         finally:
             throttle._leave(group)
 

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.known_truths import SLICE_S
 from benchmarks.suites import arguments, dataset, finish, run
 from benchmarks.throttle import throttled
-from iobench.launch import Settings
+from iobench.run.trial import TrialSettings
 
 #: Below what two cores can decode, so storage binds: 20 MB/s is about 180 samples/s of 110 KB.
 THROTTLE_BPS = 20_000_000
@@ -59,7 +59,7 @@ def main() -> int:
         mount.limit(THROTTLE_BPS)
         analysis, _ = run(
             document("fetch-bound", case, args.repeats), found,
-            settings=Settings(limit_s=300, compute_s=2, enter=mount.enter([])),
+            settings=TrialSettings(limit_s=300, compute_s=2, enter=mount.enter([])),
         )  # fmt: skip
     stall = (found.bytes / THROTTLE_BPS - SLICE_S) / found.samples - 0.195 / 64
     figures.append(

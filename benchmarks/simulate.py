@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from iobench import looks as looking
-from iobench import stats
+from iobench.equations import sequential as looking
+from iobench.equations import stats
 
 LOOKS = (10, 20, 30)
 MARGIN = 0.03

@@ -11,18 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench import prepare, scheduler, spec, store, units
-from iobench.analysis import analyse
-from iobench.launch import Settings
-from iobench.model import Dataset, Record, Trial
+from iobench.analysis.results import to_json
+from iobench.analysis.suite import analyse
+from iobench.core import units
+from iobench.core.cases import Dataset, Trial
+from iobench.core.records import Record
+from iobench.data import make
+from iobench.plan.resolve import Here, resolve
+from iobench.run import prepare, store, suite
+from iobench.run.trial import TrialSettings
+from iobench.spec import load
 
 
 def dataset(root: Path, recipe: str, samples: int, forms: Sequence[str], seed: int = 1) -> Dataset:
     """Make (once) a dataset under ``root`` with the stored forms wanted."""
-    from iobench import dataset as datasets
-    from iobench.convert import convert
+    from iobench.core import dataset as datasets
+    from iobench.data.convert import convert
 
-    made = datasets.make(recipe, root / f"{recipe}-{samples}", samples=samples, seed=seed)
+    made = make.make(recipe, root / f"{recipe}-{samples}", samples=samples, seed=seed)
     for form in forms:
         if not datasets.has_form(made, form):
             name, _, content = form.partition("-")
@@ -35,23 +41,23 @@ def run(
     found: Dataset,
     *,
     results: Path | None = None,
-    settings: Settings | None = None,
+    settings: TrialSettings | None = None,
     quiet: bool = False,
 ) -> tuple[dict[str, Any], list[Record]]:
     """Run the suite that ``document`` (a spec's content) asks for; return (analysis, records).
 
     ``results``: a folder of this suite alone; one that holds a suite already goes on with it.
     """
-    wanted = spec.parse(document, where="benchmark")
+    wanted = load.parse(document, where="benchmark")
     folder = results or Path(tempfile.mkdtemp(prefix="iobench-benchmark-"))
     kept = store.find(folder) if (folder / "latest" / "plan.json").exists() else None
     if kept and _finished(kept):
-        return analyse(kept.plan(), kept.records()), kept.records()
+        return to_json(analyse(kept.plan(), kept.records())), kept.records()
     if kept and kept.plan().dataset.root == found.root:
         suite_store = kept
     else:  # none yet, or half a suite on a mount that has gone
         suite_store = store.create(folder, wanted.name)
-        plan = scheduler.make_plan(wanted, found, units.seconds(wanted.budget), "benchmark")
+        plan = resolve(wanted, Here(found), units.seconds(wanted.budget), "benchmark")
         suite_store.save_plan(plan)
     prepare.forms(suite_store.plan().cases, found, lambda *_: None)
 
@@ -60,19 +66,19 @@ def run(
             words = f"  {done + 1}/{total} {trial.stage} {trial.cache} {trial.case.label}"
             print(words, f"{left_s:.0f} s left", file=sys.stderr, flush=True)
 
-    chosen = settings or Settings(limit_s=wanted.limit_s, compute_s=wanted.compute_s)
-    scheduler.Suite(suite_store, wanted, chosen, watch).run()
+    chosen = settings or TrialSettings(limit_s=wanted.limit_s, compute_s=wanted.compute_s)
+    suite.Suite(suite_store, chosen, watch).run()
     records = suite_store.records()
     for record in records:
         for reason in record.reasons:
             print(f"  {record.trial.id}: {record.status}: {reason}", file=sys.stderr)
-    return analyse(suite_store.plan(), records), records
+    return to_json(analyse(suite_store.plan(), records)), records
 
 
 def _finished(kept: store.Store) -> bool:
     """Tell whether a suite has run whole and all of its contrasts are decided."""
     found = analyse(kept.plan(), kept.records())
-    return bool(found["complete"]) and all(c["final"] for c in found["contrasts"])
+    return found.complete and all(c.final for c in found.contrasts)
 
 
 def arguments(about: str) -> argparse.ArgumentParser:

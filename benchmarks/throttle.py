@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from iobench.errors import BackendUnavailable
+from iobench.core.errors import BackendUnavailable
 
 V1 = Path("/sys/fs/cgroup/blkio")
 V2 = Path("/sys/fs/cgroup")

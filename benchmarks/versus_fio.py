@@ -22,8 +22,9 @@ from pathlib import Path
 
 from benchmarks import suites
 from benchmarks.throttle import ThrottledMount, throttled
-from iobench.launch import Settings, run_trial
-from iobench.model import VALID, Case, Dataset, Record, Trial
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import VALID, Record
+from iobench.run.trial import TrialSettings, run_trial
 
 FORMATS = ("jpeg", "lmdb", "hdf5", "tar")
 #: Reading on past a sample brings others in early; once all are in, a shuffled epoch ends at the
@@ -60,7 +61,7 @@ class Bench:
 
     def __init__(self, data: Dataset, options: argparse.Namespace, enter: Sequence[str]) -> None:
         self._data, self._options = data, options
-        self._settings = Settings(limit_s=600.0, enter=tuple(enter))
+        self._settings = TrialSettings(limit_s=600.0, enter=tuple(enter))
         self._count = 0
 
     def compare(self, format_name: str, limit: float | None, floor: float) -> Row:

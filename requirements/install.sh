@@ -4,8 +4,9 @@
 #   requirements/install.sh run         .venv with the pinned packages of run.txt, and iobench itself
 #   requirements/install.sh dev         the same, and dev.txt
 #   requirements/install.sh fio         the program fio, where it can be installed; never fails
-#   requirements/install.sh test-tools  the programs that the system tests drive, and pytest for
-#                                       Caffe's Python in .tools/pytest-caffe; never fails
+#   requirements/install.sh test-tools  the programs that the system tests drive, /dev/fuse opened to
+#                                       every user as udev does, and pytest for Caffe's Python in
+#                                       .tools/pytest-caffe; never fails
 #   requirements/install.sh containers  docker where neither it nor podman is here, mmdebstrap, and
 #                                       apptainer in .tools/apptainer; never fails
 #
@@ -129,6 +130,7 @@ install_fio() {
 install_caffe_pytest() {
     folder=.tools/pytest-caffe
     list=requirements/caffe-dev.txt
+    [ -x "$venv/bin/python" ] || return 0
     cmp -s "$list" "$folder/$(basename $list)" && return
     say "installing pytest for Caffe's Python 3.9 into $folder"
     rm -rf "$folder"
@@ -142,7 +144,16 @@ install_caffe_pytest() {
 
 install_test_tools() {
     install_caffe_pytest
+    if [ -c /dev/fuse ] && [ -z "$(find /dev/fuse -perm -666)" ]; then
+        say "opening /dev/fuse to every user (chmod 666), as udev does where it runs"
+        as_root chmod 666 /dev/fuse || say "no root: tests of rootless images need it; ask for" \
+            "\`chmod 666 /dev/fuse\`"
+    fi
     missing=
+    command -v make >/dev/null || missing="$missing make"
+    command -v git >/dev/null || missing="$missing git"
+    command -v patchelf >/dev/null || missing="$missing patchelf"
+    command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
     command -v fio >/dev/null || missing="$missing fio"
     command -v chromium >/dev/null || missing="$missing chromium"
     command -v chromedriver >/dev/null || missing="$missing chromium-driver"
@@ -152,10 +163,20 @@ install_test_tools() {
     command -v podman >/dev/null || missing="$missing podman runc uidmap fuse-overlayfs"
     command -v ch-run >/dev/null || missing="$missing charliecloud"
     command -v mksquashfs >/dev/null || missing="$missing squashfs-tools"
-    [ -z "$missing" ] && return
-    say "installing programs for the system tests:$missing"
-    # shellcheck disable=SC2086  # a list of words
-    apt_install $missing || say "could not install$missing: the tests that need them are skipped"
+    if [ -n "$missing" ]; then
+        say "installing programs for the system tests:$missing"
+        # shellcheck disable=SC2086  # a list of words
+        apt_install $missing || say "could not install these without root and apt-get; the tests that" \
+            "need them are skipped. Ask for \`apt-get install$missing\`"
+    fi
+    install_docker_program
+}
+
+install_docker_program() { # from Debian 13 on a package of its own
+    if command -v dockerd >/dev/null && ! command -v docker >/dev/null; then
+        say "installing the program docker (apt-get install docker-cli)"
+        apt_install docker-cli || say "could not install it. Ask for \`apt-get install docker-cli\`"
+    fi
 }
 
 has_engine() { # a daemon that answers, one that could be started, or podman
@@ -174,6 +195,7 @@ install_containers() {
             "(\`apt-get install docker.io\`, \`dnf install podman\`); images that were built elsewhere" \
             "run without (docs/containers.md)"
     fi
+    install_docker_program
     if ! command -v apptainer >/dev/null && ! command -v singularity >/dev/null &&
         ! .tools/apptainer/bin/apptainer --version >/dev/null 2>&1; then
         say "installing apptainer into .tools/apptainer (105 MB, no root, the system is not touched)"

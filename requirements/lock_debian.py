@@ -1,18 +1,17 @@
 """Writes debian-bullseye.txt anew: the versions, sha256 and pool paths that Debian has today.
 
-    python3 requirements/lock_debian.py [PACKAGE ...]
+    .venv/bin/python requirements/lock_debian.py [PACKAGE ...]
 
 The packages are those of the file, and the ones named here; remove a line to drop one.  Whether the
 set is complete is checked whenever a prefix is made: it names the library that no package has.
 Needs gpgv and Debian's archive keyring: the indexes are taken only with Debian's signature.
-DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR: where from [deb.debian.org].  An image that was built from
-the old file is stale afterwards.
+DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR: where from [this host's apt configuration].  An image
+that was built from the old file is stale afterwards.
 """
 
 import datetime
 import hashlib
 import lzma
-import os
 import re
 import subprocess
 import sys
@@ -21,18 +20,13 @@ import urllib.request
 from pathlib import Path
 from typing import Dict, Set, Tuple
 
+from iobench.images.base import mirrors
+
 SUITE, ARCHITECTURE = "bullseye", "amd64"
 LOCK = Path(__file__).with_name(f"debian-{SUITE}.txt")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-HTTP = "http://deb.debian.org"
-#: Name of the archive -> (where it is, its suites).
-ARCHIVES = {
-    "debian": (os.environ.get("DEBIAN_MIRROR") or f"{HTTP}/debian", (SUITE, f"{SUITE}-updates")),
-    "debian-security": (
-        os.environ.get("DEBIAN_SECURITY_MIRROR") or f"{HTTP}/debian-security",
-        (f"{SUITE}-security",),
-    ),
-}
+#: Name of the archive -> its suites.
+SUITES = {"debian": (SUITE, f"{SUITE}-updates"), "debian-security": (f"{SUITE}-security",)}
 Entry = Tuple[str, str, str]  # version, sha256, archive and path in it
 
 
@@ -67,8 +61,8 @@ def index(url: str, suite: str) -> str:
 def newest(names: Set[str]) -> Dict[str, Entry]:
     """Return package -> its newest version in any suite, for those of ``names`` that are there."""
     found: Dict[str, Entry] = {}
-    for archive, (url, suites) in ARCHIVES.items():
-        for suite in suites:
+    for archive, url in mirrors()[0].items():
+        for suite in SUITES[archive]:
             for text in index(url, suite).split("\n\n"):
                 name = text[len("Package: ") :].partition("\n")[0]
                 if name not in names:

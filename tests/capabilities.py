@@ -137,7 +137,7 @@ def _cachestat() -> str:
     return f"cachestat: {os.strerror(ctypes.get_errno())}" if failed else ""
 
 
-def _pypi() -> str:
+def _package_index() -> str:
     """Ask pip, as it is set up here, for one small package."""
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir"]
@@ -155,7 +155,7 @@ def _runtime(name: str) -> Callable[[], str]:
     """Ask the runtime itself, which probes: a daemon's answer, a user namespace made ..."""
 
     def check() -> str:
-        from iobench import registry
+        from iobench.core import registry
 
         reason = registry.unavailable("runtimes", name)
         if reason and name == "docker" and not _root() and shutil.which("dockerd"):
@@ -166,9 +166,23 @@ def _runtime(name: str) -> Callable[[], str]:
 
 
 def _user_namespaces() -> str:
-    from iobench import containers
+    from iobench.host import probes
 
-    return containers.user_namespaces()
+    return probes.user_namespaces()
+
+
+def _overlay() -> str:
+    """Mount an overlay of folders in memory, seen by the asking process alone."""
+    script = (
+        "mount -t tmpfs none {0} && mkdir {0}/l {0}/u {0}/w {0}/d && mount -t overlay "
+        "-o userxattr,lowerdir={0}/l,upperdir={0}/u,workdir={0}/w none {0}/d && touch {0}/d/file"
+    )
+    if shutil.which("unshare") is None:
+        return "no program unshare on PATH"
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script.format(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"no overlay in a user namespace: {done.stderr.strip()}" if done.returncode else ""
 
 
 def image_folder() -> Path:
@@ -183,20 +197,22 @@ def _image(name: str = "torch") -> str:
 
 def _caffe() -> str:
     """Ask for the stack that bare trials would take; whether it starts is for the tests to say."""
-    from iobench import stacks
+    from iobench.core import registry
 
-    return stacks.missing("caffe")
+    return registry.unavailable("stacks", "caffe")
 
 
 def _pycaffe() -> str:
     absent = _module("caffe")()
     return (
-        f"{absent} in this Python; tests/test_python39.py runs these in Caffe's" if absent else ""
+        f"{absent} in this Python; tests/system/caffe/test_python39.py runs these in Caffe's"
+        if absent
+        else ""
     )
 
 
 def _caffe_pytest() -> str:
-    from iobench import tools
+    from iobench.host import tools
 
     return "" if (tools.FOLDER / PYTEST_FOLDER).is_dir() else "no .tools/pytest-caffe: `make test`"
 
@@ -224,7 +240,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "caffe-pytest": _caffe_pytest,
     "sklearn": _module("sklearn"),
     "cachestat": _cachestat,
-    "pypi": _pypi,
+    "package-index": _package_index,
     "cuda": _cuda,
     "bare": _runtime("bare"),
     "unpacked": _runtime("unpacked"),
@@ -233,6 +249,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "apptainer": _runtime("apptainer"),
     "charliecloud": _runtime("charliecloud"),
     "userns": _user_namespaces,
+    "overlay": _overlay,
     "image": _image,
     "caffe-image": lambda: _image("caffe"),
 }

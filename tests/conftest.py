@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from iobench import tools
+from iobench.host import tools
 from tests import capabilities
 
 

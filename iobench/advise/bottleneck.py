@@ -1,12 +1,14 @@
-"""The analysis -> what to do next, each line grounded in a measured number."""
+"""The analysis -> what to do next, each line based on a measured number."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from iobench import roofline, stalls
+from iobench.analysis.case_results import CaseResult, PrepStall
+from iobench.analysis.results import SuiteResult
+from iobench.equations import roofline, stalls
 
 #: A pipeline at or above this AU in both states needs no cure.
 FINE_AU = 0.95
@@ -24,39 +26,41 @@ ALIKE = (
 ONE_THREAD = "this loader has one thread: use another loader"
 
 
-def advise(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return advice as ``{"case", "cache", "text"}``, in the order of the pipelines."""
-    cases = [p for p in document["pipelines"] if p["loader"] != "null" and _judged(p)]
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """One line of advice for a case at a cache state."""
+
+    case: str
+    cache: str
+    text: str
+
+
+def advise(suite: SuiteResult) -> list[Advice]:
+    """Return what to do next, in the order of the cases."""
+    judged = [c for c in suite.pipelines if any(limit.regime for limit in c.limits.values())]
+    cases = [c for c in judged if c.loader != "null"]
     out = []
     for case in cases:
         others = [c for c in cases if _comparable(case, c)]
         for cache in ("cold", "warm"):
-            limit = case["limits"][cache]
-            if limit["regime"]:
-                out += [
-                    {"case": case["case"], "cache": cache, "text": text}
-                    for text in _REGIMES[limit["regime"]](case, cache, others)
-                ]
-        out += [{"case": case["case"], "cache": "cold", "text": t} for t in _amplified(case)]
+            limit = case.limits[cache]
+            if limit.regime:
+                texts = _REGIMES[limit.regime](case, cache, others)
+                out += [Advice(case.case, cache, text) for text in texts]
+        out += [Advice(case.case, "cold", text) for text in _amplified(case)]
     return out
 
 
-def _comparable(case: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether the other case differs by its pipeline, and in nothing else that sets rates."""
-    return other["pipeline"] != case["pipeline"] and all(
-        other.get(key) == case.get(key) for key in ALIKE
+def _comparable(case: CaseResult, other: CaseResult) -> bool:
+    """Return whether the cases differ in their pipeline, and in nothing else that sets rates."""
+    return other.pipeline != case.pipeline and all(
+        getattr(other, key) == getattr(case, key) for key in ALIKE
     )
 
 
-def _judged(case: Mapping[str, Any]) -> bool:
-    return any(limit["regime"] for limit in case["limits"].values())
-
-
-def _fetch(
-    case: Mapping[str, Any], cache: str, others: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    roofs, need = case["limits"][cache]["roofs"], case["bytes"]["needed_per_sample"]
-    alone = case.get("fixed_threads")
+def _fetch(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterator[str]:
+    roofs, need = case.limits[cache].roofs, case.bytes.needed_per_sample
+    alone = case.fixed_threads
     demand = min(roofs[r] for r in (roofline.LOAD, roofline.COMPUTE) if r in roofs)
     supply = min(roofs[r] for r in (roofline.READ, roofline.STORAGE) if r in roofs)
     if cache == "cold" and need and supply < demand:
@@ -72,35 +76,33 @@ def _fetch(
         )
     elif cache == "cold":
         yield (
-            f"reading alone would do ({supply:,.0f} samples/s), but {case['workers']} workers read "
+            f"reading alone would do ({supply:,.0f} samples/s), but {case.workers} workers read "
             "and prepare in turn: raise workers so that some read while others prepare"
         )
-    warm = case["limits"]["warm"]["roofs"].get(roofline.READ)
+    warm = case.limits["warm"].roofs.get(roofline.READ)
     if cache == "cold" and warm and supply < demand < warm:
         share = stalls.cache_needed(warm, supply, demand, demand)
         yield f"keep {100 * share:.0f} % of the data cached: that ends the fetch stall too"
     if supply < demand:
         yield from _better(case, cache, others, "read", "reads")
-    if case["limits"][cache]["binding"] == roofline.READ and supply < demand:
+    if case.limits[cache].binding == roofline.READ and supply < demand:
         yield (
             f"{ONE_THREAD}, for more requests in flight"
             if alone
-            else f"raise workers above {case['workers']}: more requests in flight"
+            else f"raise workers above {case.workers}: more requests in flight"
         )
 
 
-def _prep(
-    case: Mapping[str, Any], cache: str, others: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    roofs = case["limits"][cache]["roofs"]
-    workers = max(case["workers"], 1)
+def _prep(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterator[str]:
+    roofs = case.limits[cache].roofs
+    workers = max(case.workers, 1)
     prep = min(roofs[r] for r in (roofline.LOAD, roofline.DECODE) if r in roofs)
-    ranks = case.get("world_size", 1)
+    ranks = case.world_size
     wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers / ranks)
-    cores = case.get("cores")
+    cores = case.cores
     each = f" of each of {ranks} ranks" if ranks > 1 else ""
     who = f"{workers} workers{each} prepare"
-    if case.get("fixed_threads"):
+    if case.fixed_threads:
         who = f"one thread{each} prepares"
         remedy = f"{ONE_THREAD}, or store what needs less preparing"
     elif cores and wanted > cores:
@@ -117,15 +119,13 @@ def _prep(
     yield from _better(case, "warm", others, "load", "prepares")
 
 
-def _compute(
-    case: Mapping[str, Any], cache: str, others: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    headroom = case["limits"][cache]["headroom"]
-    au = (case["au"].get(cache) or {}).get("value")
+def _compute(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterator[str]:
+    headroom = case.limits[cache].headroom
+    au = case.au.get(cache)
     if headroom is None:
         return
-    if au is not None and au < FINE_AU:
-        yield f"the parts are fast enough alone, yet AU is {au:.2f}: {_idle(case, cache)}"
+    if au is not None and au.value < FINE_AU:
+        yield f"the parts are fast enough alone, yet AU is {au.value:.2f}: {_idle(case, cache)}"
     elif headroom < roofline.TIE:
         yield "data and compute are as fast as each other: a faster accelerator would wait"
     else:
@@ -134,20 +134,19 @@ def _compute(
         )
 
 
-def _idle(case: Mapping[str, Any], cache: str) -> str:
+def _idle(case: CaseResult, cache: str) -> str:
     """Return why steps and batches that are fast enough alone are not so together."""
-    stall, waits = case["prep_stall_s"], case["step_wait_s"]
-    waits = waits.get(cache) or waits.get("-")
-    if not stall.get("contention_s") or not waits:  # or a program that tells no wait
+    stall = case.prep_stall_s
+    waits = case.step_wait_s.get(cache) or case.step_wait_s.get("-")
+    if not isinstance(stall, PrepStall) or not waits:  # or a program that reports no wait
         return (
             "steps wait for their batches, or the loader takes cores from them; raise prefetch or "
             "the batch, or add a core"
         )
-    wait = stall["wait_s"]["value"]
+    wait = stall.wait_s.value
     if cache == "cold":  # the stall is of warm trials
-        wait = waits["mean"] / (case["batch"] * case.get("world_size", 1))
-    contention = stall["contention_s"]["value"]
-    if contention > wait:
+        wait = waits.mean / (case.batch * case.world_size)
+    if stall.contention_s.value > wait:
         return (
             "the loader takes cores from the steps; bind trainer and workers to different cores, "
             "or add a core"
@@ -156,30 +155,23 @@ def _idle(case: Mapping[str, Any], cache: str) -> str:
 
 
 def _better(
-    case: Mapping[str, Any],
+    case: CaseResult,
     cache: str,
-    others: Sequence[Mapping[str, Any]],
+    others: Sequence[CaseResult],
     stage: str,
     verb: str,
 ) -> Iterator[str]:
-    mine = _rate(case, stage, cache)
-    rates = [(r, o["pipeline"]) for o in others if (r := _rate(o, stage, cache))]
+    mine = case.rate(stage, cache)
+    rates = [(r.value, o.pipeline) for o in others if (r := o.rate(stage, cache))]
     if not mine or not rates:
         return
     rate, best = max(rates)
-    if rate > WORTH_MOVING * mine:
-        yield f"{best} {verb} {rate / mine:.1f} x faster here {cache}: use it"
+    if rate > WORTH_MOVING * mine.value:
+        yield f"{best} {verb} {rate / mine.value:.1f} x faster here {cache}: use it"
 
 
-def _rate(case: Mapping[str, Any], stage: str, cache: str) -> float | None:
-    entry = case["stages"].get(stage, {}).get(cache)
-    if not isinstance(entry, Mapping) or not entry.get("samples_per_s"):
-        return None
-    return float(entry["samples_per_s"]["value"])
-
-
-def _amplified(case: Mapping[str, Any]) -> Iterator[str]:
-    factor = case["bytes"]["read_amplification"]
+def _amplified(case: CaseResult) -> Iterator[str]:
+    factor = case.bytes.read_amplification
     if factor and math.isfinite(factor) and factor > AMPLIFIED:
         yield (
             f"the mount delivers {factor:.1f} x the bytes needed: read-ahead overshoots; turn it "

@@ -1,4 +1,4 @@
-"""What will go wrong in a container, told before a suite runs: findings, each with its remedy.
+"""What will go wrong in a container, found before a suite runs; each finding has its remedy.
 
 :func:`look` collects facts of this machine, :func:`findings` judges them and touches nothing.
 """
@@ -6,18 +6,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from iobench import codec, containers, registry
-from iobench.dataset import form_root
-from iobench.errors import SpecError
-from iobench.model import Case, Dataset
-from iobench.mountinfo import mount_of
-from iobench.protocols import DATA_INSIDE, JPEG_INSIDE, Mount, Start
+from iobench.core import registry, transforms
+from iobench.core.cases import Case, Dataset
+from iobench.core.dataset import form_root
+from iobench.core.errors import SpecError
+from iobench.core.inside import DATA_INSIDE, JPEG_INSIDE
+from iobench.core.protocols import Mount, Start
+from iobench.host import probes
+from iobench.host.mounts import mount_of
 
 SELINUX = Path("/sys/fs/selinux/enforce")
 #: Files and folders of a dataset that are looked at.
@@ -27,7 +28,7 @@ SQUASHING = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "fuse.sshfs")
 _CAP_SYS_ADMIN = 21
 
 
-class Finding(NamedTuple):
+class CaseFinding(NamedTuple):
     """One thing that will go wrong."""
 
     name: str
@@ -77,10 +78,10 @@ def before(cases: Iterable[Case], dataset: Dataset) -> list[str]:
 
 def look(case: Case, dataset: Dataset) -> Facts:
     """Return the facts that :func:`findings` needs for one case."""
-    host = containers.host()
-    available = registry.load("runtimes", case.runtime).make(**case.runtime_options).available
-    root = form_root(dataset, case.stored_form)
-    form = registry.load("formats", case.format).make(**case.format_options)
+    host = probes.host()
+    available = registry.runtime_of(case).available
+    root, top = form_root(dataset, case.stored_form), Path(dataset.root).absolute()
+    form = registry.format_of(case)
     paths: list[Path] = form.files(dataset, root) if root.is_dir() else []
     chosen = paths[:: max(1, len(paths) // LOOKS)]
     folders = {p for f in chosen for p in f.parents if p == root or root in p.parents}
@@ -92,16 +93,12 @@ def look(case: Case, dataset: Dataset) -> Facts:
         data_bytes=sum(p.stat().st_size for p in paths) if len(paths) < 20_000 else dataset.bytes,
         files=seen,
         fstype=mount_of(Path(dataset.root)).fstype,
-        reachable=all(p.stat().st_mode & 0o001 for p in [Path(dataset.root), *_above(dataset)]),
-        selinux=containers.read(SELINUX) == "1",
-        user_namespaces=(available() and containers.user_namespaces()) or "",
-        fuse=containers.fuse(),
+        reachable=all(p.stat().st_mode & 0o001 for p in (top, *top.parents)),
+        selinux=probes.read(SELINUX) == "1",
+        user_namespaces=(available() and probes.user_namespaces()) or "",
+        fuse=probes.fuse(),
         capabilities=capabilities(),
     )
-
-
-def _above(dataset: Dataset) -> Sequence[Path]:
-    return list(Path(dataset.root).absolute().parents)
 
 
 def _seen(path: Path) -> Seen | None:
@@ -117,13 +114,13 @@ def _seen(path: Path) -> Seen | None:
 
 def capabilities() -> int:
     """Return this process's effective capabilities as bits; -1 (all) where they are not shown."""
-    for line in containers.read(Path("/proc/self/status")).splitlines():
+    for line in probes.read(Path("/proc/self/status")).splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return -1
 
 
-def findings(case: Case, dataset: Dataset, facts: Facts) -> list[Finding]:
+def findings(case: Case, dataset: Dataset, facts: Facts) -> list[CaseFinding]:
     """Return what will go wrong with this case; pure."""
     found = [_shared_memory(case, facts), _memory(case, facts)]
     if registry.load("runtimes", case.runtime).isolated:
@@ -140,16 +137,15 @@ def findings(case: Case, dataset: Dataset, facts: Facts) -> list[Finding]:
     return [finding for finding in found if finding]
 
 
-def _shared_memory(case: Case, facts: Facts) -> Finding | None:
+def _shared_memory(case: Case, facts: Facts) -> CaseFinding | None:
     if case.loader != "torch" or not case.workers:
         return None
-    shape = codec.transform(case.transform).shape
-    need = (case.workers * case.prefetch + 1) * case.batch * math.prod(shape) * 4
-    need *= case.world_size
+    need = (case.workers * case.prefetch + 1) * case.world_size
+    need *= transforms.batch_bytes(case.transform, case.batch)
     if facts.shm_bytes >= need:
         return None
     ranks = f" x {case.world_size} ranks" if case.world_size > 1 else ""
-    return Finding(
+    return CaseFinding(
         "/dev/shm",
         f"{facts.shm_bytes >> 20} MiB, and the loader's queue of {case.workers} workers x "
         f"{case.prefetch} batches{ranks} needs {-(-need >> 20)} MiB: workers would die with "
@@ -159,10 +155,10 @@ def _shared_memory(case: Case, facts: Facts) -> Finding | None:
     )
 
 
-def _memory(case: Case, facts: Facts) -> Finding | None:
+def _memory(case: Case, facts: Facts) -> CaseFinding | None:
     if not case.memory_bytes or case.memory_bytes >= facts.data_bytes:
         return None
-    return Finding(
+    return CaseFinding(
         "memory limit",
         f"memory = {case.memory_bytes >> 20} MiB also limits the page cache, and the data take "
         f"{facts.data_bytes >> 20} MiB: what this arm reads is evicted again and warm reads turn "
@@ -172,19 +168,19 @@ def _memory(case: Case, facts: Facts) -> Finding | None:
     )
 
 
-def _path(case: Case, dataset: Dataset) -> Finding | None:
-    runtime = registry.load("runtimes", case.runtime).make(**case.runtime_options)
+def _path(case: Case, dataset: Dataset) -> CaseFinding | None:
+    runtime = registry.runtime_of(case)
     mounts = [Mount(Path(dataset.root), DATA_INSIDE)]
     mounts += [Mount(Path(dataset.jpeg_root), JPEG_INSIDE)] if dataset.in_place else []
     try:
         runtime.argv(["true"], Start(image="image", mounts=mounts))
     except SpecError as error:
         reason, _, remedy = str(error).rpartition(": ")
-        return Finding("path", f"{reason}, so its trials will fail", remedy)
+        return CaseFinding("path", f"{reason}, so its trials will fail", remedy)
     return None
 
 
-def _hidden(dataset: Dataset, facts: Facts) -> Finding | None:
+def _hidden(dataset: Dataset, facts: Facts) -> CaseFinding | None:
     tops = [os.path.realpath(dataset.root)]
     tops += [os.path.realpath(dataset.jpeg_root)] if dataset.in_place else []
     outside = [
@@ -194,24 +190,20 @@ def _hidden(dataset: Dataset, facts: Facts) -> Finding | None:
     ]
     if not outside:
         return None
-    return Finding(
+    more = f" ({len(outside)} such files among {len(facts.files)} looked at)" if outside[1:] else ""
+    return CaseFinding(
         "hidden data",
-        f"{outside[0].path} leads to {outside[0].target}, which a container is not shown"
-        + (
-            f" ({len(outside)} such files among {len(facts.files)} looked at)"
-            if outside[1:]
-            else ""
-        ),
+        f"{outside[0].path} leads to {outside[0].target}, which a container is not shown{more}",
         "copy the files instead of linking them, or give the dataset's real folder by --data",
     )
 
 
-def _unreadable(facts: Facts) -> Finding | None:
+def _unreadable(facts: Facts) -> CaseFinding | None:
     for seen in facts.files:
         need = 5 if seen.folder else 4
         shift = 6 if seen.uid == facts.uid else 3 if seen.gid in facts.groups else 0
         if (seen.mode >> shift) & need != need:
-            return Finding(
+            return CaseFinding(
                 "unreadable data",
                 f"{seen.path} (owner {seen.uid}:{seen.gid}, mode {seen.mode:04o}) cannot be read "
                 f"by uid {facts.uid} inside: a container has no capability to pass that by",
@@ -220,10 +212,10 @@ def _unreadable(facts: Facts) -> Finding | None:
     return None
 
 
-def _squashed(case: Case, facts: Facts) -> Finding | None:
+def _squashed(case: Case, facts: Facts) -> CaseFinding | None:
     if case.runtime != "docker" or facts.fstype not in SQUASHING or facts.reachable:
         return None
-    return Finding(
+    return CaseFinding(
         "root squash",
         f"the docker daemon is root, whom a {facts.fstype} server may turn into nobody, and the "
         "folders above the data are not open to everybody: its bind mount may fail",
@@ -231,44 +223,44 @@ def _squashed(case: Case, facts: Facts) -> Finding | None:
     )
 
 
-def _namespaces(case: Case, facts: Facts) -> Finding | None:
+def _namespaces(case: Case, facts: Facts) -> CaseFinding | None:
     needed = case.runtime == "charliecloud" or (
         case.runtime in ("podman", "apptainer") and facts.uid != 0
     )
     if not needed or not facts.user_namespaces:
         return None
     reason, _, remedy = facts.user_namespaces.partition(": ")
-    return Finding("user namespaces", reason, remedy)
+    return CaseFinding("user namespaces", reason, remedy)
 
 
-def _selinux(case: Case, facts: Facts) -> Finding | None:
+def _selinux(case: Case, facts: Facts) -> CaseFinding | None:
     if not facts.selinux or case.runtime not in ("docker", "podman"):
         return None
     if case.runtime_options.get("label"):
         return None
-    return Finding(
+    return CaseFinding(
         "SELinux",
         "it is enforcing, and a container may not read files that are not labelled for it",
         "set runtime_options.label = 'disable' (or label the dataset: chcon -Rt container_file_t)",
     )
 
 
-def _capability(case: Case, facts: Facts) -> Finding | None:
+def _capability(case: Case, facts: Facts) -> CaseFinding | None:
     if facts.uid != 0 or case.runtime == "docker" or facts.capabilities >> _CAP_SYS_ADMIN & 1:
         return None
-    return Finding(
+    return CaseFinding(
         "capability",
         "this root lacks CAP_SYS_ADMIN (is this itself a container?) and can mount nothing",
         "start the outer container with --cap-add SYS_ADMIN, or measure on its host",
     )
 
 
-def _fuse(case: Case, facts: Facts) -> Finding | None:
+def _fuse(case: Case, facts: Facts) -> CaseFinding | None:
     if case.runtime != "apptainer" or facts.uid == 0 or not facts.fuse:
         return None
     if case.runtime_options.get("mode") == "sandbox":
         return None
     reason, _, remedy = facts.fuse.partition(": ")
-    return Finding(
+    return CaseFinding(
         "/dev/fuse", f"{reason}: a SIF file cannot be mounted", f"{remedy}, or set mode = 'sandbox'"
     )

@@ -1,4 +1,4 @@
-"""A difference -> the stage it comes from, by serial probes of both arms; or why none is named.
+"""A difference -> the stage that it comes from, by serial probes of both arms.
 
 A probe trial handles one sample at a time without workers or a queue, in the contrast's own cache
 state, so its parts add up.  D_s = probe_s(arm) - probe_s(base) is taken in interleaved pairs of
@@ -10,14 +10,15 @@ Only what the contrast's rung runs can be named: ``read`` decodes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from iobench import registry, stats
-from iobench.contrast_spec import MIN_PROBES
-from iobench.contrasts import estimate
-from iobench.errors import SpecError
-from iobench.figures import Evidence, usable
-from iobench.model import EXPLORATORY, Contrast, Record
+from iobench.analysis.contrast_results import AttributionResult
+from iobench.analysis.evidence import Evidence, usable
+from iobench.core import registry
+from iobench.core.cases import Contrast
+from iobench.core.errors import SpecError
+from iobench.core.records import EXPLORATORY, Record
+from iobench.equations import stats
+from iobench.spec.schema import MIN_PROBES
 
 #: A part of the probe -> the stage as people call it.
 STAGE_NAMES = {"read_s": "read", "decode_s": "decode", "transform_s": "transform"}
@@ -26,18 +27,13 @@ RUN = {"read": ("read_s",), "decode": ("read_s", "decode_s")}
 FOUND = (stats.FASTER, stats.SLOWER)
 
 
-def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str, Any] | None:
-    """Return the attribution of a FASTER or SLOWER as JSON types; None where none is asked for.
-
-    ``stage`` is "" where none is named, with the ``reason``; ``parts`` holds each D_s in seconds a
-    sample.
-    """
+def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> AttributionResult | None:
+    """Return the attribution of a FASTER or SLOWER; None for another verdict or without probes."""
     if verdict not in FOUND or not contrast.probes:
         return None
     pairs = _pairs(evidence, contrast)
-    entry: dict[str, Any] = {"stage": "", "reason": "", "pairs": len(pairs), "parts": {}}
     if len(pairs) < MIN_PROBES:
-        return {**entry, "reason": _why_few(evidence, contrast, len(pairs))}
+        return AttributionResult("", _why_few(evidence, contrast, len(pairs)), len(pairs), {})
     deltas = {
         part: [arm[part] - base[part] for arm, base in pairs]
         for part in pairs[0][0]
@@ -46,13 +42,13 @@ def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str,
     }
     level = 1 - stats.ALPHA / max(len(deltas), 1)
     found = {part: stats.hodges_lehmann(d, level=level) for part, d in deltas.items()}
-    entry["parts"] = {STAGE_NAMES.get(p, p): estimate(i) for p, i in found.items()}
-    entry["stage"], entry["reason"] = _name(deltas, found, 1 if verdict == stats.SLOWER else -1)
-    return entry
+    stage, reason = _name(deltas, found, 1 if verdict == stats.SLOWER else -1)
+    parts = {STAGE_NAMES.get(p, p): interval for p, interval in found.items()}
+    return AttributionResult(stage, reason, len(pairs), parts)
 
 
 def can_probe(loader: str) -> str:
-    """Return "" when the loader has a serial probe, else why a stage cannot be named."""
+    """Return why a stage cannot be named for this loader; "" if it has a serial probe."""
     try:
         known = registry.load("loaders", loader).probe is not None
     except SpecError as error:  # results of a plug-in that is not here

@@ -7,41 +7,88 @@ unpaired interval, and every difference of the two fingerprints stands beside it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from iobench import stats
-from iobench.contrasts import estimate
-from iobench.errors import ResultsError
-from iobench.figures import DATA_STAGES, Evidence, evidence, trial_window, usable
-from iobench.fingerprint import differences
-from iobench.model import EXPLORATORY, Case, Plan, Record
-from iobench.store import Store
+from iobench.analysis.confounders import differences
+from iobench.analysis.evidence import Evidence, evidence, trial_window, usable
+from iobench.analysis.results import alike
+from iobench.core import stages
+from iobench.core.cases import Case, Plan
+from iobench.core.errors import ResultsError
+from iobench.core.records import EXPLORATORY, Record
+from iobench.equations import stats
 
-#: Version of the document that :func:`compare` returns.
+#: Version of the document that :func:`compare_suites` returns.
 COMPARE_SCHEMA = 1
-STAGES = ("read", "decode", "load", "compute", "train")
 #: What names a case and where it lay; its data are compared by digest.
 _NOT_THE_CASE = ("label", "location", "seed")
 
 
-def load(a: Store, b: Store) -> dict[str, Any]:
-    """Return :func:`compare` of two results folders.
+@dataclasses.dataclass(frozen=True)
+class ComparedSuite:
+    """Which suite it is; ``folder`` is where its results lie."""
 
-    Raises ResultsError where they are one and the same, or not comparable.
+    name: str
+    created: str
+    version: str
+    folder: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparedRung:
+    """One rung in both suites; ``ratio`` is B / A in seconds a sample.
+
+    ``samples_per_s`` and ``trials``: "a" and "b" -> value.  ``same_order``: None where no data is
+    read or the order was not recorded.
     """
-    if a.folder.resolve() == b.folder.resolve():
-        raise ResultsError(f"A and B are the same suite, {a.folder}: name two results folders")
-    document = compare((a.plan(), a.records()), (b.plan(), b.records()))
-    document["a"]["folder"], document["b"]["folder"] = str(a.folder), str(b.folder)
-    return document
+
+    case: str
+    case_b: str
+    stage: str
+    cache: str
+    ratio: stats.Interval
+    samples_per_s: Mapping[str, float]
+    trials: Mapping[str, int]
+    same_order: bool | None
+    standing: str = EXPLORATORY
 
 
-def compare(a: tuple[Plan, Sequence[Record]], b: tuple[Plan, Sequence[Record]]) -> dict[str, Any]:
-    """Return what two suites have in common, B / A in seconds per sample, as JSON types.
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A difference between the suites, and the cases that it holds for (empty: all)."""
 
-    Raises ResultsError when they measured other samples or share no case.
+    text: str
+    cases: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What two suites have in common; ``only_in``: "a" and "b" -> labels of cases."""
+
+    schema: int
+    standing: str
+    note: str
+    a: ComparedSuite
+    b: ComparedSuite
+    rows: Sequence[ComparedRung]
+    differences: Sequence[Difference]
+    only_in: Mapping[str, Sequence[str]]
+
+
+def compare_suites(
+    a: tuple[Plan, Sequence[Record]],
+    b: tuple[Plan, Sequence[Record]],
+    *,
+    folders: tuple[str, str] = ("", ""),
+) -> Comparison:
+    """Compare two suites, B / A in seconds per sample.
+
+    ``folders``: where their results lie.  Raises ResultsError if they are one and the same suite,
+    measured other samples or share no case.
     """
+    if folders[0] and folders[0] == folders[1]:
+        raise ResultsError(f"A and B are the same suite, {folders[0]}: name two results folders")
     _check_dataset(a[0], b[0])
     first, second = evidence(*a), evidence(*b)
     pairs = _common(a[0].cases, b[0].cases)
@@ -54,19 +101,19 @@ def compare(a: tuple[Plan, Sequence[Record]], b: tuple[Plan, Sequence[Record]]) 
         for stage, cache in _rungs(first, one, second, other)
         if (row := _row(first, one, second, other, stage, cache))
     ]
-    return {
-        "schema": COMPARE_SCHEMA,
-        "standing": EXPLORATORY,
-        "note": "the two suites share no block: ratios with unpaired intervals, no verdict",
-        "a": _suite(a[0]),
-        "b": _suite(b[0]),
-        "rows": rows,
-        "differences": _differences(first, second, pairs),
-        "only_in": {
+    return Comparison(
+        schema=COMPARE_SCHEMA,
+        standing=EXPLORATORY,
+        note="the two suites share no block: ratios with unpaired intervals, no verdict",
+        a=alike(ComparedSuite, a[0], folder=folders[0]),
+        b=alike(ComparedSuite, b[0], folder=folders[1]),
+        rows=rows,
+        differences=_differences(first, second, pairs),
+        only_in={
             "a": sorted({c.label for c in a[0].cases} - {p[0].label for p in pairs}),
             "b": sorted({c.label for c in b[0].cases} - {p[1].label for p in pairs}),
         },
-    }
+    )
 
 
 def _check_dataset(a: Plan, b: Plan) -> None:
@@ -79,29 +126,17 @@ def _check_dataset(a: Plan, b: Plan) -> None:
         )
 
 
-def _suite(plan: Plan) -> dict[str, Any]:
-    return {"name": plan.name, "created": plan.created, "version": plan.version, "folder": ""}
-
-
 def _common(a: Sequence[Case], b: Sequence[Case]) -> list[tuple[Case, Case]]:
     """Pair equal cases whatever they are called; then those of one name, though they differ."""
     found: dict[int, Case] = {}
     left = list(b)
-    for same in (_equal, _called_alike):
+    for what in (_settings, lambda case: case.label):
         for i, case in enumerate(a):
-            other = next((o for o in left if same(case, o)), None)
+            other = next((o for o in left if what(o) == what(case)), None)
             if i not in found and other is not None:
                 found[i] = other
                 left.remove(other)
     return [(case, found[i]) for i, case in enumerate(a) if i in found]
-
-
-def _equal(one: Case, other: Case) -> bool:
-    return _settings(one) == _settings(other)
-
-
-def _called_alike(one: Case, other: Case) -> bool:
-    return one.label == other.label
 
 
 def _settings(case: Case) -> dict[str, Any]:
@@ -115,37 +150,31 @@ def _rungs(a: Evidence, one: Case, b: Evidence, other: Case) -> list[tuple[str, 
         {(t.stage, t.cache) for t in found.plan.trials if t.case.label == case.label}
         for found, case in ((a, one), (b, other))
     ]
-    both = [rung for rung in seen[0] & seen[1] if rung[0] in STAGES]
-    return sorted(both, key=lambda r: (STAGES.index(r[0]), r[1]))
+    rungs = [name for name in stages.rungs() if not stages.of(name).on_host]
+    both = [rung for rung in seen[0] & seen[1] if rung[0] in rungs]
+    return sorted(both, key=lambda r: (rungs.index(r[0]), r[1]))
 
 
 def _row(
     a: Evidence, one: Case, b: Evidence, other: Case, stage: str, cache: str
-) -> dict[str, Any] | None:
+) -> ComparedRung | None:
     left, right = a.of(one, stage, cache), b.of(other, stage, cache)
-    times = _seconds(left), _seconds(right)
+    times = [
+        [w.seconds_per_sample for r in side if (w := trial_window(r)) is not None]
+        for side in (left, right)
+    ]
     if not all(times):
         return None
-    return {
-        "case": one.label,
-        "case_b": other.label,
-        "stage": stage,
-        "cache": cache,
-        "ratio": estimate(stats.unpaired_ratio(times[1], times[0])),
-        "samples_per_s": {"a": _rate(times[0]), "b": _rate(times[1])},
-        "trials": {"a": len(times[0]), "b": len(times[1])},
-        "same_order": _same_order(left, right) if stage in DATA_STAGES else None,
-        "standing": EXPLORATORY,
-    }
-
-
-def _seconds(records: Sequence[Record]) -> list[float]:
-    windows = [trial_window(r) for r in records]
-    return [w.seconds_per_sample for w in windows if w is not None]
-
-
-def _rate(times: Sequence[float]) -> float:
-    return len(times) / sum(times)
+    return ComparedRung(
+        case=one.label,
+        case_b=other.label,
+        stage=stage,
+        cache=cache,
+        ratio=stats.unpaired_ratio(times[1], times[0]),
+        samples_per_s={side: len(t) / sum(t) for side, t in zip("ab", times, strict=True)},
+        trials={side: len(t) for side, t in zip("ab", times, strict=True)},
+        same_order=_same_order(left, right) if stage in stages.contrasted() else None,
+    )
 
 
 def _same_order(left: Sequence[Record], right: Sequence[Record]) -> bool | None:
@@ -156,9 +185,7 @@ def _same_order(left: Sequence[Record], right: Sequence[Record]) -> bool | None:
     return seen[0] == seen[1]
 
 
-def _differences(
-    a: Evidence, b: Evidence, pairs: Sequence[tuple[Case, Case]]
-) -> list[dict[str, Any]]:
+def _differences(a: Evidence, b: Evidence, pairs: Sequence[tuple[Case, Case]]) -> list[Difference]:
     """Return every difference once, with the cases it was seen in: settings first, then facts."""
     found: dict[str, list[str]] = {}
     if a.plan.version != b.plan.version:
@@ -176,8 +203,7 @@ def _differences(
             found.setdefault(line, []).append(one.label)
     everywhere = len(pairs)
     return [
-        {"text": text, "cases": [] if len(cases) == everywhere else cases}
-        for text, cases in found.items()
+        Difference(text, [] if len(cases) == everywhere else cases) for text, cases in found.items()
     ]
 
 
@@ -185,7 +211,7 @@ def _fingerprints(found: Evidence, case: Case) -> dict[str, dict[str, Any]]:
     """Return stage -> the first fingerprint, with the mount as the driver saw it."""
     out: dict[str, dict[str, Any]] = {}
     for record in usable(found.last.values()):
-        if record.trial.case.label == case.label and record.trial.stage in STAGES:
+        if record.trial.case.label == case.label and record.trial.stage in stages.rungs():
             for rank in record.ranks[:1]:
                 image = {"image": dict(record.runtime)} if record.runtime else {}
                 out.setdefault(record.trial.stage, {**rank.fingerprint, **image})

@@ -5,17 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from iobench import stats, timing, world
-from iobench.errors import SpecError
-from iobench.model import EXPLORATORY, VALID, Case, Plan, RankResult, Record, Startup
-from iobench.plan import compute_key, rungs_missing
-from iobench.stalls import TrainTrial, edge_shift_s
+from iobench.analysis.case_results import Validity
+from iobench.analysis.ranks import in_step, step_times
+from iobench.analysis.windows import Window, epoch, window
+from iobench.core.cases import Case, Plan
+from iobench.core.errors import SpecError
+from iobench.core.records import (
+    EXPLORATORY,
+    FAILED,
+    INVALID,
+    VALID,
+    RankResult,
+    Record,
+    Startup,
+)
+from iobench.equations import stats
+from iobench.equations.stalls import TrainTrial, edge_shift_s
+from iobench.plan.ladder import compute_key, rungs_missing
 
-#: Rungs that read the data.
-DATA_STAGES = ("read", "decode", "load", "train")
 #: Cache states in which no storage is asked: ``-`` is a pipeline without files.
 WARM_STATES = ("warm", "-")
 
@@ -31,18 +41,13 @@ def last_attempts(records: Iterable[Record]) -> dict[str, Record]:
 
 
 def usable(records: Iterable[Record]) -> list[Record]:
-    """Return the records that may enter a figure: VALID, or EXPLORATORY and then said so."""
+    """Return the records that may enter a figure: VALID and EXPLORATORY ones."""
     return [r for r in records if enters(r)]
 
 
-def counts_whole(record: Record) -> bool:
-    """Tell whether the whole epoch counts: where storage is asked, read-ahead comes early."""
-    return record.trial.cache not in WARM_STATES
-
-
-def windows(record: Record, *, whole: bool) -> list[timing.Window]:
+def windows(record: Record, *, whole: bool) -> list[Window]:
     """Return each rank's measured window; [] where the trial has no steps for it."""
-    measured = timing.epoch if whole else timing.window
+    measured = epoch if whole else window
     try:
         return [measured(rank.steps) for rank in record.ranks]
     except ValueError:
@@ -53,11 +58,11 @@ def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | N
     """Return the trial's window: the slowest rank's wall time, the samples of all ranks.
 
     Wait and compute are the slowest rank's too; of ranks that exchange gradients, and so go step
-    by step together, they are the job's (:func:`iobench.world.step_times`).
+    by step together, they are the job's (:func:`iobench.analysis.ranks.step_times`).
     ``whole``: the whole epoch or the steady window after the warm-up; by the cache state when
-    it is not given (:func:`counts_whole`).
+    it is not given: cold, read-ahead brings in data before the first step.
     """
-    whole = counts_whole(record) if whole is None else whole
+    whole = record.trial.cache not in WARM_STATES if whole is None else whole
     found = windows(record, whole=whole)
     samples = sum(w.samples for w in found)
     if not found or not samples:
@@ -66,8 +71,8 @@ def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | N
     if slowest.wall_s <= 0:
         return None
     wait_s, compute_s = slowest.wait_s, slowest.compute_s
-    if world.in_step(record.ranks):
-        waits, computes = world.step_times(record.ranks)
+    if in_step(record.ranks):
+        waits, computes = step_times(record.ranks)
         first = 0 if whole else rank.steps.warmup
         compute_s = math.fsum(computes[first:])
         wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[first:])
@@ -82,9 +87,9 @@ def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | N
     )
 
 
-def _edge_s(record: Record, rank: RankResult, window: timing.Window, *, whole: bool) -> float:
+def _edge_s(record: Record, rank: RankResult, found: Window, *, whole: bool) -> float:
     if whole:  # when the last burst came in while its first batch was trained on: half of it
-        return max(0.0, rank.steps.ready_s[-1] - window.wall_s) / 2
+        return max(0.0, rank.steps.ready_s[-1] - found.wall_s) / 2
     workers = record.trial.case.workers
     return edge_shift_s(rank.steps.done_s, warmup=rank.steps.warmup, workers=workers)
 
@@ -113,6 +118,12 @@ def _opened_s(startup: Startup) -> float:
     return max(startup.process_s, startup.imports_s) + startup.open_s + startup.walk_s
 
 
+def ceiling_samples_per_s(record: Record) -> float | None:
+    """Return fio's rate over the samples' own byte ranges, samples/s; None where not measured."""
+    rate = record.ceiling.get("samples_per_s")
+    return float(rate) if rate else None
+
+
 def step_waits_s(records: Sequence[Record]) -> list[float]:
     """Return the wait of every step after the warm-up, all trials and ranks.
 
@@ -120,8 +131,8 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
     """
     waits: list[float] = []
     for record in records:
-        if world.in_step(record.ranks):
-            waits += world.step_times(record.ranks)[0][record.ranks[0].steps.warmup :]
+        if in_step(record.ranks):
+            waits += step_times(record.ranks)[0][record.ranks[0].steps.warmup :]
             continue
         for rank in record.ranks:
             if (rank.notes.get("trainer") or {}).get("wait_known") is False:
@@ -175,35 +186,27 @@ class Evidence:
 
     def compute(self, case: Case) -> tuple[list[TrainTrial], str]:
         """Return the compute rung and the label of the case that ran it ("" when its own)."""
-        for other in (case, *self.plan.cases):
-            if compute_key(other) == compute_key(case):
-                found = self.windows(other, "compute")
-                if found:
-                    return found, "" if other.label == case.label else other.label
-        return [], ""
+        records = self.computed(case)
+        label = records[0].trial.case.label if records else case.label
+        return _windows(records), "" if label == case.label else label
 
     def alone(self, case: Case) -> list[TrainTrial]:
         """Return the compute rung on one rank, of a case that has several."""
-        for other in (case, *self.plan.cases):
-            if compute_key(other) == compute_key(case) and (found := self.windows(other, "alone")):
-                return found
-        return []
+        return _windows(self._of_equal(case, compute_key, "alone"))
 
     def computed(self, case: Case) -> list[Record]:
         """Return the records of the compute rung that serves this case."""
-        for other in (case, *self.plan.cases):
-            if compute_key(other) == compute_key(case) and (found := self.of(other, "compute")):
-                return found
-        return []
+        return self._of_equal(case, compute_key, "compute")
 
     def ceilings(self, case: Case) -> list[Record]:
         """Return the ceiling rung's records, of an equal case where this one has none."""
-        for other in (case, *self.plan.cases):
-            if ceiling_key(other) == ceiling_key(case):
-                found = self.of(other, "ceiling")
-                if found:
-                    return found
-        return []
+        return self._of_equal(case, ceiling_key, "ceiling")
+
+    def _of_equal(
+        self, case: Case, key: Callable[[Case], tuple[Any, ...]], stage: str
+    ) -> list[Record]:
+        equal = [case, *(c for c in self.plan.cases if key(c) == key(case))]
+        return next((found for c in equal if (found := self.of(c, stage))), [])
 
 
 def _windows(records: Iterable[Record], *, whole: bool | None = None) -> list[TrainTrial]:
@@ -217,7 +220,7 @@ def evidence(plan: Plan, records: Iterable[Record]) -> Evidence:
 
 
 def enters(record: Record) -> bool:
-    """Tell whether a record may enter a figure."""
+    """Return whether a record may enter a figure."""
     return record.status in (VALID, EXPLORATORY)
 
 
@@ -228,24 +231,17 @@ def standing(records: Iterable[Record]) -> str:
     return EXPLORATORY if few or EXPLORATORY in statuses else VALID
 
 
-def validity(found: Evidence, ids: Sequence[str], attempts: int | None = None) -> dict[str, Any]:
+def validity(found: Evidence, ids: Sequence[str], attempts: int | None = None) -> Validity:
     """Return how many of these trials ran and how they ended, with the reasons."""
     records = [found.last[i] for i in ids if i in found.last]
     counts = Counter(r.status for r in records)
     reasons = Counter(reason for r in records if r.status != VALID for reason in r.reasons)
-    out: dict[str, Any] = {
-        "planned": len(ids),
-        "run": len(records),
-        **{s: counts.get(s, 0) for s in (VALID, EXPLORATORY, "INVALID", "FAILED")},
-        "reasons": dict(reasons.most_common()),
-    }
-    if attempts is not None:
-        out["attempts"] = attempts
-    return out
+    statuses = {s: counts[s] for s in (VALID, EXPLORATORY, INVALID, FAILED)}
+    return Validity(len(ids), len(records), statuses, dict(reasons.most_common()), attempts)
 
 
 def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
-    """Say in words why a rung has no figure."""
+    """Return the reason why a rung has no figure."""
     states = WARM_STATES if cache in WARM_STATES else (cache,)
     planned = [t for t in found.plan.trials if t.stage == stage and t.cache in states]
     if stage in ("compute", "alone"):  # an equal case's serves this one too

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from statistics import median
-from typing import Any
 
-from iobench.contrasts import complete_pairs, factors
-from iobench.figures import Evidence
-from iobench.model import Contrast
+from iobench.analysis.contrast_results import Outcome, StagingResult
+from iobench.analysis.evidence import Evidence
+from iobench.analysis.pairs import complete_pairs, factors
+from iobench.core.cases import Contrast
 
 
-def staging(found: Evidence, contrast: Contrast, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return seconds, bytes and ``pays_after_epochs`` of the arm's placement.
+def staging(found: Evidence, contrast: Contrast, outcome: Outcome) -> StagingResult | None:
+    """Return what the arm's placement cost, and after how many epochs it pays.
 
     None for another contrast than one over placement against ``bind``.  ``pays_after_epochs`` is
     None where the arm is no faster, and so are its limits (those of the contrast's simultaneous
@@ -29,23 +29,19 @@ def staging(found: Evidence, contrast: Contrast, entry: Mapping[str, Any]) -> di
         return None
     if base.placement != "bind":
         return None
-    pairs = complete_pairs(found, contrast)
-    epoch_s = (
-        found.plan.dataset.samples * median(p.seconds_per_sample[1] for p in pairs)
-        if pairs
-        else 0.0
-    )
+    seconds = [p.seconds_per_sample[1] for p in complete_pairs(found, contrast)]
+    epoch_s = found.plan.dataset.samples * median(seconds) if seconds else 0.0
 
     def epochs(ratio: float | None) -> float | None:
-        if ratio is None or ratio >= 1 or not epoch_s:
+        if ratio is None or not math.isfinite(ratio) or ratio >= 1 or not epoch_s:
             return None
         return place.seconds / (epoch_s * (1 - ratio))
 
-    spread = entry["simultaneous"] or {}
-    return {
-        "seconds": place.seconds,
-        "bytes": place.bytes,
-        "pays_after_epochs": epochs(entry["ratio"]),
-        "low": epochs(spread.get("low")),
-        "high": epochs(spread.get("high")),
-    }
+    spread = outcome.simultaneous
+    return StagingResult(
+        seconds=place.seconds,
+        bytes=place.bytes,
+        pays_after_epochs=epochs(outcome.ratio),
+        low=epochs(spread.low) if spread else None,
+        high=epochs(spread.high) if spread else None,
+    )

@@ -1,71 +1,18 @@
-"""Several ranks in one trial: which trials start them, who failed, and what they say as one job."""
+"""What several ranks cost: their step of the compute rung against one rank's.
+
+docs/method.md, "Several ranks".
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from iobench import registry
-from iobench.errors import SpecError
-from iobench.model import Case, IoCounters, RankResult, Trial
+from iobench.core.records import IoCounters, RankResult
 
-#: Stages that one process answers for all ranks: what a sample holds and what its parts cost does
-#: not depend on who reads it; ``alone`` is one rank by its meaning.
-ONE_RANK = ("ceiling", "digest", "probe", "alone")
 #: Ranks that begin further apart than this share of the loop had the machine to themselves so long.
 SKEW_SHARE = 0.01
-
-
-def started(trial: Trial) -> int:
-    """Return how many ranks a trial starts."""
-    return 1 if trial.stage in ONE_RANK else trial.case.world_size
-
-
-def check(case: Case) -> None:
-    """Raise SpecError where several ranks of a case make no sense, or cannot share its data so.
-
-    One rank too needs a launcher that is where it starts.
-    """
-    launcher = registry.load("launchers", case.launcher)
-    isolated = registry.load("runtimes", case.runtime).isolated
-    if launcher.inside and isolated and case.image not in launcher.images:
-        raise SpecError(
-            f"launcher {case.launcher!r} starts inside the container, and image {case.image!r} has "
-            f"none; those that have: {', '.join(sorted(launcher.images)) or 'no image'}"
-        )
-    if case.world_size == 1:
-        return
-    if not registry.load("trainers", case.trainer).ranks:
-        able = [n for n in registry.names("trainers") if registry.load("trainers", n).ranks]
-        raise SpecError(
-            f"world_size = {case.world_size}, but trainer {case.trainer!r} exchanges no gradients: "
-            f"every rank would train alone; those for several ranks: {', '.join(able)}"
-        )
-    ways = registry.load("loaders", case.loader).sharings.get(case.stored_form)
-    if ways is not None and case.sharing not in ways:
-        allowed = f"it shares by: {', '.join(sorted(ways))}" if ways else "it serves one rank only"
-        raise SpecError(
-            f"{case.pipeline} cannot share the data among ranks by {case.sharing!r}; {allowed}"
-        )
-
-
-def name(rank: int, world_size: int) -> str:
-    """Return how errors call a rank: ``rank 1 of 2``, or ``worker`` where it is the only one."""
-    return "worker" if world_size == 1 else f"rank {rank} of {world_size}"
-
-
-def errors(results: Sequence[RankResult]) -> tuple[str, ...]:
-    """Return the error of a trial, one line; of several ranks the first one's, which it names."""
-    failed = [(r, r.error.splitlines()[-1]) for r in results if r.error]
-    if not failed:
-        return ()
-    (first, text), *others = failed
-    if first.world_size == 1:
-        return (text,)
-    if len(failed) == first.world_size and all(other == text for _, other in others):
-        return (f"every rank: {text}",)
-    more = f" ({len(others)} more failed)" if others else ""
-    return (f"{name(first.rank, first.world_size)}: {text}{more}",)
 
 
 def skew_s(results: Sequence[RankResult]) -> float:
@@ -106,16 +53,8 @@ def together(results: Sequence[RankResult]) -> IoCounters:
     if not results:
         return IoCounters()
     longest = max((r.io for r in results), key=lambda io: io.wall_s)
-    return IoCounters(
-        rchar=sum(r.io.rchar for r in results),
-        read_bytes=sum(r.io.read_bytes for r in results),
-        major_faults=sum(r.io.major_faults for r in results),
-        cpu_user_s=sum(r.io.cpu_user_s for r in results),
-        cpu_sys_s=sum(r.io.cpu_sys_s for r in results),
-        machine_busy_s=longest.machine_busy_s,
-        machine_steal_s=longest.machine_steal_s,
-        wall_s=longest.wall_s,
-    )
+    own = ("rchar", "read_bytes", "major_faults", "cpu_user_s", "cpu_sys_s")
+    return dataclasses.replace(longest, **{n: sum(getattr(r.io, n) for r in results) for n in own})
 
 
 def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]:
@@ -136,7 +75,7 @@ def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]
 
 
 def in_step(results: Sequence[RankResult]) -> bool:
-    """Tell whether the ranks go step by step together, because they exchange gradients."""
+    """Return whether the ranks step together, because they exchange gradients."""
     return len(results) > 1 and all(exchange_s(r) is not None for r in results)
 
 

@@ -1,17 +1,18 @@
-"""What a reader of one case's figures should know beside them: remarks, the cost of a hand-over."""
+"""Remarks on how one case was measured, and what its hand-overs between processes cost."""
 
 from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Any
 
-from iobench.figures import Evidence
-from iobench.model import Case, RankResult
+from iobench.analysis.case_results import HandoverResult
+from iobench.analysis.evidence import Evidence
+from iobench.core.cases import Case
+from iobench.core.records import RankResult
 
 
 def remarks(found: Evidence, case: Case) -> list[str]:
-    """Return what a reader of this case's figures should know, each once, as its parts noted it."""
+    """Return each remark that the workers noted while this case was measured, once."""
     lines: dict[str, None] = {}
     for stage in ("load", "train"):
         for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
@@ -24,7 +25,7 @@ def remarks(found: Evidence, case: Case) -> list[str]:
 
 
 def _short_run(rank: RankResult, case: Case) -> str:
-    """Say that a run was short against a queue that fills by itself, "" where it was not."""
+    """Return a warning when a run was short against a queue that fills by itself, else ""."""
     wanted = int((rank.notes.get("loader") or {}).get("long_run_batches") or 0)
     steps = len(rank.steps.done_s)
     if steps >= wanted:
@@ -36,11 +37,8 @@ def _short_run(rank: RankResult, case: Case) -> str:
     )
 
 
-def handover(found: Evidence, case: Case) -> dict[str, Any] | None:
-    """Return the seconds a batch that bringing it from another process took; None where none was.
-
-    ``median``, ``copy`` and ``wake``: medians over trials of each trial's median.
-    """
+def handover(found: Evidence, case: Case) -> HandoverResult | None:
+    """Return what it costs to bring a batch from another process; None where none was brought."""
     noted = [
         rank.notes["handover_s"]
         for stage in ("load", "train")  # the others hand over no pixels
@@ -51,10 +49,10 @@ def handover(found: Evidence, case: Case) -> dict[str, Any] | None:
     if not noted:
         return None
     batches = sum(n["batches"] for n in noted)
-    return {
-        "batches": batches,
-        "median": median(n["median"] for n in noted),
-        "mean": math.fsum(n["mean"] * n["batches"] for n in noted) / batches,
-        "copy": median(n["copy_median"] for n in noted),
-        "wake": median(n["wake_median"] for n in noted),
-    }
+    return HandoverResult(
+        batches=batches,
+        median=median(n["median"] for n in noted),
+        mean=math.fsum(n["mean"] * n["batches"] for n in noted) / batches,
+        copy=median(n["copy_median"] for n in noted),
+        wake=median(n["wake_median"] for n in noted),
+    )

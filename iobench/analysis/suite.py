@@ -1,67 +1,79 @@
-"""Records -> what they mean: one JSON-able document a suite (``iobench show --json``).
+"""Records -> what they mean: the analysis of one suite.
 
-Pure: reads no file, no clock.  A missing piece is None with a reason beside it, never a crash, so
-an interrupted suite is analysed like a whole one.
+Pure: reads no file, no clock.  A figure that is missing is None with a reason beside it, so an
+interrupted suite is analysed like a whole one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from iobench import pipelines, registry, stats
-from iobench.advice import advise
-from iobench.attribution import attribute
-from iobench.calls import counted
-from iobench.contrasts import complete_pairs, family_of, finite, judge
-from iobench.errors import SpecError
-from iobench.figures import DATA_STAGES, Evidence, enters, evidence, validity
-from iobench.model import Case, Contrast, Plan, Record
-from iobench.order import add_sums
-from iobench.pairing import group_of, groups
-from iobench.staging import staging
+from iobench.analysis.attribution import attribute
+from iobench.analysis.case_results import CaseResult
+from iobench.analysis.cases import describe
+from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.evidence import Evidence, enters, evidence, validity
+from iobench.analysis.pairs import complete_pairs
+from iobench.analysis.payback import staging
+from iobench.analysis.results import (
+    CheckResult,
+    Checks,
+    DatasetResult,
+    FastestResult,
+    SuiteResult,
+    alike,
+)
+from iobench.analysis.syscalls import counted
+from iobench.analysis.verdicts import family_of, judge
+from iobench.core import registry, stages
+from iobench.core.cases import Case, Contrast, Plan
+from iobench.core.errors import SpecError
+from iobench.core.order import add_sums
+from iobench.core.records import Record
+from iobench.equations import stats
+from iobench.plan.blocks import group_of, groups
 
-#: Version of this document.
+#: Version of the document that ``analysis.json`` holds.
 ANALYSIS_SCHEMA = 1
 BARE, UNPACKED = "bare", "unpacked"
 
 
-def analyse(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
-    """Return the suite's analysis as JSON types.
+def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
+    """Return the suite's analysis.
 
     Of every trial only the last attempt counts, and only VALID ones (EXPLORATORY ones where
     marked); nothing FAILED or INVALID enters a figure.
     """
     found = evidence(plan, records)
-    cases = [pipelines.describe(found, case) for case in plan.cases]
-    contrasts = _contrasts(found)
-    document = {
-        "schema": ANALYSIS_SCHEMA,
-        "name": plan.name,
-        "created": plan.created,
-        "version": plan.version,
-        "seed": plan.seed,
-        "dataset": _dataset(plan),
-        "notes": [*plan.notes, *_late(found)],
-        "complete": plan.phase == 2
+    cases = [describe(found, case) for case in plan.cases]
+    contrasts = [_contrast(found, contrast) for contrast in plan.contrasts]
+    data = plan.dataset
+    mean_bytes = data.bytes / data.samples if data.samples else None
+    return alike(
+        SuiteResult,
+        plan,
+        schema=ANALYSIS_SCHEMA,
+        dataset=alike(DatasetResult, data, mean_bytes=mean_bytes),
+        notes=[*plan.notes, *_late(found)],
+        complete=plan.phase == 2
         and all(t.id in found.last and enters(found.last[t.id]) for t in plan.trials),
-        "validity": validity(found, [t.id for t in plan.trials], len(records)),
-        "checks": _checks(found),
-        "pipelines": cases,
-        "contrasts": contrasts,
-        "fastest": _fastest(cases, contrasts),
-    }
-    document["advice"] = advise(document)
-    return document
+        validity=validity(found, [t.id for t in plan.trials], len(records)),
+        checks=_checks(found),
+        pipelines=cases,
+        contrasts=contrasts,
+        fastest=_fastest(cases, contrasts),
+    )
 
 
 # -- validity and checks ---------------------------------------------------------------------
 
 
-def _checks(found: Evidence) -> dict[str, Any]:
+def _checks(found: Evidence) -> Checks:
     """Return whether all trials saw the same samples, by ids and by the digest of their bytes."""
     ids: dict[tuple[Any, ...], dict[str, str]] = {}
-    read = [r for r in found.last.values() if r.trial.stage in DATA_STAGES and enters(r)]
+    read = [r for r in found.last.values() if r.trial.stage in stages.contrasted() and enters(r)]
     summed = all(rank.ids_sum for r in read for rank in r.ranks)
     for record in read:
         case = record.trial.case
@@ -78,15 +90,15 @@ def _checks(found: Evidence) -> dict[str, Any]:
             which = case.content, _wanted(found.plan, case)
             digests.setdefault(which, {}).setdefault(seen, case.label)
     jpeg = [seen for (content, _), seen in digests.items() if content == "jpeg"]
-    return {
-        "same_samples": _all_equal(ids.values()),
-        "same_bytes": _all_equal(digests.values()),
-        "samples_digest": next(iter(jpeg[0])) if jpeg else None,
-    }
+    return Checks(
+        same_samples=_all_equal(ids.values()),
+        same_bytes=_all_equal(digests.values()),
+        samples_digest=next(iter(jpeg[0])) if jpeg else None,
+    )
 
 
 def _late(found: Evidence) -> list[str]:
-    """Return a note where ranks did not begin together, with the worst trial's words."""
+    """Return a note if ranks did not begin together, with the words of the worst trial."""
     late = [r for r in found.last.values() if enters(r) and r.notes.get("late")]
     if not late:
         return []
@@ -100,52 +112,35 @@ def _wanted(plan: Plan, case: Case) -> int:
     return total // (case.batch * case.world_size) * case.batch * case.world_size
 
 
-def _all_equal(groups: Iterable[dict[str, str]]) -> dict[str, Any]:
+def _all_equal(groups: Iterable[dict[str, str]]) -> CheckResult:
     groups = list(groups)
     if not groups:
-        return {"ok": None, "reason": "no trial that could tell has run"}
+        return CheckResult(None, "no trial that could tell has run")
     for seen in groups:
         if len(seen) > 1:
-            return {"ok": False, "reason": "differ: " + " and ".join(list(seen.values())[:2])}
+            return CheckResult(False, "differ: " + " and ".join(list(seen.values())[:2]))
         if "" in {key.strip() for key in seen}:
-            return {"ok": None, "reason": "not recorded"}
-    return {"ok": True, "reason": ""}
-
-
-def _dataset(plan: Plan) -> dict[str, Any]:
-    d = plan.dataset
-    return {
-        "name": d.name,
-        "source": d.source,
-        "samples": d.samples,
-        "bytes": d.bytes,
-        "mean_bytes": d.bytes / d.samples if d.samples else None,
-        "classes": d.classes,
-        "digest": d.digest,
-        "root": d.root,
-        "in_place": d.in_place,
-    }
+            return CheckResult(None, "not recorded")
+    return CheckResult(True)
 
 
 # -- contrasts -------------------------------------------------------------------------------
 
 
-def _contrasts(found: Evidence) -> list[dict[str, Any]]:
-    """Judge every contrast, name the stage of a difference, and say what is not separated."""
-    contrasts = found.plan.contrasts
-    entries = []
-    for contrast in contrasts:
-        entry = judge(found, contrast, family_of(contrasts, contrast))
-        entry["attribution"] = attribute(found, contrast, entry["verdict"])
-        entry["calls"] = counted(found, contrast, entry["verdict"])
-        entry["staging"] = staging(found, contrast, entry)
-        entry["not_separated"] = _not_separated(found, contrast)
-        entries.append(entry)
-    return entries
+def _contrast(found: Evidence, contrast: Contrast) -> ContrastResult:
+    """Judge a contrast, name the stage of a difference, and say what is not separated."""
+    result = judge(found, contrast, family_of(found.plan.contrasts, contrast))
+    return dataclasses.replace(
+        result,
+        attribution=attribute(found, contrast, result.outcome.verdict),
+        calls=counted(found, contrast, result.outcome.verdict),
+        staging=staging(found, contrast, result.outcome),
+        not_separated=_not_separated(found, contrast),
+    )
 
 
 def _not_separated(found: Evidence, contrast: Contrast) -> str:
-    """Return why a container's own cost is not told from its software's, "" where it is.
+    """Return why the cost of a container is not separated from that of its software, else "".
 
     Only the image's files without a container, in the same blocks, separate the two.
     """
@@ -174,38 +169,30 @@ def _has_image(runtime: str) -> bool:
 
 
 def _fastest(
-    cases: Sequence[dict[str, Any]], contrasts: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return ``stage cache`` -> the fastest case, and which others were not told from it."""
-    out: dict[str, Any] = {}
-    cases = [p for p in cases if p["runtime"] == BARE] or cases  # runtimes have their contrasts
+    cases: Sequence[CaseResult], contrasts: Sequence[ContrastResult]
+) -> dict[str, FastestResult]:
+    """Return ``stage cache`` -> the ranking of the cases, fastest first."""
+    out: dict[str, FastestResult] = {}
+    cases = [c for c in cases if c.runtime == BARE] or cases  # runtimes have their contrasts
     for stage in ("read", "load", "train"):
         for cache in ("cold", "warm"):
-            rates = {
-                p["case"]: e["samples_per_s"]["value"]
-                for p in cases
-                if (e := p["stages"].get(stage, {}).get(cache)) and e.get("samples_per_s")
-            }
+            rates = {c.case: rate.value for c in cases if (rate := c.rate(stage, cache))}
             if not rates:
                 continue
             ranked = sorted(rates, key=rates.__getitem__, reverse=True)
-            here = [c for c in contrasts if (c["stage"], c["cache"]) == (stage, cache)]
-            out[f"{stage} {cache}"] = {
-                "case": ranked[0],
-                "samples_per_s": finite(rates[ranked[0]]),
-                "ranked": ranked,
-                "judged": _backed(ranked, here),
-            }
+            here = [c for c in contrasts if (c.stage, c.cache) == (stage, cache)]
+            judged = _backed(ranked, here)
+            out[f"{stage} {cache}"] = FastestResult(ranked[0], rates[ranked[0]], ranked, judged)
     return out
 
 
-def _backed(ranked: Sequence[str], contrasts: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether contrasts of the first case with every other one fit its place."""
+def _backed(ranked: Sequence[str], contrasts: Sequence[ContrastResult]) -> bool:
+    """Return whether contrasts of the first case with every other one agree with its place."""
     fits: dict[str, list[bool]] = {}
     for c in contrasts:
-        if ranked[0] in (c["arm"], c["base"]):
-            ahead = c["arm"] == ranked[0]
+        if ranked[0] in (c.arm, c.base):
+            ahead = c.arm == ranked[0]
             won = stats.FASTER if ahead else stats.SLOWER
-            other = c["base"] if ahead else c["arm"]
-            fits.setdefault(other, []).append(c["verdict"] in (won, stats.EQUIVALENT))
+            other = c.base if ahead else c.arm
+            fits.setdefault(other, []).append(c.outcome.verdict in (won, stats.EQUIVALENT))
     return len(ranked) > 1 and all(all(fits.get(label, [False])) for label in ranked[1:])

@@ -6,12 +6,13 @@ on it.  Counts are of the loop alone: neither imports nor opening the dataset.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from iobench.attribution import FOUND
-from iobench.figures import Evidence
-from iobench.model import Case, Contrast, Record, Trial
+from iobench.analysis.attribution import FOUND
+from iobench.analysis.contrast_results import CallsResult
+from iobench.analysis.evidence import Evidence
+from iobench.core.cases import Contrast
+from iobench.core.records import Record
 
 #: What people call a call -> its names in the kernel.
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -34,36 +35,25 @@ IDLE = ("wait",)
 LEAST, SHARE = 0.1, 0.1
 
 
-def trials(cases: Iterable[Case]) -> list[Trial]:
-    """Return one traced trial a case; the cache state moves no count and is left as it is."""
-    return [Trial(id="", case=case, stage="calls", cache="-") for case in cases]
-
-
-def due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Case]:
-    """Return the arms of these contrasts that have no traced trial planned yet."""
-    traced = {t.case.label for t in evidence.plan.trials if t.stage == "calls"}
-    arms = {label for c in contrasts for label in (c.arm, c.base)}
-    return [c for c in evidence.plan.cases if c.label in arms and c.label not in traced]
-
-
-def counted(evidence: Evidence, contrast: Contrast, verdict: str) -> dict[str, Any] | None:
-    """Return the calls a sample of both arms of a FASTER or SLOWER; None without a difference.
-
-    ``differing`` names those that differ, the largest difference first; ``reason`` says why there
-    are no counts.
-    """
+def counted(evidence: Evidence, contrast: Contrast, verdict: str) -> CallsResult | None:
+    """Return the calls a sample of both arms of a FASTER or SLOWER; None for another verdict."""
     if verdict not in FOUND:
         return None
-    entry: dict[str, Any] = {"arm": {}, "base": {}, "differing": [], "reason": ""}
-    for side, label in (("arm", contrast.arm), ("base", contrast.base)):
+    sides: list[Mapping[str, float]] = []
+    reason = ""
+    for label in (contrast.arm, contrast.base):
         record = _record(evidence, label)
         if record is None:
-            return {**entry, "reason": "no traced trial: the budget was spent, or it failed"}
-        if record.notes.get("calls", {}).get("reason"):
-            return {**entry, "reason": record.notes["calls"]["reason"]}
-        entry[side] = per_sample(record)
-    entry["differing"] = _differing(entry["arm"], entry["base"])
-    return entry
+            reason = "no traced trial: the budget was spent, or it failed"
+        else:
+            reason = record.notes["calls"].get("reason", "")
+        if record is None or reason:
+            break
+        sides.append(per_sample(record))
+    if reason:
+        return CallsResult(sides[0] if sides else {}, {}, reason=reason)
+    arm, base = sides
+    return CallsResult(arm, base, _differing(arm, base))
 
 
 def per_sample(record: Record) -> dict[str, float]:

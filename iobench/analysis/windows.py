@@ -1,77 +1,10 @@
-"""The one clock and the one measured loop."""
+"""Clock readings of one rank -> its measured window."""
 
 from __future__ import annotations
 
-from array import array
-from time import perf_counter, sleep
-from typing import Any, Callable, Iterator, List, NamedTuple
+from typing import NamedTuple
 
-from iobench.model import Batch, Steps
-from iobench.protocols import Trainer
-
-#: Monotonic seconds.  Nothing else in iobench reads a clock.
-clock = perf_counter
-
-
-def delay(seconds: float, *, spin_s: float = 200e-6) -> None:
-    """Return after exactly ``seconds``: sleep to an absolute deadline, spin the last ``spin_s``.
-
-    A timer alone wakes 0.05 to 0.1 ms late.
-    """
-    deadline = clock() + seconds
-    if seconds > spin_s:
-        sleep(seconds - spin_s)
-    while clock() < deadline:
-        pass
-
-
-class Measured(NamedTuple):
-    """What the loop saw: clock readings, and the id array of every batch (not copied).
-
-    ``began_s``: the clock when it began.
-    """
-
-    steps: Steps
-    ids: List[Any]
-    began_s: float = 0.0
-
-
-def measure(
-    batches: Iterator[Batch], trainer: Trainer, *, warmup: int, clock: Callable[[], float] = clock
-) -> Measured:
-    """Run every batch through the trainer and record three clock readings a step.
-
-    Nothing is logged, printed, allocated by the step or written in here; the cost is two
-    ``perf_counter`` calls and five appends a step.  ``warmup`` steps are recorded and marked.
-    """
-    request, ready, done = array("d"), array("d"), array("d")
-    ids: List[Any] = []
-    nbytes = array("q")
-    step = trainer.step
-    start = now = clock()
-    for batch in batches:
-        request.append(now)
-        ready.append(clock())
-        step(batch)
-        ids.append(batch.ids)
-        nbytes.append(batch.nbytes)
-        now = clock()
-        done.append(now)
-    trainer.sync()
-    if done:
-        done[-1] = clock()
-    return Measured(
-        Steps(
-            request_s=[t - start for t in request],
-            ready_s=[t - start for t in ready],
-            done_s=[t - start for t in done],
-            samples=[len(i) for i in ids],
-            bytes=list(nbytes),
-            warmup=warmup,
-        ),
-        ids,
-        start,
-    )
+from iobench.core.records import Steps
 
 
 class Window(NamedTuple):
@@ -83,7 +16,6 @@ class Window(NamedTuple):
 
     steps: int
     samples: int
-    bytes: int
     wall_s: float
     wait_s: float
     compute_s: float
@@ -106,7 +38,6 @@ def window(steps: Steps) -> Window:
     return Window(
         steps=len(steps.done_s) - k,
         samples=sum(steps.samples[k:]),
-        bytes=sum(steps.bytes[k:]),
         wall_s=steps.done_s[-1] - start,
         wait_s=sum(b - a for a, b in zip(steps.request_s[k:], steps.ready_s[k:])),
         compute_s=sum(c - b for b, c in zip(steps.ready_s[k:], steps.done_s[k:])),
@@ -142,25 +73,7 @@ def epoch(steps: Steps) -> Window:
     return Window(
         steps=len(steps.done_s),
         samples=sum(steps.samples),
-        bytes=sum(steps.bytes),
         wall_s=wall_s,
         wait_s=wall_s - compute_s,
         compute_s=compute_s,
     )
-
-
-def warmup_steps(*, queue_batches: int, workers: int, steps: int) -> int:
-    """Return how many steps to discard: the queue's depth, rounded up so that the rest is whole
-    rounds of the workers (a round-robin loader delivers in bursts of ``workers`` batches).
-
-    A queue that starts empty and is discarded once is near empty for the rest where the loader
-    is the slower side and full where the trainer is, so what crosses the window's edges cancels.
-    At most a quarter of the steps is given up.
-    """
-    whole = max(workers, 1)
-    if steps < 4 * whole:
-        return min(1, steps - 1)
-    k = max(queue_batches, 1)
-    k += (steps - k) % whole
-    limit = steps // 4
-    return k if k <= limit else limit - (limit - steps) % whole

@@ -6,19 +6,20 @@ import contextlib
 import dataclasses
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from iobench import reachable, services, spec
-from iobench.cli_console import JSON, print_json
-from iobench.errors import ImageError
+from iobench.cli.console import JSON, print_json
+from iobench.core.errors import ImageError
 from iobench.images import build as building
-from iobench.images import catalogue, disk, forms, prefix, recipe
+from iobench.images import catalogue, disk, docker_daemon, forms, model, prefix, recipe
 from iobench.images import verify as verification
-from iobench.images.model import DEFAULT_FOLDER, FORMS, NAMES, check_name
+from iobench.images.model import DEFAULT_FOLDER, FORMS, recipe_of
+from iobench.run import availability
+from iobench.spec import load
 
 _FOLDER = click.option(
     "--images",
@@ -26,14 +27,14 @@ _FOLDER = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_FOLDER,
     show_default=True,
-    help="Where images lie.",
+    help="Folder of the images.",
 )
 
 
 def _known(context: click.Context, parameter: click.Parameter, names: Any) -> Any:
     """Judge the names before a daemon is started for them."""
     for name in names:
-        check_name(name)
+        recipe_of(name)
     return names
 
 
@@ -42,16 +43,16 @@ _NAMES = click.argument("names", nargs=-1, metavar="[NAME]...", callback=_known)
 
 @click.group()
 def image() -> None:
-    """Build, list, verify, export, remove the container images; install one without a container.
+    """Build, list, verify, export and remove container images; install one without a container.
 
     \b
-      iobench image build                    torch and caffe: one archive each
-      iobench image build torch --form all   and what every runtime found here runs
-      iobench image list                     what there is, and whether it is current
-      iobench image verify                   prove that all forms hold the same files
+      iobench image build                    build torch and caffe, one archive each
+      iobench image build torch --form all   and the form of every runtime of this machine
+      iobench image list                     list images and whether they are current
+      iobench image verify                   verify that all forms hold the same files
       iobench image export torch /scratch/me/torch.sif
-      iobench image remove                   all of it, docker's and podman's copies too
-      iobench image install caffe            Caffe's files on this host, as `make caffe`
+      iobench image remove                   remove all, with docker's and podman's copies
+      iobench image install caffe            install Caffe on this host, as `make caffe`
     """
 
 
@@ -63,10 +64,10 @@ def image() -> None:
     "wanted",
     type=click.Choice([*FORMS, "all"]),
     multiple=True,
-    help="Make this form too; all: of every runtime found here.",
+    help="Also make this form; all: for every runtime of this machine.",
 )
-@click.option("--base", default="", help="Build from this base image [Debian's, see docs].")
-@click.option("--force", is_flag=True, help="Build anew even when the image is current.")
+@click.option("--base", default="", help="Base image [Debian's].")
+@click.option("--force", is_flag=True, help="Rebuild even if the image is current.")
 def image_build(
     names: tuple[str, ...],
     folder: Path,
@@ -74,15 +75,15 @@ def image_build(
     base: str,
     force: bool,
 ) -> int:
-    """Build the images NAME (torch, caffe; none: both) unless they are whole and current.
+    """Build the images NAME (torch, caffe; none: both) unless they are complete and current.
 
-    Docker builds, or podman where there is no Docker daemon (IOBENCH_BUILDER=podman asks for it).
-    Without a registry the base is bootstrapped from Debian's packages. A killed build is begun
-    again, and what was cached of it is used.
+    Docker builds; without a Docker daemon, or with IOBENCH_BUILDER=podman, podman does. Without a
+    registry the base is bootstrapped from Debian's packages. A killed build starts again and uses
+    its cache.
     """
-    _say_first(names or NAMES, folder, wanted)
+    _say_first(names or model.names(), folder, wanted)
     with _daemon(folder, "docker" in _forms(wanted)):
-        for name in names or NAMES:
+        for name in names or model.names():
             made = building.build(name, folder, _say, base_image=base, force=force)
             for form in _forms(wanted):
                 forms.make_form(made, form, _say)
@@ -91,11 +92,11 @@ def image_build(
 
 @image.command("needed")
 @click.argument("spec_name", metavar="SPEC")
-@click.option("--bare", is_flag=True, help="Those missing on this host, for its bare trials.")
+@click.option("--bare", is_flag=True, help="Stacks that the bare trials need and this host lacks.")
 def image_needed(spec_name: str, bare: bool) -> int:
-    """Print the images that SPEC's runtimes run, one a line; nothing when it needs none."""
-    needed = reachable.host_stacks if bare else reachable.image_names
-    for name in needed(spec.load(spec_name)):
+    """Print the images that SPEC's runtimes need, one per line."""
+    needed = availability.host_stacks if bare else availability.image_names
+    for name in needed(load.load(spec_name)):
         click.echo(name)
     return 0
 
@@ -104,7 +105,7 @@ def image_needed(spec_name: str, bare: bool) -> int:
 @_FOLDER
 @JSON
 def image_list(folder: Path, as_json: bool) -> int:
-    """What images there are, their digests and forms, and why one cannot be used."""
+    """List images, their digests and forms, and the reason if one cannot be used."""
     rows: list[dict[str, Any]] = []
     for name, found, reason in catalogue.every(folder):
         facts = dataclasses.asdict(found) if found else {"name": name}
@@ -129,19 +130,23 @@ def image_list(folder: Path, as_json: bool) -> int:
 @_NAMES
 @_FOLDER
 @click.option(
-    "--form", "wanted", type=click.Choice(FORMS), multiple=True, help="Only these [all made]."
+    "--form",
+    "wanted",
+    type=click.Choice(FORMS),
+    multiple=True,
+    help="Only these forms [all present].",
 )
 @JSON
 def image_verify(
     names: tuple[str, ...], folder: Path, wanted: tuple[str, ...], as_json: bool
 ) -> int:
-    """Prove that the forms of NAME are the same image: digests, every file's content, doctor.
+    """Verify that all forms of NAME are the same image: digests, contents of files, libraries.
 
-    Exit status 1 when something differs; every differing path is named.
+    Exit status 1 if anything differs; every differing path is printed.
     """
     rows = []
-    with _daemon(folder, "docker" in wanted or (folder / services.STORE).exists()):
-        for name in names or NAMES:
+    with _daemon(folder, "docker" in wanted or (folder / docker_daemon.STORE).exists()):
+        for name in names or model.names():
             found = catalogue.find(name, folder)
             for finding in verification.verify(found, wanted, _say):
                 rows.append({"image": name, **dataclasses.asdict(finding)})
@@ -160,9 +165,9 @@ def image_verify(
 def image_export(name: str, path: Path, folder: Path) -> int:
     """Write image NAME to PATH: PATH.sif for apptainer, PATH.tar for docker and podman load.
 
-    For use without iobench, which runs only what it made of NAME.tar and noted in NAME.json. To
-    measure on a node that has no Docker, bring those two files to its images folder; then
-    `iobench image build NAME --form sif` makes the SIF there.
+    For use without iobench, which runs only images derived from NAME.tar and NAME.json. To measure
+    on a node without Docker, copy those two files to its images folder and run
+    `iobench image build NAME --form sif` there.
     """
     found = catalogue.find(name, folder)
     if path.suffix not in (".sif", ".tar"):
@@ -183,10 +188,10 @@ def image_export(name: str, path: Path, folder: Path) -> int:
 def image_remove(names: tuple[str, ...], folder: Path) -> int:
     """Remove the images NAME (none: both): archive, record, every form, the copies in the stores.
 
-    What was fetched to build them stays, so that the next build needs little of the network.
+    Downloads are kept for the next build.
     """
-    with _daemon(folder, (folder / services.STORE).exists()):
-        for name in names or NAMES:
+    with _daemon(folder, (folder / docker_daemon.STORE).exists()):
+        for name in names or model.names():
             went = forms.remove(name, folder)
             _say(f"removed {', '.join(went)}" if went else f"no image {name} in {folder}")
     return 0
@@ -199,14 +204,14 @@ def image_remove(names: tuple[str, ...], folder: Path) -> int:
     "--to",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help="Where to [.tools/caffe of the clone].",
+    help="Target folder [.tools/caffe of the clone].",
 )
-@click.option("--force", is_flag=True, help="Install anew even when it is current.")
+@click.option("--force", is_flag=True, help="Reinstall even if it is current.")
 def image_install(name: str, folder: Path, to: Path | None, force: bool) -> int:
     """Install the files of image NAME (caffe) on this host: no container, no root.
 
-    They are the image's own files and run from any folder: copy it, or name it by CAFFE_ROOT. An
-    interrupted installation is begun again, and what was downloaded is used.
+    They are the files of the image and run from any folder: copy it, or set CAFFE_ROOT. An
+    interrupted installation starts again and uses the downloads.
     """
     cache = folder / building.CACHE
     prefix.install(name, to or prefix.default_folder(), cache, _say, force=force)
@@ -227,7 +232,7 @@ def _forms(wanted: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(wanted))
 
 
-def _say_first(names: tuple[str, ...], folder: Path, wanted: tuple[str, ...]) -> None:
+def _say_first(names: Sequence[str], folder: Path, wanted: tuple[str, ...]) -> None:
     """Say what will be built, started and written, before any of it is."""
     stale = [name for name, _, reason in catalogue.every(folder) if reason and name in names]
     made = _forms(wanted)
@@ -237,7 +242,7 @@ def _say_first(names: tuple[str, ...], folder: Path, wanted: tuple[str, ...]) ->
             f"{building.total_bytes(stale) / 1e9:.0f} GB there at the peak, some minutes each"
         )
     docker = "docker" in made or (stale and building.engine_name() == "docker")
-    if docker and services.docker_answers() and services.possible():
+    if docker and docker_daemon.docker_answers() and docker_daemon.possible():
         _say("a private Docker daemon will be started for this and stopped at the end")
     if made:
         _say(f"then the forms {', '.join(made)}")
@@ -247,11 +252,6 @@ def _say_first(names: tuple[str, ...], folder: Path, wanted: tuple[str, ...]) ->
                 _say(f"no {form}: {reason}")
 
 
-@contextlib.contextmanager
-def _daemon(folder: Path, wanted: bool) -> Iterator[None]:
+def _daemon(folder: Path, wanted: bool) -> contextlib.AbstractContextManager[object]:
     """One Docker daemon for a whole command that needs it, not one a step."""
-    if not wanted:
-        yield
-        return
-    with services.docker(_say, folder):
-        yield
+    return docker_daemon.docker(_say, folder) if wanted else contextlib.nullcontext()

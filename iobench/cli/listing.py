@@ -1,13 +1,37 @@
-"""Everything there is to choose from: what `iobench list` prints."""
+"""``iobench list`` and ``iobench doctor``: what there is to choose from, and can be measured."""
 
 from __future__ import annotations
 
-from iobench import registry, spec, stacks
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from iobench.advise import machine
+from iobench.cli.console import JSON, out, print_json
+from iobench.core import registry, stages
+from iobench.spec import load
+
+
+@click.command("list")
+@JSON
+def list_(as_json: bool) -> int:
+    """List the members of every axis, the pipelines, stages and shipped specs."""
+    found = tables()
+    if as_json:
+        print_json(found)
+        return 0
+    for title, rows in found.items():
+        table = Table(title=title, title_justify="left", box=None, show_header=False)
+        for name, summary in rows.items():
+            table.add_row(name, summary)
+        out.print(table)
+    return 0
 
 
 def tables() -> dict[str, dict[str, str]]:
     """Return title -> name -> what it is: axes, pipelines, stages and shipped specs."""
-    found = {axis: members(axis) for axis in registry.AXES}
+    found = {axis: members(axis) for axis in registry.AXES if axis != "stages"}
     found["pipelines"] = {}
     for loader in registry.names("loaders"):
         backend = registry.load("loaders", loader)
@@ -21,15 +45,8 @@ def tables() -> dict[str, dict[str, str]]:
                     found["pipelines"][f"{loader}:{stored}"] = text
     for alias, full in registry.ALIASES.items():
         found["pipelines"][alias] = f"alias of {full}"
-    found["stages"] = {
-        "ceiling": "fio with this format's access pattern: what the mount can give",
-        "read": "the loader's reads alone: F, the fetch rate",
-        "decode": "read and JPEG decode",
-        "load": "the whole input pipeline, nobody trains: P",
-        "compute": "the trainer on one resident batch: G, the ingestion rate",
-        "train": "the real run: what the user sees",
-    }
-    found["specs"] = spec.shipped()
+    found["stages"] = {name: stage.summary for name, stage in stages.table().items()}
+    found["specs"] = load.shipped()
     return found
 
 
@@ -45,7 +62,26 @@ def members(axis: str) -> dict[str, str]:
 
 def _unavailable(axis: str, name: str) -> str:
     """Return why a member cannot run here; one of another stack is not asked of this Python."""
-    image = registry.load(axis, name).image
-    if image not in ("", stacks.DEFAULT):
-        return stacks.missing(image)
+    stack = getattr(registry.load(axis, name), "stack", "")
+    if stack not in ("", registry.DEFAULT_STACK):
+        return registry.unavailable("stacks", stack)
     return registry.unavailable(axis, name)
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), default=".")
+@JSON
+def doctor(path: Path, as_json: bool) -> int:
+    """Check what can be measured on this machine for data under PATH, with reasons and remedies."""
+    checks = machine.examine(path)
+    if as_json:
+        print_json([vars(c) for c in checks])
+        return 0
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for check in checks:
+        mark = "[green]ok[/]" if check.ok else "[yellow]no[/]"
+        table.add_row(mark, check.name, check.detail)
+        if not check.ok and check.remedy:
+            table.add_row("", "", f"[dim]-> {check.remedy}[/]")
+    out.print(table)
+    return 0

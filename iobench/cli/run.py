@@ -10,36 +10,39 @@ from pathlib import Path
 
 import click
 
-from iobench import (
-    limits,
-    pairing,
-    placements,
-    preflight,
-    prepare,
-    publish,
-    reachable,
-    scheduler,
-    spec,
-    store,
-    units,
-)
-from iobench.cli_console import INTERRUPTED, JSON, complain, err, out, print_json
-from iobench.images import DEFAULT_FOLDER
-from iobench.launch import Settings
-from iobench.report import terminal
+from iobench.advise import case_checks
+from iobench.cli.console import INTERRUPTED, JSON, complain, err, out, print_json
+from iobench.core import units
+from iobench.core.cases import Plan
+from iobench.core.protocols import ImageUse
+from iobench.host.agent import LOCAL
+from iobench.images.model import DEFAULT_FOLDER
+from iobench.plan.resolve import Here, estimate_s, fit, resolve
+from iobench.plan.rules import check
+from iobench.report import publish, terminal
 from iobench.report.progress import Reporter, duration
-from iobench.starting import ImageUse
+from iobench.run import availability, placing, prepare, store
+from iobench.run.command import images_for
+from iobench.run.suite import Suite
+from iobench.run.trial import TrialSettings
+from iobench.spec import load
+from iobench.spec.load import expand
+from iobench.spec.schema import Spec
 
 
 @click.command()
 @click.argument("spec_name", metavar="[SPEC]", default="bench-io")
-@click.option("--data", type=click.Path(path_type=Path), help="ImageFolder tree, or a dataset.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="ImageFolder tree, or a dataset made by iobench.",
+)
 @click.option(
     "--out",
     "folder",
     type=click.Path(path_type=Path),
     default=".",
-    help="Where data goes: OUT/data.",
+    help="Folder for data: OUT/data.",
 )
 @click.option("--results", type=click.Path(path_type=Path), default="results", show_default=True)
 @click.option(
@@ -47,12 +50,14 @@ from iobench.starting import ImageUse
     type=click.Path(path_type=Path),
     default=DEFAULT_FOLDER,
     show_default=True,
-    help="Where the container images lie (`iobench image build`).",
+    help="Folder of the container images (`iobench image build`).",
 )
-@click.option("--budget", help="Time for the suite: 15m, 4h. More time buys more pairs.")
-@click.option("--in-place", is_flag=True, help="Read the tree where it is (EXPLORATORY).")
-@click.option("--resume", is_flag=True, help="Go on with RESULTS (or its latest suite).")
-@click.option("--dry-run", is_flag=True, help="Validate, print the plan and its time, run nothing.")
+@click.option("--budget", help="Planned time, such as 15m or 4h; more time runs more pairs.")
+@click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY).")
+@click.option("--resume", is_flag=True, help="Continue RESULTS (or its latest suite).")
+@click.option(
+    "--dry-run", is_flag=True, help="Validate, print plan and estimated time, run nothing."
+)
 @JSON
 def run(
     spec_name: str,
@@ -69,96 +74,116 @@ def run(
     """Run SPEC (a .toml file, or a name from `iobench list`; default bench-io).
 
     \b
-      iobench run                                        bare metal against the containers here
-      iobench run pipelines                              four pipelines, bare metal alone
+      iobench run                                        bare metal and the containers found here
+      iobench run pipelines                              four pipelines, bare metal only
       iobench run --budget 4h                            more pairs, narrower intervals
       iobench run --data /scratch/imagenet --out /scratch/me
       iobench run --resume                               after a kill or Ctrl-C
     """
     with Reporter(err) as reporter, contextlib.ExitStack() as undo:
         if resume:
-            suite_store = store.find(results)
-            wanted = spec.parse(suite_store.plan().spec, where=str(suite_store.folder))
-            undo.enter_context(reachable.services_of(wanted, images, reporter.say))
-            plan = suite_store.plan()
-            reachable.same_images(plan, images, reporter.say)
-            used = reachable.images_of(plan.cases, images)
-            return _run(suite_store, wanted, used, reporter, as_json)
-        wanted = spec.load(spec_name)
-        pairing.check(wanted)
-        seconds = units.seconds(budget or wanted.budget)
-        undo.enter_context(reachable.services_of(wanted, images, reporter.say))
-        wanted, missing = reachable.without_missing(
-            wanted, images, reporter.say, making=not dry_run
-        )
-        limits.check(spec.expand(wanted))
-        found = prepare.dataset_for(
-            wanted,
-            data=data,
-            out=folder,
-            in_place=in_place,
-            say=reporter.say,
-            progress=reporter.step,
-        )
-        wanted, notes = prepare.ready(wanted, found, results, reporter.say, reporter.step)
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        plan = scheduler.make_plan(wanted, found, seconds, now, [*missing, *notes])
-        for line in preflight.before(plan.cases, found):
-            reporter.say(f"warning: {line}")
-        reporter.say(
-            f"suite {wanted.name}: {len(plan.cases)} cases, estimated time "
-            f"{duration(scheduler.estimate_s(wanted, plan))} (budget {duration(seconds)})"
-        )
+            found = store.find(results)
+            plan = found.resumable_plan()
+            undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
+            availability.same_images(plan, images, reporter.say)
+            used = images_for(plan.cases, images)
+            return _run(found, used, reporter, as_json)
+        text, where = load.read(spec_name)
+        spec = load.parse_text(text, where)
+        check(spec)
+        undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
+        plan = _plan(spec, data, folder, results, images, budget, in_place, dry_run, reporter)
         if dry_run:
             for trial in plan.trials:
                 out.print(trial.id)
             return 0
-        suite_store = store.create(results, wanted.name)
-        used = reachable.images_of(plan.cases, images)
+        used = images_for(plan.cases, images)
         plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
-        suite_store.save_plan(placements.placed(plan, wanted.stage_to, used, reporter.say))
-        return _run(suite_store, wanted, used, reporter, as_json)
+        plan = placing.placed(plan, spec.stage_to, used, reporter.say)
+        found = store.create(results, plan.name)
+        found.save_spec(text)
+        found.save_plan(plan)
+        return _run(found, used, reporter, as_json)
+
+
+def _plan(
+    spec: Spec,
+    data: Path | None,
+    folder: Path,
+    results: Path,
+    images: Path,
+    budget: str | None,
+    in_place: bool,
+    dry_run: bool,
+    reporter: Reporter,
+) -> Plan:
+    """Resolve the spec with what is here; the dataset is made and converted for it."""
+    say = reporter.say
+    seconds = units.seconds(budget or spec.budget)
+    missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
+    left, notes = fit(spec, missing)
+    for note in notes:
+        say(f"note: {note}")
+    cases = expand(left)
+    LOCAL.check_limits(cases)
+    dataset = prepare.dataset_for(
+        spec.dataset, data=data, out=folder, in_place=in_place, say=say, progress=reporter.step
+    )
+    no_cold = LOCAL.cold(Path(dataset.root))
+    for note in fit(spec, missing, no_cold)[1][len(notes) :]:
+        say(f"note: {note}")
+    prepare.ready(cases, dataset, reporter.step)
+    here = Here(dataset, missing, no_cold, prepare.notes(cases, dataset, results))
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    plan = resolve(spec, here, seconds, now)
+    for line in case_checks.before(plan.cases, dataset):
+        say(f"warning: {line}")
+    say(
+        f"suite {plan.name}: {len(plan.cases)} cases, estimated time "
+        f"{duration(estimate_s(plan))} (budget {duration(seconds)})"
+    )
+    return plan
 
 
 def _run(
     suite_store: store.Store,
-    wanted: spec.Spec,
     used: Mapping[str, ImageUse],
     reporter: Reporter,
     as_json: bool,
 ) -> int:
+    """Run a stored plan to its end, write its report; return the exit status."""
     plan = suite_store.plan()
     interrupted = False
-    with suite_store.lock(), placements.present(plan, used, reporter.say) as plan:
+    with suite_store.lock(), placing.present(plan, used, reporter.say) as plan:
         suite_store.save_plan(plan)
-        settings = Settings(
-            limit_s=wanted.limit_s,
-            compute_s=wanted.compute_s,
-            allow_drop_caches=wanted.allow_drop_caches,
+        settings = TrialSettings(
+            limit_s=plan.limit_s,
+            compute_s=plan.compute_s,
+            allow_drop_caches=plan.allow_drop_caches,
             images=used,
-            placements=placements.by_location(plan),
+            placements=placing.by_location(plan),
         )
-        suite = scheduler.Suite(suite_store, wanted, settings, reporter.trial)
+        suite = Suite(suite_store, settings, reporter.trial)
         try:
             suite.run()
         except KeyboardInterrupt:
             interrupted = True
         analysis = publish.publish(suite_store)
     if as_json:
-        print_json(analysis)
+        print_json(publish.document(analysis))
     else:
         terminal.render(analysis, out)
         out.print(f"\nreport: {suite_store.folder / 'report.html'}", soft_wrap=True)
     if interrupted:
         complain(f"interrupted; go on with `iobench run --resume --results {suite_store.folder}`")
         return INTERRUPTED
-    if analysis["complete"]:
+    if analysis.complete:
         return 0
     unusable = suite_store.unusable()
     if unusable:
         complain(
             f"{len(unusable)} trials gave no usable result, the first {unusable[0].trial.id}: "
-            f"{unusable[0].status}, {'; '.join(unusable[0].reasons)}; all records are kept: mend "
+            f"{unusable[0].status}, {'; '.join(unusable[0].reasons)}; all records are kept: fix "
             f"that, then `iobench run --resume --results {suite_store.folder}`"
         )
     return 1

@@ -1,7 +1,7 @@
 """Every data type that crosses a module or a process: frozen, versioned, JSON in and out.
 
 Worker side: standard library only, Python 3.9.  Units are in the names: seconds (``_s``), bytes,
-samples.  Raw values are kept; means and intervals are computed late, by :mod:`iobench.analysis`.
+samples.  Raw values are kept; means and intervals are computed late, by ``iobench.analysis``.
 """
 
 from __future__ import annotations
@@ -11,18 +11,12 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 #: Version of every JSON document that iobench writes.  History:
 #: 1  first version.
-SCHEMA = 1
+#: 2  a record's ``cache.bytes_storage`` is what was counted; ``cache.programs`` names whose own
+#:    files may be among them (1 wrote 0 in their place, and the count into ``cache.counter``).
+SCHEMA = 2
 
 Scalar = Union[str, int, float, bool, None]
 Options = Mapping[str, Scalar]
-
-STAGES = ("ceiling", "read", "decode", "load", "compute", "train")
-#: Beside the ladder: ``probe`` gives the shares of a sample's time, ``digest`` is the untimed twin,
-#: ``calls`` is ``load`` with its system calls traced, untimed too; ``alone`` is ``compute`` on one
-#: rank of a case that has several: what they take longer is communication.
-SIDE_STAGES = ("probe", "digest", "calls", "alone")
-
-VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"
 
 
 class Extent(NamedTuple):
@@ -77,7 +71,7 @@ class Dataset:
 class Case:
     """One cell of the matrix: what is measured, without the stage and the cache state.
 
-    ``label`` names it in a suite: the pipeline, and what else tells it from the other cases.
+    ``label`` names it in a suite: the pipeline, and what distinguishes it from the other cases.
     """
 
     label: str = ""
@@ -163,135 +157,57 @@ class Contrast:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """What one worker process reads: everything it needs to run one trial on one rank.
+class Cell:
+    """The cases of one group that can be in one cache state.
 
-    ``handshake`` is a folder: the worker writes ``ready.<rank>`` when its libraries are imported
-    and starts when ``go`` is there, so that the driver proves the cache state in between.
-    ``result`` is the path prefix; rank r writes ``<result>.<r>.json``.
+    ``group``: index into the rule's ``groups``.  ``base``: "" is the fastest case on the ladder.
+    """
+
+    cache: str
+    group: int
+    cases: Tuple[str, ...]
+    base: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastRule:
+    """One entry of a spec's contrasts, resolved: all of it but what the ladder will rank.
+
+    Cases are named by their labels.  ``groups``: those that differ in what is compared alone.
+    ``chosen``: labels of the cases that may be arms; ``also``: those that are second bases.
+    ``first``, ``after``: how many arms of a cell, and from which one on (0: all, from the first).
+    ``fastest_only``: only of the group that holds the ladder's fastest case.
+    """
+
+    stage: str
+    groups: Tuple[Tuple[str, ...], ...]
+    cells: Tuple[Cell, ...]
+    chosen: Tuple[str, ...]
+    also: Tuple[str, ...] = ()
+    first: int = 0
+    after: int = 0
+    fastest_only: bool = False
+    shared: bool = False
+    margin: float = 0.03
+    pairs: int = 10
+    looks: Tuple[int, ...] = ()
+    primary: bool = True
+    probes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Everything that one rank needs to run one trial, as its runtime shows it.
+
     ``decode_delay_s`` sleeps in every decode: a known truth, to test the instrument.
-    ``inside``: the worker brings the cache into the trial's state itself, when the driver asks by
-    ``prepare``, and writes what it reached to ``prepared.<rank>``.
+    ``inside``: the rank brings the cache into the trial's state itself, when the driver asks it to.
     """
 
     trial: Trial
     dataset: Dataset
-    handshake: str
-    result: str
-    steps: int = 0  # compute stage: steps to replay
     seconds: float = 0.0  # compute stage: stop after this long, 0 = no limit
     decode_delay_s: float = 0.0
     inside: bool = False
-    ranks: int = 0  # that the launcher was asked for; 0: not said
-    schema: int = SCHEMA
-
-
-@dataclasses.dataclass(frozen=True)
-class Steps:
-    """Raw clock readings of the measured loop, seconds since the loop began, one entry a step.
-
-    ``request_s``: the loop asked for a batch; ``ready_s``: it has it; ``done_s``: the trainer is
-    done with it.  The first ``warmup`` steps are stored and excluded from every rate.
-    """
-
-    request_s: Sequence[float]
-    ready_s: Sequence[float]
-    done_s: Sequence[float]
-    samples: Sequence[int]
-    bytes: Sequence[int]
-    warmup: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Startup:
-    """What happens once, before the loop, in seconds; never mixed into throughput."""
-
-    imports_s: float = 0.0
-    open_s: float = 0.0  # dataset, loader, trainer
-    first_batch_s: float = 0.0  # from an empty queue to the first batch (inside the loop)
-    process_s: float = 0.0  # interpreter start until ready
-    walk_s: float = 0.0  # once through the whole dataset, where a loader was asked to
-
-
-@dataclasses.dataclass(frozen=True)
-class IoCounters:
-    """/proc/self/io and rusage of the worker and its reaped children over the loop.
-
-    ``rchar`` counts read() calls' bytes; ``read_bytes`` what this process tree made block
-    devices deliver, mmap included.
-    """
-
-    rchar: int = 0
-    read_bytes: int = 0
-    major_faults: int = 0
-    cpu_user_s: float = 0.0
-    cpu_sys_s: float = 0.0
-    machine_busy_s: float = 0.0  # /proc/stat, all cores, everybody
-    machine_steal_s: float = 0.0
-    wall_s: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class RankResult:
-    """What one worker process writes."""
-
-    rank: int
-    world_size: int
-    host: str
-    pid: int
-    steps: Steps
-    startup: Startup
-    io: IoCounters
-    ids_digest: str = ""  # multiset of the sample ids that the loop saw
-    order_digest: str = ""  # the same ids in their order
-    ids_sum: str = ""  # the multiset again, so that sums over ranks compare with other ranks'
-    samples_digest: str = ""  # digest stage only: (id, label, digest of the bytes), any order
-    bytes_needed: int = 0
-    began_s: float = 0.0  # CLOCK_MONOTONIC as the loop began: one clock for a host's ranks
-    fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    probe: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
-    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    error: str = ""
-    schema: int = SCHEMA
-
-
-@dataclasses.dataclass(frozen=True)
-class CacheProof:
-    """Page-cache evidence for one trial; fractions 0..1 of the pages of the files it reads.
-
-    ``method`` is cachestat or mincore; ``label`` data-cold, client-cold, warm or fraction.
-    ``bytes_storage`` crossed the mount during the loop (None: nothing here can count them).
-    """
-
-    label: str = ""
-    method: str = ""
-    resident_before: Optional[float] = None
-    resident_after: Optional[float] = None
-    bytes_needed: int = 0
-    bytes_read: int = 0
-    bytes_storage: Optional[int] = None
-    counter: str = ""
-    beyond: str = "unknown"  # caches past this host: a server's, a virtual disk's
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """One attempt at one trial, as stored: ``runs/<trial>.<attempt>.json``."""
-
-    trial: Trial
-    attempt: int
-    status: str
-    reasons: Tuple[str, ...]
-    started: str  # ISO 8601, UTC
-    wall_s: float
-    cache: CacheProof
-    ranks: Tuple[RankResult, ...] = ()
-    ceiling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    mount: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    runtime: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # image, mode, version
-    ready_s: float = 0.0  # from the launch until every rank had its libraries: start-up
-    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    schema: int = SCHEMA
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,7 +220,7 @@ class Placement:
     this host, so their cache state is set and proven inside the container.
     """
 
-    kind: str  # tmpfs, staged, image, overlay
+    kind: str  # member of ``placements/``
     root: str
     seconds: float = 0.0  # from a cold source until it is on the device; 0: not made yet
     bytes: int = 0
@@ -314,11 +230,17 @@ class Placement:
     image: str = ""  # what the runtime is started with instead; "": its own image
     files: str = ""
     inside: bool = False
+    mount: str = ""  # how a runtime shows the file ``files``: image, overlay
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Every planned trial of a suite, written before the first one runs (``plan.json``)."""
+    """All that a suite needs to run, resolved from a spec and what is here (``plan.json``).
+
+    ``trials`` are written before the first of them runs, and grow by the contrasts' in phase 2.
+    ``rules``: of which the contrasts are made once the ladder has run.  ``usual_budget_s``: the
+    spec's; a larger ``budget_s`` buys more pairs.  Files of schema 1 have neither.
+    """
 
     name: str
     created: str
@@ -329,7 +251,12 @@ class Plan:
     trials: Tuple[Trial, ...]
     contrasts: Tuple[Contrast, ...] = ()
     phase: int = 1  # 2: the contrasts' base has been chosen from the ladder
-    spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rules: Tuple[ContrastRule, ...] = ()
+    usual_budget_s: float = 0.0
+    limit_s: float = 120.0
+    compute_s: float = 6.0
+    max_repeated_pairs: int = 2
+    allow_drop_caches: bool = False
     version: str = ""
     notes: Tuple[str, ...] = ()  # what a reader of every figure should know
     placements: Tuple[Placement, ...] = ()

@@ -13,36 +13,20 @@ The worker reads datasets through this module: Python 3.9, NumPy, BLAKE3 and the
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import dataclasses
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
-from iobench.errors import DatasetError
-from iobench.model import Dataset, to_json
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset
+from iobench.core.errors import DatasetError
 
 MARKER, INDEX, LEFT_OUT, FORM_MARKER = "dataset.json", "samples.tsv", "left_out.tsv", "format.json"
-#: Says what is being made while it is not whole.
+#: Describes what is being made, until it is complete.
 PARTIAL = "partial.json"
 #: Hexadecimal digits of a digest.
 DIGEST_DIGITS = 32
@@ -60,16 +44,6 @@ class SampleIndex(NamedTuple):
     sizes: Any
     digests: List[str]
     files: List[str]
-
-
-class Row(NamedTuple):
-    """One sample of the index."""
-
-    key: str
-    label: int
-    size: int
-    digest: str
-    file: str
 
 
 def locate(path: Path) -> Dataset:
@@ -128,20 +102,16 @@ def load_index(dataset: Dataset) -> SampleIndex:
     return SampleIndex(keys, labels, sizes, digests, files)
 
 
-def write_index(root: Path, rows: Iterable[Row]) -> None:
-    """Write ``samples.tsv``; the fifth column only where the file is not ``<key>.jpg``."""
-    path = root / INDEX
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        for key, label, size, digest, name in rows:
-            last = "" if name == key + ".jpg" else "\t" + name
-            file.write(f"{key}\t{label}\t{size}\t{digest}{last}\n")
-
-
 def form_root(dataset: Dataset, stored_form: str) -> Path:
     """Return the folder of a stored form (``jpeg``, ``lmdb``, ``lmdb-raw`` ...)."""
     if stored_form == "jpeg":
         return Path(dataset.jpeg_root)
     return Path(dataset.root, stored_form)
+
+
+def files_of(case: Case, dataset: Dataset) -> List[Path]:
+    """Return the files in which a dataset has the form that the case reads."""
+    return registry.format_of(case).files(dataset, form_root(dataset, case.stored_form))
 
 
 def has_form(dataset: Dataset, stored_form: str) -> bool:
@@ -156,7 +126,7 @@ def forms(dataset: Dataset) -> List[str]:
 
 
 def form_facts(dataset: Dataset, stored_form: str) -> Dict[str, Any]:
-    """Return what ``format.json`` says of a form: format, content, options, samples, bytes."""
+    """Return the contents of a form's ``format.json``: format, content, options, samples, bytes."""
     if stored_form == "jpeg":
         return {"format": "jpeg", "content": "jpeg", "options": {}, "bytes": dataset.bytes}
     path = form_root(dataset, stored_form) / FORM_MARKER
@@ -212,143 +182,3 @@ def samples_digest(ids: Sequence[int], labels: Sequence[int], digests: Sequence[
     for i, label, digest in sorted(zip(map(int, ids), map(int, labels), digests)):
         whole.update(f"{i}\t{label}\t{digest}\n".encode())
     return whole.hexdigest()[:DIGEST_DIGITS]
-
-
-def finish(dataset: Dataset) -> Dataset:
-    """Settle the files on the device, then write ``dataset.json``: now the dataset is there."""
-    root = Path(dataset.root)
-    settle(root)
-    write_json(root / MARKER, to_json(dataset))
-    (root / PARTIAL).unlink(missing_ok=True)
-    return dataset
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all: temporary name, fsync, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-@contextlib.contextmanager
-def hold(root: Path) -> Iterator[None]:
-    """Keep other writers out of ``root``; raises DatasetError when one is at it."""
-    fd = os.open(root, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DatasetError(f"another process is writing into {root}: wait for it") from None
-        except OSError as error:
-            raise DatasetError(
-                f"{root} cannot be locked ({error.strerror}): choose another folder by --out"
-            ) from None
-        yield
-    finally:
-        os.close(fd)
-
-
-def settle(path: Path) -> None:
-    """Write the dirty pages of the filesystem under ``path`` out (syncfs(2)).
-
-    A dirty page cannot be evicted from the page cache, and a marker must not survive a crash that
-    its data did not.
-    """
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(fd):
-            number = ctypes.get_errno()
-            raise DatasetError(f"cannot sync the filesystem of {path}: {os.strerror(number)}")
-    finally:
-        os.close(fd)
-
-
-def check_space(folder: Path, need_bytes: int, need_files: int, what: str) -> None:
-    """Raise DatasetError unless the filesystem of ``folder`` has room, with 2 % to spare."""
-    free = shutil.disk_usage(folder).free
-    if need_bytes * 1.02 > free:
-        raise DatasetError(
-            f"{what} needs {need_bytes / 1e6:,.1f} MB, {folder} has {free / 1e6:,.1f} MB free: "
-            f"free some, ask for fewer samples or choose another folder"
-        )
-    stat = os.statvfs(folder)
-    if stat.f_files and need_files > stat.f_favail:
-        raise DatasetError(
-            f"{what} needs {need_files:,} files, {folder} has {stat.f_favail:,} inodes free: ask "
-            f"for fewer samples or choose another folder"
-        )
-
-
-def class_count(labels: Sequence[int]) -> int:
-    """Return the number of classes that the labels use."""
-    return len(set(map(int, labels)))
-
-
-def totals(rows: Sequence[Row]) -> Tuple[int, int, str]:
-    """Return (bytes, classes, digest) of the samples in id order."""
-    labels = [row.label for row in rows]
-    digest = samples_digest(range(len(rows)), labels, [row.digest for row in rows])
-    return sum(row.size for row in rows), class_count(labels), digest
-
-
-def make(
-    recipe: Any,
-    root: Path,
-    *,
-    samples: Optional[int] = None,
-    seed: Optional[int] = None,
-    workers: Optional[int] = None,
-    progress: Optional[Callable[[int, int], None]] = None,
-) -> Dataset:
-    """Make a synthetic dataset: :func:`iobench.synthesis.make`, imported where it is needed (the
-    worker side reads datasets and lacks what making one takes).
-    """
-    from iobench import synthesis
-
-    return synthesis.make(
-        recipe, root, samples=samples, seed=seed, workers=workers, progress=progress
-    )
-
-
-def info(dataset: Dataset) -> Dict[str, Any]:
-    """Return what a person wants to know of a dataset, JSON-able, in reading order."""
-    index = load_index(dataset)
-    quantiles = np.quantile(index.sizes, (0.05, 0.5, 0.95)).round().astype(int).tolist()
-    facts: Dict[str, Any] = {
-        "name": dataset.name,
-        "root": dataset.root,
-        "source": dataset.source,
-        "samples": dataset.samples,
-        "classes": dataset.classes,
-        "bytes": dataset.bytes,
-        "mean_bytes": round(dataset.bytes / dataset.samples),
-        "sd_bytes": round(float(index.sizes.std())),
-        "bytes_p5_p50_p95": quantiles,
-        "seed": dataset.seed,
-        "digest": dataset.digest,
-        "in_place": dataset.in_place,
-    }
-    for key in ("encodes_per_sample", "padding_share"):
-        if key in dataset.recipe:
-            facts[key] = round(float(dataset.recipe[key]), 5)
-    facts["forms"] = {form: form_facts(dataset, form) for form in forms(dataset)}
-    left_out = load_left_out(dataset)
-    if left_out or "not_drawn" in dataset.recipe:
-        facts["not_drawn"] = dataset.recipe.get("not_drawn", 0)
-        facts["left_out"] = [{"file": file, "reason": reason} for file, reason in left_out]
-    return facts
-
-
-def load_left_out(dataset: Dataset) -> List[Tuple[str, str]]:
-    """Return (file, reason) of what a user's tree held and the dataset does not."""
-    path = Path(dataset.root, LEFT_OUT)
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8", errors="surrogateescape")
-    rows = [line.partition("\t") for line in text.split("\n") if line]
-    return [(json.loads(file), reason) for file, _, reason in rows]

@@ -1,18 +1,4 @@
-"""Everything iobench raises on purpose.
-
-::
-
-    IobenchError            exit 2: one line that says what, where and what to do next
-    |-- SpecError           a spec names a key, value or pairing that is not possible
-    |-- DatasetError        a dataset is missing, half-written, corrupt or does not fit
-    |-- BackendUnavailable  a library, program or kernel feature is not here
-    |-- CacheStateError     a cache state cannot be reached or proven on this mount
-    |-- ImageError          a container image is missing, stale, half-built or cannot be built
-    |-- ResultsError        a results folder is missing, foreign or damaged
-    `-- TrialFailed         one trial ended without a result (the suite goes on)
-
-Anything else that escapes is a bug and shows its traceback.
-"""
+"""Everything iobench raises on purpose; what else escapes is a bug and shows its traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +6,7 @@ import errno
 
 
 class IobenchError(Exception):
-    """A problem the user can act on; ``str(error)`` is one line with the remedy in it."""
+    """A problem the user can act on: exit status 2, and one line with the remedy in it."""
 
 
 class SpecError(IobenchError):
@@ -32,7 +18,7 @@ class DatasetError(IobenchError):
 
 
 class BackendUnavailable(IobenchError):
-    """A member of an axis cannot run here; the message says what to install."""
+    """A library, program or kernel feature is not here; the message names what to install."""
 
 
 class CacheStateError(IobenchError):
@@ -48,7 +34,7 @@ class ResultsError(IobenchError):
 
 
 class TrialFailed(IobenchError):
-    """One trial ended without a result."""
+    """One trial ended without a result; the suite goes on."""
 
 
 def environment(error: OSError) -> str:

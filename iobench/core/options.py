@@ -8,9 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-import pydantic
-
-from iobench.errors import SpecError
+from iobench.core.errors import SpecError
 
 #: Keywords of a trainer's ``make`` that are no options.
 GIVEN = ("batch", "rank", "world_size", "sharers", "labels")
@@ -19,8 +17,8 @@ GIVEN = ("batch", "rank", "world_size", "sharers", "labels")
 def accepted(make: Any) -> dict[str, inspect.Parameter]:
     """Return option -> its parameter, the annotation resolved, of a member's ``make``.
 
-    Options are its keywords that TOML can say: no callables, and not what the case or its launcher
-    says (:data:`GIVEN`).
+    Options are the keyword-only parameters that TOML can express: no callables, and not what the
+    case or its launcher sets (:data:`GIVEN`).
     """
     hints = typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
     return {
@@ -34,6 +32,8 @@ def accepted(make: Any) -> dict[str, inspect.Parameter]:
 
 def check_options(where: str, make: Any, options: Mapping[str, Any]) -> None:
     """Raise SpecError for an option that ``make`` does not take, or of another type."""
+    import pydantic  # the driver alone checks options
+
     known = accepted(make)
     for key, value in options.items():
         if key not in known:

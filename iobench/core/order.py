@@ -7,7 +7,8 @@ from typing import Sequence
 
 import numpy as np
 
-from iobench.errors import SpecError
+from iobench.core.errors import SpecError
+from iobench.core.transforms import mix64
 
 _SUBSET, _SHUFFLE = 1, 2
 SHARINGS = ("stride", "disjoint")
@@ -95,10 +96,7 @@ def multiset_sum(ids: np.ndarray) -> str:
     """
     halves = []
     for salt in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03):
-        mixed = np.asarray(ids).astype(np.uint64) + np.uint64(salt)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed = mixed ^ (mixed >> np.uint64(31))
+        mixed = mix64(np.asarray(ids).astype(np.uint64) + np.uint64(salt))
         halves.append(f"{int(mixed.sum(dtype=np.uint64)):016x}")
     return "".join(halves)
 

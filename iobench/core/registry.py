@@ -1,6 +1,7 @@
-"""name -> backend.  A backend is a file in its axis's folder; the file's stem is its name.
+"""name -> backend.  A backend is a file in its axis's folder; the file's stem is its name, and one
+that begins with ``_`` is a helper, no backend.
 
-``IOBENCH_PLUGINS`` names a folder with the same six subfolders: files there join their axis.
+``IOBENCH_PLUGINS`` names a folder with a subfolder an axis: files there join it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ import os
 import pkgutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, List
+from typing import Any, Dict, List, Mapping, Tuple
 
-from iobench.errors import BackendUnavailable, SpecError
+from iobench.core.cases import Case
+from iobench.core.errors import BackendUnavailable, SpecError
+from iobench.core.members import Installed, Stack
+from iobench.core.protocols import Format
 
-AXES = ("formats", "loaders", "trainers", "runtimes", "launchers", "filesystems")
+AXES = (
+    "formats", "loaders", "trainers", "runtimes", "launchers", "filesystems", "placements",
+    "stacks", "stages",
+)  # fmt: skip
+#: Axes whose files lie elsewhere than in ``iobench/backends/<axis>``.
+_PACKAGES = {"stages": "iobench.worker.stages"}
 
 #: The four short names of pipelines.
 ALIASES = {
@@ -26,20 +35,21 @@ ALIASES = {
 }
 
 
-#: Stack -> what to do where one of its modules is missing.
-_REMEDIES = {
-    "": "run `make setup`, or install it into this Python",
-    "caffe": "run `make caffe`, or look at CAFFE_ROOT and CAFFE_PYTHON (`iobench doctor`)",
-}
+#: The stack of the driver's own Python: where a member that names none runs.
+DEFAULT_STACK = Case.image
+
+
+def _package_name(axis: str) -> str:
+    return _PACKAGES.get(axis, f"iobench.backends.{axis}")
 
 
 def _package(axis: str) -> ModuleType:
-    package = importlib.import_module(f"iobench.{axis}")
+    package = importlib.import_module(_package_name(axis))
     plugins = os.environ.get("IOBENCH_PLUGINS")
     if plugins:
         if not Path(plugins).is_dir():
             raise SpecError(
-                f"IOBENCH_PLUGINS={plugins} is no folder; name one that holds {', '.join(AXES)}"
+                f"IOBENCH_PLUGINS={plugins} is not a folder; name one that holds {', '.join(AXES)}"
             )
         package.__path__[:] = [str(Path(package.__file__ or "").parent), str(Path(plugins, axis))]
     elif len(package.__path__) > 1:
@@ -49,7 +59,7 @@ def _package(axis: str) -> ModuleType:
 
 def names(axis: str) -> List[str]:
     """Return the members of an axis, sorted."""
-    return sorted(m.name for m in pkgutil.iter_modules(_package(axis).__path__))
+    return sorted(m.name for m in pkgutil.iter_modules(_package(axis).__path__) if m.name[0] != "_")
 
 
 def load(axis: str, name: str) -> Any:
@@ -63,10 +73,10 @@ def load(axis: str, name: str) -> Any:
     if name not in known:
         raise SpecError(f"unknown {axis[:-1]} {name!r}; there are: {', '.join(known)}")
     try:
-        return importlib.import_module(f"iobench.{axis}.{name}").BACKEND
+        return importlib.import_module(f"{_package_name(axis)}.{name}").BACKEND
     except (SyntaxError, ImportError, AttributeError, NameError, TypeError) as error:
         raise BackendUnavailable(
-            f"{axis}/{name}.py cannot be loaded: {type(error).__name__}: {error}; mend that file, "
+            f"{axis}/{name}.py cannot be loaded: {type(error).__name__}: {error}; fix that file, "
             "or take it out of IOBENCH_PLUGINS"
         ) from error
 
@@ -74,9 +84,17 @@ def load(axis: str, name: str) -> Any:
 def unavailable(axis: str, name: str) -> str:
     """Return why ``name`` cannot run on this machine, with the remedy; "" when it can."""
     backend = load(axis, name)
-    missing = [m for m in backend.requires if not _importable(m)]
+    if axis == "stages":  # the case's members decide where it runs
+        return ""
+    if axis == "stacks":
+        try:
+            backend.on_host(os.environ)
+        except BackendUnavailable as error:
+            return str(error)
+        return ""
+    missing = [m for m in backend.requires if not importable(m)]
     if missing:
-        return f"needs {', '.join(missing)}: {_REMEDIES.get(backend.image, _REMEDIES[''])}"
+        return f"needs {', '.join(missing)}: {stack_of(backend).remedy}"
     if axis in ("runtimes", "launchers"):
         return str(backend.make().available())
     return ""
@@ -90,8 +108,50 @@ def require(axis: str, name: str) -> Any:
     return load(axis, name)
 
 
-def _importable(module: str) -> bool:
+def importable(module: str) -> bool:
+    """Return whether this Python finds a module; only its parents are imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def stack_of(backend: Any) -> Stack:
+    """Return the stack that a backend runs in: its own, else the default one."""
+    stack: Stack = load("stacks", backend.stack or DEFAULT_STACK)
+    return stack
+
+
+def home_stack(trainer: str, loader: str) -> str:
+    """Return the stack's name for a case of these members: the trainer's, else the loader's."""
+    wanted = [load("trainers", trainer).stack, load("loaders", loader).stack]
+    return next(filter(None, wanted), DEFAULT_STACK)
+
+
+def libraries(stack: str, **members: str) -> Tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return (the stack's libraries, what the members bring beside them): module -> distribution.
+
+    ``members``: axis -> name.
+    """
+    known: Mapping[str, str] = load("stacks", stack).libraries
+    brought: Dict[str, str] = {}
+    for axis, name in members.items():
+        brought.update(load(axis, name).libraries)
+    return known, {module: name for module, name in brought.items() if module not in known}
+
+
+def installed(stack: str) -> Installed:
+    """Return a stack on this host.  Raises BackendUnavailable with the remedy where it is not."""
+    found: Installed = load("stacks", stack).on_host(os.environ)
+    return found
+
+
+def format_of(case: Case) -> Format:
+    """Return the case's format, made with its options."""
+    made: Format = load("formats", case.format).make(**case.format_options)
+    return made
+
+
+def runtime_of(case: Case) -> Any:
+    """Return the case's runtime, made with its options; it need not be available."""
+    return load("runtimes", case.runtime).make(**case.runtime_options)

@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
-from iobench.errors import DatasetError, SpecError
-from iobench.timing import delay
+from iobench.core.clock import delay
+from iobench.core.errors import DatasetError, SpecError
 
 #: ImageNet's and CIFAR's usual channel means and deviations, RGB, on 0..255.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -36,11 +36,22 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def mix64(z: int) -> int:
-    """Return SplitMix64's finaliser of ``z`` (Steele, Lea, Flood 2014): 64 well-mixed bits."""
+def mix64(z: Any) -> Any:
+    """Return SplitMix64's finaliser of ``z`` (Steele, Lea, Flood 2014).
+
+    ``z``: an int of 64 bits, or a uint64 array (then an array of the same shape is returned).
+    """
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+def mix(*words: int) -> int:
+    """Return 64 bits mixed from integers: equal words give equal bits on any machine."""
+    state = 0
+    for word in words:
+        state = mix64((state + _GOLDEN + word) & _MASK)
+    return state
 
 
 class SampleRandom:
@@ -52,15 +63,12 @@ class SampleRandom:
     __slots__ = ("_state",)
 
     def __init__(self, *parts: int) -> None:
-        state = 0
-        for part in parts:
-            state = mix64((state + _GOLDEN + part) & _MASK)
-        self._state = state
+        self._state = mix(*parts)
 
     def unit(self) -> float:
         """Return a float in [0, 1)."""
         self._state = (self._state + _GOLDEN) & _MASK
-        return (mix64(self._state) >> 11) * 2.0**-53
+        return float((mix64(self._state) >> 11) * 2.0**-53)
 
     def between(self, low: float, high: float) -> float:
         """Return a float in [low, high)."""
@@ -214,6 +222,11 @@ def transform(name: str) -> Transform:
     except KeyError:
         known = ", ".join(sorted(TRANSFORMS))
         raise SpecError(f"unknown transform {name!r}; there are: {known}") from None
+
+
+def batch_bytes(name: str, samples: int) -> int:
+    """Return the bytes of a batch of ``samples`` float32 samples after the named transform."""
+    return samples * math.prod(transform(name).shape) * 4
 
 
 def single_thread() -> None:

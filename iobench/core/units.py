@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from iobench.errors import SpecError
+from iobench.core.errors import SpecError
 
 
 def seconds(text: str) -> float:

@@ -6,19 +6,20 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from iobench import codec
-from iobench import dataset as datasets
-from iobench.errors import DatasetError
-from iobench.model import Dataset
-from iobench.synthesis import claim
+from iobench.core import dataset as datasets
+from iobench.core import transforms
+from iobench.core.cases import Dataset
+from iobench.core.errors import DatasetError
+from iobench.data import index
+from iobench.data.make import Progress, claim
+from iobench.host import files
 
-Progress = Callable[[int, int], None]
 OnCorrupt = Literal["skip", "fatal"]
 Check = Literal["header", "decode"]
 
@@ -74,7 +75,8 @@ def adopt(
         copies = out / "jpeg"
         if copies.exists():  # a killed run's, in a folder that is ours
             shutil.rmtree(copies)
-        queue = _queue(found, seed)
+        raw = np.random.PCG64(seed).random_raw(len(found))
+        queue = [found[i] for i in np.argsort(raw, kind="stable")]
         if not in_place:
             _check_space(tree, out, queue[:max_samples], max_bytes)
         drawn: list[_Drawn] = []
@@ -98,12 +100,6 @@ def adopt(
                 f"{left_out[0][1] if left_out else 'max_bytes is too small'}"
             )
         return _declare(tree, out, identity, drawn, len(found) - examined)
-
-
-def _queue(found: list[Found], seed: int) -> list[Found]:
-    """Return the files in the order in which they are drawn."""
-    raw = np.random.PCG64(seed).random_raw(len(found))
-    return [found[i] for i in np.argsort(raw, kind="stable")]
 
 
 def _copy(data: bytes, path: Path) -> None:
@@ -168,7 +164,7 @@ def _walk(tree: Path, folder: str) -> Iterator[str]:
 def _check_space(tree: Path, out: Path, candidates: list[Found], max_bytes: int) -> None:
     sizes = [os.stat(tree / each.file).st_size for each in candidates]
     need = min(sum(sizes), max_bytes) + 4096 * len(sizes)
-    datasets.check_space(out, need, len(sizes), f"a copy of {len(sizes)} files of {tree}")
+    files.check_space(out, need, len(sizes), f"a copy of {len(sizes)} files of {tree}")
 
 
 def _examined(
@@ -202,7 +198,7 @@ def defect(data: bytes, check: Check = "header") -> str:
         return f"{colourspace} colours, which not every loader decodes"
     if check == "decode":
         try:
-            codec.decode(data)
+            transforms.decode(data)
         except (DatasetError, ValueError) as error:
             return f"cannot be decoded: {error}"
     return ""
@@ -224,21 +220,14 @@ def _declare(
     rows = []
     for found, size, digest in drawn:
         file = found.file if in_place else f"{found.key}.jpg"
-        rows.append(datasets.Row(found.key, label[found.folder], size, digest, file))
-    datasets.write_index(out, rows)
-    total, classes, digest = datasets.totals(rows)
-    return datasets.finish(
-        Dataset(
-            root=str(out),
-            name=tree.name,
-            samples=len(rows),
-            bytes=total,
-            classes=classes,
-            seed=int(identity["seed"]),
-            digest=digest,
-            source=str(tree),
-            jpeg_root=str(tree if in_place else out / "jpeg"),
-            in_place=in_place,
-            recipe={"identity": identity, "not_drawn": not_drawn},
-        )
+        rows.append(index.Row(found.key, label[found.folder], size, digest, file))
+    return index.declare(
+        out,
+        rows,
+        name=tree.name,
+        seed=int(identity["seed"]),
+        source=str(tree),
+        jpeg_root=str(tree if in_place else out / "jpeg"),
+        in_place=in_place,
+        recipe={"identity": identity, "not_drawn": not_drawn},
     )

@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from iobench import codec, registry
-from iobench import dataset as datasets
-from iobench.caffe import hdf5 as caffe_layout
-from iobench.errors import DatasetError, IobenchError
-from iobench.model import SCHEMA, Dataset
-from iobench.options import check_options
-from iobench.protocols import Format, FormatBackend, StoredSample
+from iobench.backends.caffe import hdf5 as caffe_layout
+from iobench.core import dataset as datasets
+from iobench.core import registry, transforms
+from iobench.core.cases import SCHEMA, Dataset
+from iobench.core.errors import DatasetError, IobenchError
+from iobench.core.members import FormatBackend
+from iobench.core.options import check_options
+from iobench.core.protocols import StoredSample
+from iobench.data.make import Progress
+from iobench.host import files
 
-Progress = Callable[[int, int], None]
 #: Pixels of raw content: the height and width Caffe's own preparation of ImageNet resizes to.  Of
 #: float content, which is trained on as it is: what the networks take.
 SIDES = {"raw": 256, "float": 224}
@@ -60,11 +62,12 @@ def convert(
     side = 0
     if content in SIDES:
         side = int(chosen.pop("side", 0) or _raw_side(dataset, content))
-    writer = _format(backend, format_name, chosen)
+    check_options(f"format {format_name!r}", backend.make, chosen)
+    writer = backend.make(**chosen)
     layout = {**getattr(writer, "layout", {}), **({"side": side} if side else {})}
     target = datasets.form_root(dataset, form)
     root = Path(dataset.root)
-    with datasets.hold(root):
+    with files.hold(root):
         if datasets.has_form(dataset, form):
             return _kept(dataset, form, layout)
         partial = root / f"{form}.partial"
@@ -75,7 +78,7 @@ def convert(
         if side:
             each = side * side * 3 * _VALUE_BYTES[content] * 17 // 16
         need = dataset.samples * (each + 8192)  # 8 KiB: a page, a heap header, a tar header or two
-        datasets.check_space(root, need, 64, f"converting to {form}")
+        files.check_space(root, need, 64, f"converting to {form}")
         partial.mkdir()
         writer.write(_stored(dataset, side, progress, content), partial)
         facts = {
@@ -87,9 +90,9 @@ def convert(
             "bytes": sum(path.stat().st_size for path in writer.files(dataset, partial)),
             "digest": dataset.digest,
         }
-        datasets.settle(partial)
+        files.settle(partial)
         os.rename(partial, target)
-        datasets.write_json(target / datasets.FORM_MARKER, facts)
+        files.write_json(target / datasets.FORM_MARKER, facts)
     return target
 
 
@@ -103,11 +106,6 @@ def _backend(format_name: str, content: str) -> tuple[FormatBackend, str]:
             f"{', '.join(sorted(backend.contents))}"
         )
     return backend, format_name if content == "jpeg" else f"{format_name}-{content}"
-
-
-def _format(backend: FormatBackend, name: str, options: Mapping[str, Any]) -> Format:
-    check_options(f"format {name!r}", backend.make, options)
-    return backend.make(**options)
 
 
 def _raw_side(dataset: Dataset, content: str) -> int:
@@ -132,21 +130,13 @@ def pixels(data: Any, side: int) -> np.ndarray[Any, Any]:
 
     The resize is OpenCV's bit-exact bilinear one, so it is the same on any CPU.
     """
-    image: np.ndarray[Any, Any] = codec.decode(data)
+    image: np.ndarray[Any, Any] = transforms.decode(data)
     if image.shape[:2] == (side, side):
         return image
     import cv2
 
     resized = cv2.resize(image, (side, side), interpolation=cv2.INTER_LINEAR_EXACT)
     return np.asarray(resized)
-
-
-def stored(data: Any, content: str, side: int) -> Any:
-    """Return what a form with ``content`` is given to write of a JPEG."""
-    if content == "jpeg":
-        return data
-    whole = pixels(data, side)
-    return caffe_layout.planes(whole) if content == "float" else whole
 
 
 def _stored(
@@ -162,7 +152,10 @@ def _stored(
                 f"{dataset.jpeg_root}/{index.files[i]} differs from {datasets.INDEX}: it was "
                 f"changed; make the dataset again"
             )
-        yield StoredSample(i, key, stored(data, content if side else "jpeg", side), label)
+        stored: Any = pixels(data, side) if side else data
+        if content == "float":
+            stored = caffe_layout.planes(stored)
+        yield StoredSample(i, key, stored, label)
         if progress:
             progress(i + 1, dataset.samples)
 

@@ -22,10 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from iobench import dataset as datasets
-from iobench import pixels, recipes, sizemodel
-from iobench.errors import DatasetError
-from iobench.model import Dataset
+from iobench.core import dataset as datasets
+from iobench.core.cases import Dataset
+from iobench.core.errors import DatasetError
+from iobench.data import pixels, recipes, size_model
+from iobench.data.index import Row, declare
+from iobench.host import files
 
 Progress = Callable[[int, int], None]
 
@@ -46,7 +48,7 @@ class Encoded(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class MakeJob:
     """Everything a worker needs to make any sample; made before the fork and shared by it."""
 
     recipe: recipes.Recipe
@@ -100,9 +102,9 @@ def make(
     with claim(root, identity) as found:
         if found is not None:
             return found
-        targets = sizemodel.target_sizes(made, count, seed)
-        datasets.check_space(root, sum(targets) + 4096 * count, count, f"{count} samples")
-        job = Job(made, seed, count, root, pixels.bank(made, seed), targets)
+        targets = size_model.target_sizes(made, count, seed)
+        files.check_space(root, sum(targets) + 4096 * count, count, f"{count} samples")
+        job = MakeJob(made, seed, count, root, pixels.bank(made, seed), targets)
         chunks = _chunks(count, sum(targets) // count)
         (root / PARTS).mkdir(exist_ok=True)
         todo = [chunk for chunk in chunks if not _part(root, chunk).exists()]
@@ -122,7 +124,7 @@ def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
     if root.exists() and not root.is_dir():
         raise DatasetError(f"{root} is a file: choose another folder for the dataset")
     root.mkdir(parents=True, exist_ok=True)
-    with datasets.hold(root):
+    with files.hold(root):
         if (root / datasets.MARKER).exists():
             found = datasets.locate(root)
             _same(root, found.recipe.get("identity"), identity)
@@ -133,7 +135,7 @@ def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
         elif any(not p.name.startswith(f".{datasets.PARTIAL}.") for p in root.iterdir()):
             raise DatasetError(f"{root} is not empty and holds no dataset: choose a new folder")
         else:
-            datasets.write_json(root / datasets.PARTIAL, identity)
+            files.write_json(root / datasets.PARTIAL, identity)
         yield None
 
 
@@ -152,17 +154,17 @@ def _brief(value: Any) -> str:
     return repr(value["name"]) if isinstance(value, dict) and "name" in value else repr(value)
 
 
-def encode(job: Job, index: int, pattern: pixels.Planes, buffer: pixels.Plane) -> Encoded:
+def encode(job: MakeJob, index: int, pattern: pixels.Planes, buffer: pixels.Plane) -> Encoded:
     """Return the JPEG file of a sample (``buffer``: scratch for the pixels)."""
     import simplejpeg
 
     recipe, target = job.recipe, job.targets[index]
-    how = sizemodel.encoding_for(recipe, target, job.seed, index)
+    how = size_model.encoding_for(recipe, target, job.seed, index)
     side, shifts = pixels.bank_shape(recipe)
     where = pixels.placement(index, job.seed, side, shifts, how.height, how.width)
     image = pixels.compose(job.bank, where, pattern, (how.height, how.width), buffer)
     if recipe.fixed:
-        image = pixels.with_contrast(image, sizemodel.contrast_for(image, target))
+        image = pixels.with_contrast(image, size_model.contrast_for(image, target))
     quality, encodes = how.quality, 0
     while True:
         data: bytes = simplejpeg.encode_jpeg_yuv_planes(*image, quality=quality)
@@ -180,7 +182,7 @@ def pad(data: bytes, target: int) -> bytes:
 
     They come after the JFIF header, which must be the first marker.
     """
-    room = min(target - len(data), int(len(data) * sizemodel.MAX_PADDING))
+    room = min(target - len(data), int(len(data) * size_model.MAX_PADDING))
     at = 4 + int.from_bytes(data[4:6], "big")
     comments = []
     while room >= 4:
@@ -200,7 +202,7 @@ def _part(root: Path, chunk: range) -> Path:
 
 
 def _run(
-    job: Job, chunks: Sequence[range], workers: int, done: int, progress: Progress | None
+    job: MakeJob, chunks: Sequence[range], workers: int, done: int, progress: Progress | None
 ) -> None:
     """Make the chunks in forked processes, which share the bank's memory."""
     import simplejpeg  # noqa: F401  once, not in every process
@@ -269,7 +271,9 @@ def _messages(readers: Sequence[Connection]) -> Iterator[int]:
             yield message
 
 
-def _work(job: Job, chunks: Sequence[range], turns: int, results: Connection, parent: int) -> None:
+def _work(
+    job: MakeJob, chunks: Sequence[range], turns: int, results: Connection, parent: int
+) -> None:
     """Make chunks, by ``turns``, until they are done or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     gc.disable()  # a sample makes no cycles
@@ -283,7 +287,7 @@ def _work(job: Job, chunks: Sequence[range], turns: int, results: Connection, pa
         results.send(f"cannot write {job.root}: {error}; fix that and run the same command again")
 
 
-def _make_chunk(job: Job, chunk: range, buffer: pixels.Plane) -> None:
+def _make_chunk(job: MakeJob, chunk: range, buffer: pixels.Plane) -> None:
     label, pattern = -1, None
     rows = []
     for index in chunk:
@@ -293,7 +297,7 @@ def _make_chunk(job: Job, chunk: range, buffer: pixels.Plane) -> None:
             (job.root / "jpeg" / f"c{label:04d}").mkdir(parents=True, exist_ok=True)
         data, encodes, padding = encode(job, index, pattern, buffer)
         key = job.key(index)
-        _write(f"{job.root}/jpeg/{key}.jpg", data)
+        Path(f"{job.root}/jpeg/{key}.jpg").write_bytes(data)
         digest = datasets.sample_digest(data)
         rows.append(f"{key}\t{label}\t{len(data)}\t{digest}\t{encodes}\t{padding}\n")
     part = _part(job.root, chunk)
@@ -302,43 +306,26 @@ def _make_chunk(job: Job, chunk: range, buffer: pixels.Plane) -> None:
     temporary.rename(part)
 
 
-def _write(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-    finally:
-        os.close(fd)
-
-
-def _assemble(job: Job, chunks: Sequence[range], identity: dict[str, Any]) -> Dataset:
+def _assemble(job: MakeJob, chunks: Sequence[range], identity: dict[str, Any]) -> Dataset:
     """Join the parts into the index, and declare the dataset whole."""
     rows, encodes, padding = [], 0, 0
     for chunk in chunks:
         for line in _part(job.root, chunk).read_text().splitlines():
             key, label, size, digest, tries, filler = line.split("\t")
-            rows.append(datasets.Row(key, int(label), int(size), digest, key + ".jpg"))
+            rows.append(Row(key, int(label), int(size), digest, key + ".jpg"))
             encodes += int(tries)
             padding += int(filler)
-    datasets.write_index(job.root, rows)
-    total, classes, digest = datasets.totals(rows)
     shutil.rmtree(job.root / PARTS)
-    return datasets.finish(
-        Dataset(
-            root=str(job.root),
-            name=job.recipe.name,
-            samples=job.samples,
-            bytes=total,
-            classes=classes,
-            seed=job.seed,
-            digest=digest,
-            source=f"recipe {job.recipe.name}",
-            jpeg_root=str(job.root / "jpeg"),
-            recipe={
-                "identity": identity,
-                "encodes_per_sample": encodes / job.samples,
-                "padding_share": padding / total,
-            },
-        )
+    return declare(
+        job.root,
+        rows,
+        name=job.recipe.name,
+        seed=job.seed,
+        source=f"recipe {job.recipe.name}",
+        jpeg_root=str(job.root / "jpeg"),
+        recipe={
+            "identity": identity,
+            "encodes_per_sample": encodes / job.samples,
+            "padding_share": padding / sum(row.size for row in rows),
+        },
     )

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iobench.errors import DatasetError
-from iobench.recipes import Recipe
+from iobench.core.errors import DatasetError
+from iobench.core.transforms import mix
+from iobench.data.recipes import Recipe
 
 Plane = npt.NDArray[np.uint8]
 Field = npt.NDArray[np.signedinteger[Any]]
@@ -33,18 +34,6 @@ RUN = 64
 LEVELS, PATTERN_LEVELS = 103, 48
 #: Chroma is grey at 128; textures and pattern are centred here so that their sum is.
 CHROMA_CENTRE = 128 - LEVELS // 2 * 2 - PATTERN_LEVELS // 2
-_MASK = (1 << 64) - 1
-
-
-def mix(*words: int) -> int:
-    """Return 64 well-mixed bits of the words (splitmix64's finaliser, Steele et al. 2014)."""
-    state = 0
-    for word in words:
-        state = (state + word + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state
 
 
 def noise_bytes(seed: int, count: int) -> Plane:
@@ -140,7 +129,7 @@ def bank(recipe: Recipe, seed: int) -> Bank:
     return Bank(made[:TEXTURES], made[TEXTURES:], shifts)
 
 
-class Placement(NamedTuple):
+class Windows(NamedTuple):
     """Where a sample's two windows start: (texture, y, x) on either side."""
 
     left: tuple[int, int, int]
@@ -152,7 +141,7 @@ def capacity(shifts: int) -> int:
     return TEXTURES * TEXTURES * (shifts * shifts // RUN * RUN)
 
 
-def placement(index: int, seed: int, side: int, shifts: int, height: int, width: int) -> Placement:
+def placement(index: int, seed: int, side: int, shifts: int, height: int, width: int) -> Windows:
     """Return the windows of sample ``index``: (pair of textures, relative offset) is injective.
 
     ``RUN`` samples in a row take the same pair; the pairs take turns.  A pair's n-th sample has
@@ -175,7 +164,7 @@ def placement(index: int, seed: int, side: int, shifts: int, height: int, width:
     free = mix(seed, 12, index)
     y = (free >> 32) % (side - height - dy - 1)
     x = (free & 0xFFFFFFFF) % (side - width - dx - 1)
-    return Placement((left, y + dy, x + dx), (right, y, x))
+    return Windows((left, y + dy, x + dx), (right, y, x))
 
 
 @functools.cache
@@ -220,7 +209,7 @@ def _between(grid: Field, steps: int) -> npt.NDArray[np.uint16]:
 
 
 def compose(
-    source: Bank, where: Placement, classes: Planes, shape: tuple[int, int], buffer: Plane
+    source: Bank, where: Windows, classes: Planes, shape: tuple[int, int], buffer: Plane
 ) -> Planes:
     """Return the planes of a sample of ``shape`` (h, w), in ``buffer`` (1-D, large enough)."""
     (left, top_l, first_l), (right, top_r, first_r) = where

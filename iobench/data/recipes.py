@@ -8,9 +8,10 @@ from typing import Literal
 import pydantic
 import tomllib
 
-from iobench.errors import DatasetError
+from iobench.core.errors import DatasetError
 
-FOLDER = Path(__file__).resolve().parent.parent / "datasets"
+#: A link to the clone's ``datasets/``; in an installed package, a folder with those files.
+FOLDER = Path(__file__).parent / "shipped"
 
 
 class Recipe(pydantic.BaseModel):

@@ -1,7 +1,7 @@
 """How many bytes a synthetic sample becomes: quality, resolution and contrast are predicted from
 the size wanted, not searched.
 
-The pixels of :mod:`iobench.pixels` are statistically alike everywhere, so the encoded size is
+The pixels of :mod:`iobench.data.pixels` are statistically alike everywhere, so the encoded size is
 ``HEADER_BYTES + bytes per pixel x pixels`` within 1 % (``benchmarks/fit_size_model.py`` measures
 the tables with the pinned encoder).  Quality moves the size in steps of 2 to 20 %; the resolution,
 free to a pixel, takes up the rest.  Where the resolution is fixed the contrast does.
@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iobench.pixels import Planes, mix
-from iobench.recipes import Recipe
+from iobench.core.transforms import mix
+from iobench.data.pixels import Planes
+from iobench.data.recipes import Recipe
 
 #: What the encoder writes around the entropy-coded data (three components, standard tables).
 HEADER_BYTES = 623
@@ -62,12 +63,6 @@ class Encoding(NamedTuple):
     height: int
     width: int
     quality: int
-
-
-def predicted_bytes(encoding: Encoding) -> float:
-    """Return the size that the model expects of a varying-resolution sample, without padding."""
-    rate = BYTES_PER_100K_PIXELS[encoding.quality - MIN_QUALITY] / 100_000
-    return HEADER_BYTES + rate * encoding.height * encoding.width
 
 
 def encoding_for(recipe: Recipe, target_bytes: int, seed: int, index: int) -> Encoding:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 #: Within this ratio of fio's rate a read rung is at the storage's limit, not at its own.
 STORAGE_REACHED = 0.85
-#: Roofs nearer to each other than this are said to bind together.
+#: Roofs whose ratio is below this bind together.
 TIE = 1.05
 
 STORAGE, READ, DECODE, LOAD, COMPUTE = "storage", "read", "decode", "load", "compute"
@@ -20,69 +20,29 @@ STORAGE, READ, DECODE, LOAD, COMPUTE = "storage", "read", "decode", "load", "com
 #: together, less than either where the same workers do both in turn.
 LOAD_COLD = "load_cold"
 FETCH_BOUND, PREP_BOUND, COMPUTE_BOUND = "fetch-bound", "prep-bound", "compute-bound"
-REGIMES = {
-    STORAGE: FETCH_BOUND,
-    READ: FETCH_BOUND,
-    DECODE: PREP_BOUND,
-    LOAD: PREP_BOUND,
-    COMPUTE: COMPUTE_BOUND,
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """What binds: ``roof`` (storage, read, decode, load, compute) and its regime.
+    """What ``binding`` roof there is (storage, read, decode, load, compute), and its regime.
 
     ``rate``: samples/s of the binding roof.  ``headroom``: how many times faster the next
-    *regime* is, i.e. what curing this one alone could give; ``next_regime`` names it.
+    *regime* is, i.e. what curing this one alone could give; ``next`` names it.
     """
 
-    roof: str
+    binding: str
     regime: str
     rate: float
     headroom: float | None
-    next_regime: str
+    next: str | None
     words: str
-
-
-def roofline(peak: float, intensity: float, bandwidth: float) -> float:
-    """Return min(P_peak, AI * B) (Williams et al. 2009)."""
-    return min(peak, intensity * bandwidth)
-
-
-def storage_bandwidth(bandwidth_max: float, iops_max: float, size: float) -> float:
-    """Return B(size) <= min(B_max, IOPS_max * size) in bytes/s (derived)."""
-    return min(bandwidth_max, iops_max * size)
-
-
-def ridge_bytes(bandwidth_max: float, iops_max: float) -> float:
-    """Return the request size where bandwidth takes over from IOPS, bytes (derived)."""
-    return bandwidth_max / iops_max
-
-
-def iops_ceiling(depth: float, latency_s: float) -> float:
-    """Return q / t, operations a second (Little's law)."""
-    return depth / latency_s
-
-
-def node_bandwidth(
-    nic: float, filesystem: float, nodes: int, *, stripe_count: int = 0, ost: float = 0.0
-) -> float:
-    """Return one node's share of a shared filesystem, bytes/s (derived).
-
-    min(B_nic, B_pfs / n, stripe_count * B_ost / n), the last for one shared file.
-    """
-    shares = [nic, filesystem / nodes]
-    if stripe_count:
-        shares.append(stripe_count * ost / nodes)
-    return min(shares)
 
 
 def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
     """Name the binding roof among measured rates, samples/s (derived).
 
     ``roofs`` may lack any roof; a warm state leaves out the storage.  Within a regime the
-    narrower roof tells more: a read rung at fio's rate is the storage's limit, below it its own;
+    narrower roof is named: a read rung at fio's rate is the storage's limit, below it its own;
     a load rung at the decode rung's rate is limited by decoding.  A cold load rung below every roof
     is named by :func:`_in_turn`.  None without a load or read
     roof, or without compute: then "what binds" would be a guess.
@@ -103,7 +63,9 @@ def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
     (regime, rate), *others = sorted(regimes.items(), key=lambda item: item[1])
     roof = _roof(regime, at)
     headroom, following = (others[0][1] / rate, others[0][0]) if others else (None, "")
-    return Limit(roof, regime, rate, headroom, following, _words(roof, at, headroom, following))
+    return Limit(
+        roof, regime, rate, headroom, following or None, _words(roof, at, headroom, following)
+    )
 
 
 def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float], rate: float) -> Limit:
@@ -117,13 +79,11 @@ def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float], rate: float)
     regime = FETCH_BOUND if fetch >= prep else PREP_BOUND
     others = {k: v for k, v in regimes.items() if k != regime}
     following = min(others, key=others.__getitem__)
-    what = "reading" if regime == FETCH_BOUND else "preparing"
-    other = "preparing" if regime == FETCH_BOUND else "reading"
+    parts = ("reading", "preparing")
+    what, other = parts if regime == FETCH_BOUND else parts[::-1]
+    enough = "each alone would do, " if min(regimes.values()) >= at[COMPUTE] else ""
     words = (
-        f"{what}, which takes turns with {other} in the same workers: each alone would do, "
-        f"together they give about {rate:,.0f} samples/s"
-        if min(regimes.values()) >= at[COMPUTE]
-        else f"{what}, which takes turns with {other} in the same workers: together they give "
+        f"{what}, which takes turns with {other} in the same workers: {enough}together they give "
         f"about {rate:,.0f} samples/s"
     )
     roof = READ if regime == FETCH_BOUND else LOAD
@@ -164,8 +124,3 @@ def _below_storage(at: Mapping[str, float]) -> str:
         return "no storage ceiling was measured to compare with"
     share = at[READ] / at[STORAGE]
     return f"this loader and format get {share:.0%} of what fio gets from this mount"
-
-
-def predicted(rates: Sequence[float]) -> float:
-    """Return min of the roofs: the model's rate of ``train``, as :func:`iobench.stalls.speed`."""
-    return min(rates)

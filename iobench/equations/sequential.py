@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iobench import stats
+from iobench.equations import stats
 
 #: Points of the Gauss-Legendre rule between two boundaries; 64 are good for 1e-9.
 _POINTS = 64
@@ -40,7 +40,7 @@ class Level(NamedTuple):
     equal: float
 
 
-class Outcome(NamedTuple):
+class LookVerdict(NamedTuple):
     """A verdict, and the look that gave it (its level; None where there was but one look).
 
     ``final``: nothing that is still to come can change it.
@@ -76,7 +76,7 @@ def judge(
     *,
     margin: float,
     family: int = 1,
-) -> Outcome:
+) -> LookVerdict:
     """Judge by the first look that is not INCONCLUSIVE; ``at_looks``: (arm, base) of each reached.
 
     Bonferroni over the family goes first, then the looks share what is left.  Raises ValueError
@@ -91,8 +91,8 @@ def judge(
         )
         final = level is planned[-1]
         if final or found.verdict not in (stats.INCONCLUSIVE, stats.NO_VERDICT):
-            return Outcome(found, level, True)
-    return Outcome(found, level, False)
+            return LookVerdict(found, level, True)
+    return LookVerdict(found, level, False)
 
 
 def _nominal(looks: tuple[int, ...], alpha: float, *, two_sided: bool) -> list[float]:

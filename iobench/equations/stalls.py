@@ -13,77 +13,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from iobench.stats import Interval, t_interval, unpaired_difference
+from iobench.equations.stats import Interval, t_interval, unpaired_difference
 
 #: What a loop and a loader cost to hand a waiting batch over, at most, seconds a step: next() of a
 #: DataLoader with worker processes takes 0.2 to 1.8 ms with a full queue and an idle consumer
 #: (measured; the batch's file descriptor comes over a socket from a busy process).  It is a part
-#: of every wait, so a stall below it is not told from none.
+#: of every wait, so a stall below it is not distinguishable from none.
 HANDOVER_S = 2e-3
 
 
 # -- iteration time ----------------------------------------------------------------------------
-
-
-def serial_iteration_s(
-    *,
-    io: float,
-    h2d: float = 0.0,
-    forward: float,
-    backward: float,
-    comm: float = 0.0,
-    update: float = 0.0,
-) -> float:
-    """Return one iteration when nothing overlaps ([Shi])."""
-    return io + h2d + forward + backward + comm + update
-
-
-def pipelined_iteration_s(
-    *,
-    io: float,
-    h2d: float = 0.0,
-    forward: float,
-    backward: float,
-    exposed_comm: float = 0.0,
-    update: float = 0.0,
-) -> float:
-    """Return one iteration with the input pipelined ([Shi]).
-
-    ``exposed_comm``: all of the communication, or what wait-free backpropagation cannot hide
-    (:func:`exposed_comm_s`).
-    """
-    return max(io + h2d, forward + backward + exposed_comm + update)
-
-
-def exposed_comm_s(backward: Sequence[float], comm: Sequence[float]) -> float:
-    """Return the communication that backpropagation does not hide ([Shi]).
-
-    Both sequences run over the layers 1..L; backward starts at layer L.  A layer's all-reduce
-    starts when its gradient is there and the link is free.
-    Raises ValueError for no layer or unequal lengths.
-    """
-    if len(backward) != len(comm) or not backward:
-        raise ValueError("one backward and one communication time for every layer")
-    gradient_ready = link_free = 0.0
-    for t_b, t_c in zip(reversed(backward), reversed(comm), strict=True):
-        gradient_ready += t_b
-        link_free = max(link_free, gradient_ready) + t_c
-    return link_free - gradient_ready
-
-
-def allreduce_fit(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return (a, b) of t = a + b * bytes by least squares, in s and s/B ([Shi]).
-
-    Raises ValueError for fewer than two different sizes.
-    """
-    n = len(sizes)
-    if n != len(seconds) or len(set(sizes)) < 2:
-        raise ValueError("at least two different sizes, one time each")
-    mx, my = math.fsum(sizes) / n, math.fsum(seconds) / n
-    b = math.fsum((x - mx) * (y - my) for x, y in zip(sizes, seconds, strict=True)) / math.fsum(
-        (x - mx) ** 2 for x in sizes
-    )
-    return my - b * mx, b
 
 
 def weak_scaling(t1: float, tn: float, n: int) -> tuple[float, float]:
@@ -92,27 +31,7 @@ def weak_scaling(t1: float, tn: float, n: int) -> tuple[float, float]:
     return speedup, speedup / n
 
 
-def steady_iteration_s(*stages: float) -> float:
-    """Return a pipeline's steady period, the slowest stage (derived; unlimited queues)."""
-    return max(stages)
-
-
 # -- data stalls -------------------------------------------------------------------------------
-
-
-def fetch_rate(cached: float, cache_rate: float, storage_rate: float) -> float:
-    """Return F = 1 / (x/C + (1-x)/S) for a cached fraction x ([Mohan])."""
-    return 1 / (cached / cache_rate + (1 - cached) / storage_rate)
-
-
-def speed(fetch: float, prep: float, compute: float) -> float:
-    """Return min(F, P, G) ([Mohan])."""
-    return min(fetch, prep, compute)
-
-
-def stalled(fetch: float, prep: float, compute: float) -> bool:
-    """Return whether training waits for data: G > min(F, P) ([Mohan])."""
-    return compute > min(fetch, prep)
 
 
 def cache_needed(cache_rate: float, storage_rate: float, prep: float, compute: float) -> float:
@@ -122,21 +41,6 @@ def cache_needed(cache_rate: float, storage_rate: float, prep: float, compute: f
     if gain <= 0:
         return 0.0 if 1 / storage_rate <= demand else 1.0
     return min(1.0, max(0.0, (1 / storage_rate - demand) / gain))
-
-
-def lru_hit_ratio(cached: float) -> float:
-    """Return the hit ratio of a reshuffled epoch under strict LRU (derived).
-
-    h = x + (1-x) ln(1-x); a cache that never evicts would give x.
-    """
-    if cached >= 1:
-        return 1.0
-    return cached + (1 - cached) * math.log1p(-cached)
-
-
-def read_amplification(bytes_storage: float, bytes_needed: float) -> float:
-    """Return bytes read from storage / bytes of the unique samples needed."""
-    return bytes_storage / bytes_needed
 
 
 def cores_needed(compute: float, prep_per_core: float) -> int:
@@ -149,30 +53,6 @@ def au(steps: int, step_s: float, wall_s: float) -> float:
     return steps * step_s / wall_s
 
 
-def demand_bytes_per_s(batch: int, step_s: float, bytes_per_sample: float) -> float:
-    """Return the bandwidth that keeps AU at 1 (derived), bytes/s."""
-    return batch / step_s * bytes_per_sample
-
-
-def staging_pays_after(stage_s: float, remote_epoch_s: float, local_epoch_s: float) -> float:
-    """Return the epochs after which staging pays; infinite when local is no faster.
-
-    docs/method.md, "Where the data lies".
-    """
-    gain = remote_epoch_s - local_epoch_s
-    return stage_s / gain if gain > 0 else math.inf
-
-
-def samples_read_over(times: int, *, workers: int, epochs: int, samples: int) -> float:
-    """Return how many samples one worker of N reads more than ``times`` times in E epochs.
-
-    Binomial(E, 1/N) ([NoPFS]).
-    """
-    from scipy import stats
-
-    return samples * float(stats.binom.sf(times, epochs, 1 / workers))
-
-
 # -- known truths ------------------------------------------------------------------------------
 
 
@@ -183,14 +63,6 @@ def delay_change_s(delay: float, *, serial: float, workers: int, step: float) ->
     max(0, (t+d)/W - s) - max(0, t/W - s): divided by the workers, masked while they keep up.
     """
     return max(0.0, (serial + delay) / workers - step) - max(0.0, serial / workers - step)
-
-
-def fetch_delay_s(*, bytes_per_sample: float, bytes_per_s: float, warm: float) -> float:
-    """Return the fetch stall a throttled device must cause, seconds a sample.
-
-    T(cold) = max(bytes / rate, T(warm)), :func:`steady_iteration_s`, minus T(warm).
-    """
-    return max(0.0, bytes_per_sample / bytes_per_s - warm)
 
 
 # -- measured stalls ---------------------------------------------------------------------------

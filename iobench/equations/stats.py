@@ -13,24 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-#: Up to this many pairs the signed-rank distribution is computed exactly.
-EXACT_PAIRS = 60
-#: Two-sided p < 0.05 needs six pairs (2 / 2^6); below that there is no verdict.
-FLOOR_PAIRS = 6
+from iobench.equations.signed_rank import (
+    FLOOR_PAIRS,
+    Floats,
+    fewest_pairs,
+    pairs_for,
+    signed_rank_k,
+    smallest_effect,
+)
+
 #: What we ask for.
 WANTED_PAIRS = 10
 #: Of a whole family of contrasts, all looks included.
 ALPHA = 0.05
-POWER = 0.90
-#: Asymptotic relative efficiency of the signed-rank test against the t-test on normal data, 3/pi.
-SIGNED_RANK_ARE = 3 / math.pi
 
 EQUIVALENT, FASTER, SLOWER = "EQUIVALENT", "FASTER", "SLOWER"
 INCONCLUSIVE, NO_VERDICT = "INCONCLUSIVE", "EXPLORATORY"
-
-Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +43,16 @@ class Interval:
     n: int
     method: str
 
-    def contains(self, x: float) -> bool:
-        """Return whether ``x`` lies inside, limits included."""
-        return self.low <= x <= self.high
+    @property
+    def limited(self) -> bool:
+        """Whether both limits are finite."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    def inverse(self) -> Interval:
+        """Return the interval of 1/x, such as a rate of a time; no upper limit for low <= 0."""
+        low = 0.0 if math.isinf(self.high) else 1 / self.high
+        high = math.inf if self.low <= 0 else 1 / self.low
+        return dataclasses.replace(self, value=1 / self.value, low=low, high=high)
 
     def widened(self, bound: float) -> Interval:
         """Return the interval with a stated systematic bound added on both sides."""
@@ -72,8 +78,6 @@ class Verdict:
     pairs: int
     pairs_needed: int
     smallest_effect: float
-    family: int
-    margin: float
     note: str = ""
 
 
@@ -171,33 +175,6 @@ def outliers(values: Sequence[float], *, limit: float = 3.5) -> list[int]:
 # -- paired ratios: Hodges-Lehmann and exact signed-rank limits -------------------------------
 
 
-@functools.lru_cache(maxsize=128)
-def _signed_rank_cdf(n: int) -> Floats:
-    """P(T+ <= t) for t = 0..n(n+1)/2 under the null: each rank enters with probability 1/2."""
-    p = np.zeros(n * (n + 1) // 2 + 1)
-    p[0] = 1.0
-    for rank in range(1, n + 1):
-        p[rank:] = 0.5 * p[rank:] + 0.5 * p[:-rank]  # the right side is evaluated first
-        p[:rank] *= 0.5
-    cdf: Floats = np.cumsum(p)
-    return cdf
-
-
-def signed_rank_k(n: int, level: float) -> int:
-    """Return k: the limits are the k-th smallest and k-th largest Walsh average (0: none exist).
-
-    Largest k with P(T+ <= k-1) <= (1 - level) / 2; exact up to 60 pairs, then the normal
-    approximation with continuity correction.
-    """
-    tail = (1 - level) / 2
-    if n <= EXACT_PAIRS:
-        return int(np.searchsorted(_signed_rank_cdf(n), tail * (1 + 1e-12), side="right"))
-    from scipy import stats
-
-    mean, var = n * (n + 1) / 4, n * (n + 1) * (2 * n + 1) / 24
-    return max(0, math.floor(mean + float(stats.norm.ppf(tail)) * math.sqrt(var) + 0.5))
-
-
 def hodges_lehmann(differences: Sequence[float], *, level: float = 0.95) -> Interval:
     """Return the median of the Walsh averages with the signed-rank test's limits.
 
@@ -229,70 +206,6 @@ def _exp(logs: Interval) -> Interval:
     return dataclasses.replace(logs, value=math.exp(logs.value), low=low, high=math.exp(logs.high))
 
 
-# -- power ------------------------------------------------------------------------------------
-
-
-def smallest_effect(sd: float, pairs: int, *, alpha: float = 0.05) -> float:
-    """Return the relative change that ``pairs`` pairs of log-ratio sd ``sd`` resolve, 90 % power.
-
-    Power of the paired t-test at 3/pi of the pairs (the signed-rank test's efficiency); infinite
-    where the signed-rank interval does not exist.
-    """
-    if pairs < 2 or not signed_rank_k(pairs, 1 - alpha):
-        return math.inf
-    return math.expm1(sd * _detectable(pairs, alpha))
-
-
-def fewest_pairs(alpha: float) -> int:
-    """Return how many pairs a signed-rank interval of level 1 - ``alpha`` needs, at least six."""
-    pairs = FLOOR_PAIRS
-    while not signed_rank_k(pairs, 1 - alpha):
-        pairs += 1
-    return pairs
-
-
-def pairs_for(effect: float, sd: float, *, alpha: float = 0.05, limit: int = 100_000) -> int:
-    """Return how many pairs resolve a relative change ``effect``, 90 % power, at most ``limit``.
-
-    Never fewer than the floor of six, nor than the signed-rank interval needs.
-    """
-    low = fewest_pairs(alpha)
-    target = math.log1p(effect)
-    if sd * _detectable(low, alpha) <= target:
-        return low
-    high = low
-    while sd * _detectable(high, alpha) > target:
-        if high >= limit:
-            return limit
-        low, high = high, min(2 * high, limit)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sd * _detectable(middle, alpha) <= target:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-@functools.lru_cache(maxsize=1024)
-def _detectable(pairs: int, alpha: float) -> float:
-    """Return the effect, in standard deviations, that a two-sided t test finds with POWER."""
-    from scipy import optimize, stats
-
-    nobs = pairs * SIGNED_RANK_ARE
-    critical = float(stats.t.isf(alpha / 2, nobs - 1))
-
-    def missing(effect: float) -> float:
-        # the other tail adds less than 1e-6 where the power is 0.9, and scipy has a NaN for it
-        return float(stats.nct.sf(critical, nobs - 1, effect * math.sqrt(nobs))) - POWER
-
-    low = float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(POWER)) / math.sqrt(nobs) / 1.1
-    high = low * 1.2
-    while missing(high) < 0:
-        low, high = high, high * 1.2
-    return float(optimize.brentq(missing, low, high))
-
-
 # -- the verdict ------------------------------------------------------------------------------
 
 
@@ -309,7 +222,7 @@ def verdict(
 
     ``margin`` was stated beforehand; ``family`` counts the contrasts judged together.  ``differ``
     and ``equal`` are the nominal levels of the test for a difference (two-sided) and of each of
-    the two for equivalence: 0.05 / family for who looks once (:mod:`iobench.looks` has more).
+    the two for equivalence: 0.05 / family for who looks once (``sequential`` has more).
     Raises ValueError as :func:`paired_ratio` does.
     """
     n = len(arm)
@@ -321,17 +234,15 @@ def verdict(
     sd = float(np.std(_logs(arm) - _logs(base), ddof=1)) if n > 1 else math.nan
     effect = smallest_effect(sd, n, alpha=alpha)
     outcome = _judge(s95, s90, margin, n)
-    needed, note = 0, ""
+    needed, note, fewest = 0, "", fewest_pairs(alpha)
     if n < FLOOR_PAIRS:
         needed = WANTED_PAIRS - n
         note = f"fewer than {FLOOR_PAIRS} pairs: no verdict"
     elif outcome == INCONCLUSIVE:
         target = max(math.expm1(abs(math.log(i95.value))), margin)
         needed = max(1, pairs_for(target, sd, alpha=alpha) - n)
-    if FLOOR_PAIRS <= n < fewest_pairs(alpha):
-        note = (
-            f"{family} judged together: no difference can be told below {fewest_pairs(alpha)} pairs"
-        )
+    if FLOOR_PAIRS <= n < fewest:
+        note = f"{family} judged together: no difference can be told below {fewest} pairs"
     elif FLOOR_PAIRS <= n < WANTED_PAIRS:
         note = f"{n} pairs: fewer than the {WANTED_PAIRS} we ask for"
     return Verdict(
@@ -344,8 +255,6 @@ def verdict(
         pairs=n,
         pairs_needed=needed,
         smallest_effect=effect,
-        family=family,
-        margin=margin,
         note=note,
     )
 

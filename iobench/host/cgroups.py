@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
+from iobench.host.probes import read
+
 #: cgroup v1 writes "no limit" as the largest number of whole pages.
 _V1_UNLIMITED = 1 << 62
 ROOT = Path("/sys/fs/cgroup")
@@ -22,7 +24,7 @@ def cpu_limit() -> Optional[float]:
     """Return the smallest CPU quota above this process, in cores; None when there is none."""
     quotas = []
     for folder in _folders(""):
-        words = _text(folder / "cpu.max").split()
+        words = read(folder / "cpu.max").split()
         if len(words) == 2 and words[0] != "max":
             quotas.append(int(words[0]) / int(words[1]))
     for folder in _folders("cpu"):
@@ -34,7 +36,7 @@ def cpu_limit() -> Optional[float]:
 
 def membership(controller: str) -> Optional[Tuple[Path, str]]:
     """Return (mount of the hierarchy, this process's path in it); ``""`` asks for version 2."""
-    for line in _text(MEMBERSHIP).splitlines():
+    for line in read(MEMBERSHIP).splitlines():
         number, names, path = line.split(":", 2)
         if controller == "" and number == "0" and names == "":
             unified = ROOT / "unified"
@@ -60,12 +62,5 @@ def _folders(controller: str) -> Iterator[Path]:
 
 
 def _number(path: Path) -> Optional[int]:
-    text = _text(path)
+    text = read(path)
     return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -17,8 +17,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from iobench import iocount
-from iobench.errors import BackendUnavailable, TrialFailed
+from iobench.core.errors import BackendUnavailable, TrialFailed
+from iobench.host import io_counters
 
 #: The oldest fio whose JSON has ``bw_bytes`` and whose replay takes version 2 logs as used here.
 OLDEST = (3, 1)
@@ -44,15 +44,6 @@ class FioResult:
     argv: tuple[str, ...]
 
 
-def available() -> str:
-    """Return "" when a fio that iobench can use is on PATH, else the reason with the remedy."""
-    try:
-        version()
-    except BackendUnavailable as error:
-        return str(error)
-    return ""
-
-
 def version() -> str:
     """Return the version text ("fio-3.33").  Raises BackendUnavailable."""
     program = shutil.which("fio")
@@ -62,37 +53,35 @@ def version() -> str:
     text = done.stdout.strip()
     match = re.match(r"fio-(\d+)\.(\d+)", text)
     if done.returncode or match is None:
-        raise BackendUnavailable(f"{program} is not the fio benchmark (says {text!r}): {INSTALL}")
+        raise BackendUnavailable(f"{program} is not the fio benchmark (prints {text!r}): {INSTALL}")
     if (int(match.group(1)), int(match.group(2))) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise BackendUnavailable(f"{program} is {text}, iobench needs {oldest} or later: {INSTALL}")
     return text
 
 
-def job_file(options: Mapping[str, str], jobs: Sequence[Mapping[str, str]]) -> str:
-    """Return the text of a fio job file: ``options`` for all, one section a job."""
-    sections = [("global", options)]
-    sections += [(f"reader{number}", job) for number, job in enumerate(jobs)]
-    return "".join(
-        f"[{name}]\n" + "".join(f"{key}={value}\n" for key, value in values.items())
-        for name, values in sections
-    )
-
-
-def run(folder: Path, jobs: str, *, time_limit_s: float, enter: Sequence[str] = ()) -> FioResult:
-    """Run a job file; ``folder`` keeps ``fio.job`` and ``fio.json``.
+def run(
+    folder: Path,
+    options: Mapping[str, str],
+    jobs: Sequence[Mapping[str, str]],
+    *,
+    time_limit_s: float,
+    enter: Sequence[str] = (),
+) -> FioResult:
+    """Run fio with ``options`` for all ``jobs``; ``folder`` keeps ``fio.job`` and ``fio.json``.
 
     ``enter`` is put before the command (to join a control group).  The files are opened read-only
-    (``--readonly``) unless the job file lays out its own.  fio and its jobs are killed when time
-    is up or the caller is interrupted.
+    (``--readonly``).  fio and its jobs are killed when time is up or the caller is interrupted.
 
     Raises BackendUnavailable without fio, TrialFailed when it fails or overruns.
     """
-    said = version()
+    found = version()
     job, answer = folder / "fio.job", folder / "fio.json"
-    job.write_text(jobs)
+    sections = {"global": options, **{f"reader{n}": own for n, own in enumerate(jobs)}}
+    lines = [[f"[{s}]", *(f"{k}={v}" for k, v in values.items())] for s, values in sections.items()]
+    job.write_text("".join(f"{line}\n" for section in lines for line in section))
     argv = [*enter, "fio", "--readonly", "--output-format=json", f"--output={answer}", str(job)]
-    before = iocount.snapshot()
+    before = io_counters.snapshot()
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
@@ -104,14 +93,18 @@ def run(folder: Path, jobs: str, *, time_limit_s: float, enter: Sequence[str] = 
             ) from error
         finally:
             _kill_all(process)
-    counted = iocount.difference(before, iocount.snapshot())
-    document = _parse(answer, talk)
+    counted = io_counters.difference(before, io_counters.snapshot())
+    try:
+        text = answer.read_text()
+        document = json.loads(text[text.index("{") :])  # notes come before the brace
+    except (OSError, ValueError) as error:
+        raise TrialFailed(f"fio gave no JSON: {_last_line(talk)}") from error
     if process.returncode:
         raise TrialFailed(f"fio failed with exit status {process.returncode}: {_last_line(talk)}")
-    return _result(document, counted.read_bytes, said, tuple(argv))
+    return _result(document, counted.read_bytes, found, tuple(argv))
 
 
-def _result(document: Any, storage: int, said: str, argv: tuple[str, ...]) -> FioResult:
+def _result(document: Any, storage: int, found: str, argv: tuple[str, ...]) -> FioResult:
     reads = [job["read"] for job in document["jobs"]]
     errors = [job["error"] for job in document["jobs"] if job["error"]]
     if errors:
@@ -124,23 +117,14 @@ def _result(document: Any, storage: int, said: str, argv: tuple[str, ...]) -> Fi
         runtime_s=runtime_s,
         ios=sum(read["total_ios"] for read in reads),
         storage_bytes=storage,
-        version=said,
+        version=found,
         argv=argv,
     )
 
 
-def _parse(answer: Path, talk: str) -> Any:
-    """Return fio's JSON; notes that it prints into the same file come before the brace."""
-    try:
-        text = answer.read_text()
-        return json.loads(text[text.index("{") :])
-    except (OSError, ValueError) as error:
-        raise TrialFailed(f"fio gave no JSON: {_last_line(talk)}") from error
-
-
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "no output"
 
 
 def _kill_all(process: subprocess.Popen[str]) -> None:

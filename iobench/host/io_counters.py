@@ -7,8 +7,8 @@ import os
 import resource
 from typing import Dict, Iterable, Tuple
 
-from iobench.model import IoCounters
-from iobench.timing import clock
+from iobench.core.clock import clock
+from iobench.core.records import IoCounters
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -63,14 +63,6 @@ def since(
     """
     loop, whole = difference(begun, ended), difference(before, after)
     return dataclasses.replace(loop, rchar=whole.rchar, read_bytes=whole.read_bytes)
-
-
-def foreign_cpu_s(io: IoCounters) -> float:
-    """Return the CPU seconds that others used inside this machine during ``io``, at least 0.
-
-    /proc/stat counts in ticks (10 ms a core), so a few hundredths of a second are noise.
-    """
-    return max(0.0, io.machine_busy_s - io.cpu_user_s - io.cpu_sys_s)
 
 
 def _proc_io(process: str) -> Dict[str, int]:

@@ -1,6 +1,6 @@
 """A case's cpus and memory, enforced alike on every runtime, or refused before anything runs.
 
-A runtime with a daemon of its own (docker, podman) is told by its flags.  Every other one is
+A runtime with a daemon of its own (docker, podman) gets them as flags.  Every other one is
 started inside a control group that the driver makes beneath its own and takes away at the end, so
 limits that are there already still hold.
 """
@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from iobench import cgroups, registry
-from iobench.errors import BackendUnavailable
-from iobench.model import Case
+from iobench.core import registry
+from iobench.core.cases import Case
+from iobench.core.errors import BackendUnavailable
+from iobench.host import cgroups
+from iobench.host.probes import read
 
 #: Joins the groups before ``--``, then becomes the command: no shell, and nothing of it remains.
 _JOIN = (
@@ -128,19 +130,19 @@ def _parent(controllers: Sequence[str]) -> Path | None:
     folder = top / path.lstrip("/")
     while folder != top:
         folder = folder.parent
-        if set(controllers) <= set(_words(folder / "cgroup.subtree_control")):
+        if set(controllers) <= set(read(folder / "cgroup.subtree_control").split()):
             return folder
-    return top if set(controllers) <= set(_words(top / "cgroup.controllers")) else None
+    return top if set(controllers) <= set(read(top / "cgroup.controllers").split()) else None
 
 
 def _occupied(parent: Path, controllers: Sequence[str]) -> bool:
-    """Tell whether processes in a group of version 2 keep it from giving its children these.
+    """Return whether processes in a group of version 2 keep it from giving its children these.
 
     The real root, which alone may have both, has no ``cgroup.type``; a container's top has one.
     """
-    missing = set(controllers) - set(_words(parent / "cgroup.subtree_control"))
+    missing = set(controllers) - set(read(parent / "cgroup.subtree_control").split())
     inner = (parent / "cgroup.type").exists()
-    return inner and bool(missing) and bool(_words(parent / "cgroup.procs"))
+    return inner and bool(missing) and bool(read(parent / "cgroup.procs").split())
 
 
 @contextlib.contextmanager
@@ -181,7 +183,7 @@ def _enable(parent: Path, controllers: Sequence[str]) -> None:
     control = parent / "cgroup.subtree_control"
     if not control.exists():
         return
-    for controller in sorted(set(controllers) - set(_words(control))):
+    for controller in sorted(set(controllers) - set(read(control).split())):
         control.write_text(f"+{controller}")
 
 
@@ -214,14 +216,7 @@ def _remove(folder: Path) -> None:
         if not folder.exists():
             return
         time.sleep(0.02)
-    for pid in _words(folder / "cgroup.procs"):  # nobody that we started: let them live
+    for pid in read(folder / "cgroup.procs").split():  # nobody that we started: let them live
         with contextlib.suppress(OSError):
             (folder.parent / "cgroup.procs").write_text(pid)
     folder.rmdir()
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []

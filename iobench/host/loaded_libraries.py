@@ -1,4 +1,4 @@
-"""Which files the libraries of this process really are: version numbers do not tell.
+"""Which files the libraries of this process really are: version numbers do not show that.
 
 Another libjpeg by ``LD_PRELOAD``, or another wheel of the same version, is another file.  Files are
 known by name, size and a digest of their bytes; of a large one sixteen places are read, so that all
@@ -12,7 +12,7 @@ import re
 import sys
 from hashlib import blake2b
 from pathlib import Path
-from typing import Dict, Set
+from typing import Dict, Iterable, Set
 
 MAPS = Path("/proc/self/maps")
 #: Decoders, readers, allocators, thread pools and the C library.
@@ -27,23 +27,28 @@ SOURCES = ("cv2", "h5py", "lmdb", "simplejpeg", "torch.utils.data")
 WHOLE_BYTES, PLACES, PLACE_BYTES = 1 << 20, 16, 1 << 16
 
 
-def libraries() -> Dict[str, str]:
+def libraries(brought: Iterable[str] = ()) -> Dict[str, str]:
     """Return file name -> ``<size>-<digest>`` of each mapped library that can move a result.
 
-    Two files of one name stand beside each other, joined by "+".  What cannot be read any more (a
-    replaced file) is ``unreadable``.  Nothing is imported; where there is no /proc it is {}.
+    ``brought``: modules whose own folders count too.  Two files of one name are joined by "+".
+    What cannot be read any more (a replaced file) is ``unreadable``.  Nothing is imported; where
+    there is no /proc it is {}.
     """
     found: Dict[str, Set[str]] = {}
-    for path in sorted(_paths()):
+    for path in sorted(_paths(brought)):
         found.setdefault(os.path.basename(path), set()).add(identity(path))
     return {name: "+".join(sorted(ids)) for name, ids in found.items()}
 
 
-def sources() -> Dict[str, str]:
-    """Return package -> digest of each module of it that is loaded here from a Python file."""
+def sources(brought: Iterable[str] = ()) -> Dict[str, str]:
+    """Return package -> digest of each module of it that is loaded here from a Python file.
+
+    ``brought``: more packages than those of :data:`SOURCES`.
+    """
     found: Dict[str, Dict[str, str]] = {}
+    packages = (*SOURCES, *brought)
     for name, module in list(sys.modules.items()):
-        package = next((p for p in SOURCES if name == p or name.startswith(p + ".")), "")
+        package = next((p for p in packages if name == p or name.startswith(p + ".")), "")
         path = getattr(module, "__file__", None) or ""
         if package and path.endswith(".py"):
             found.setdefault(package, {})[name] = identity(path)
@@ -70,7 +75,7 @@ def identity(path: str) -> str:
     return f"{size}-{digest.hexdigest()}"
 
 
-def _paths() -> Set[str]:
+def _paths(brought: Iterable[str]) -> Set[str]:
     """Return the mapped libraries that matter; ``.so`` is somewhere in each name."""
     try:
         lines = MAPS.read_text().splitlines()
@@ -78,4 +83,9 @@ def _paths() -> Set[str]:
         return set()
     paths = {line[line.index("/") :] for line in lines if "/" in line}
     names = {path: os.path.basename(path) for path in paths}
-    return {p for p, n in names.items() if ".so" in n and PATTERN.search(n)}
+    folders = [f"/{module.replace('.', '/')}/" for module in brought]
+    return {
+        p
+        for p, n in names.items()
+        if ".so" in n and (PATTERN.search(n) or any(folder in p for folder in folders))
+    }

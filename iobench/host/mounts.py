@@ -1,4 +1,7 @@
-"""Which mount a path is on: /proc/self/mountinfo, parsed."""
+"""Mounts: which one a path is on, and which member of ``filesystems/`` knows it.
+
+The filesystem under a path is detected from /proc/self/mountinfo, not chosen.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,19 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
+from iobench.core import registry
+from iobench.core.cases import Scalar
+from iobench.core.protocols import Filesystem
+
+#: Member that takes every filesystem type that no other member names.
+FALLBACK = "posix"
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 @dataclasses.dataclass(frozen=True)
-class Mount:
+class MountInfo:
     """One line of mountinfo (proc(5)).  ``device`` is ``major:minor``."""
 
     device: str
@@ -31,8 +40,18 @@ class Mount:
                 return value
         return None
 
+    def facts(self) -> Dict[str, Scalar]:
+        """Return what a record holds of the mount."""
+        return {
+            "fstype": self.fstype,
+            "mount_point": self.mount_point,
+            "source": self.source,
+            "options": ",".join((*self.options, *self.super_options)),
+            "device": self.device,
+        }
 
-def parse(text: str) -> List[Mount]:
+
+def parse(text: str) -> List[MountInfo]:
     """Return the mounts of a mountinfo document, in mount order."""
     mounts = []
     for line in text.splitlines():
@@ -41,7 +60,7 @@ def parse(text: str) -> List[Mount]:
             continue
         head, tail = left.split(), right.split()
         mounts.append(
-            Mount(
+            MountInfo(
                 device=head[2],
                 root=_unescape(head[3]),
                 mount_point=_unescape(head[4]),
@@ -54,32 +73,53 @@ def parse(text: str) -> List[Mount]:
     return mounts
 
 
-def mount_of(path: Path, mounts: Optional[List[Mount]] = None) -> Mount:
+def mount_of(path: Path, mounts: Optional[List[MountInfo]] = None) -> MountInfo:
     """Return the mount that ``path`` (or its nearest existing parent) is on.
 
     The longest mount point that contains the path wins, and of equals the last one mounted: it
     hides the others.  ``st_dev`` would not do: overlay and btrfs report other numbers there.
     """
     real = os.path.realpath(path)
-    best: Optional[Mount] = None
+    best: Optional[MountInfo] = None
     for mount in parse(MOUNTINFO.read_text()) if mounts is None else mounts:
         point = mount.mount_point
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and (best is None or len(point) >= len(best.mount_point)):
             best = mount
     if best is None:  # a chroot whose root is no mount
-        return Mount("0:0", "/", "/", (), "unknown", "unknown", ())
+        return MountInfo("0:0", "/", "/", (), "unknown", "unknown", ())
     return best
 
 
 def same_mount(a: Path, b: Path) -> bool:
     """Return whether two paths are on one filesystem (bind mounts of it count as the same)."""
     first, second = mount_of(a), mount_of(b)
-    return (first.device, first.source, first.fstype) == (
-        second.device,
-        second.source,
-        second.fstype,
-    )
+    return all(getattr(first, n) == getattr(second, n) for n in ("device", "source", "fstype"))
+
+
+def filesystem_for(path: Path) -> Tuple[str, Filesystem]:
+    """Return (name, filesystem) of the member that knows the mount under ``path``.
+
+    Members are made with the keyword ``mount`` (a :class:`MountInfo`).
+    """
+    mount = mount_of(path)
+    name = member_for(mount.fstype)
+    filesystem: Filesystem = registry.load("filesystems", name).make(mount=mount)
+    return name, filesystem
+
+
+def member_for(fstype: str) -> str:
+    """Return the member whose ``fstypes`` hold ``fstype``; the fallback when none does."""
+    for name in registry.names("filesystems"):
+        if fstype in registry.load("filesystems", name).fstypes:
+            return name
+    return FALLBACK
+
+
+def describe_mount(path: Path) -> Mapping[str, Scalar]:
+    """Return facts of the mount under ``path``, with the member's name under ``filesystem``."""
+    name, filesystem = filesystem_for(path)
+    return {"filesystem": name, **filesystem.describe(path)}
 
 
 def _unescape(text: str) -> str:

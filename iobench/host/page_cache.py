@@ -18,29 +18,18 @@ from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tupl
 
 import numpy as np
 
-from iobench import cgroups, residency_calls
-from iobench.cacheproof import judge
-from iobench.errors import CacheStateError
-from iobench.model import Extent
-from iobench.residency_calls import PAGE_BYTES, page_spans
-
-__all__ = [
-    "Residency",
-    "check_warmable",
-    "drop_caches",
-    "effective_memory_bytes",
-    "evict",
-    "extent_residency",
-    "judge",
-    "residency",
-    "set_fraction",
-    "warm",
-]
+from iobench.core.cases import Extent
+from iobench.core.errors import CacheStateError
+from iobench.host import cgroups
+from iobench.host import residency as residency_calls
+from iobench.host.residency import PAGE_BYTES, page_spans
 
 #: Bytes a read() call asks for when warming: a fixed buffer, because a fresh one a call is slower.
 BUFFER_BYTES = 1 << 18
 #: A file larger than this is warmed by several threads.
 RANGE_BYTES = 64 << 20
+#: (offset, length) in bytes, or (first page, past the last).
+Spans = List[Tuple[int, int]]
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
@@ -48,7 +37,7 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 class Residency:
     """How much of some files is in the page cache.
 
-    ``unproven`` says why no number can be trusted; then ``fraction`` is None.
+    ``unproven``: the reason why no number can be trusted; then ``fraction`` is None.
     """
 
     pages: int = 0
@@ -89,13 +78,12 @@ def evict(files: Iterable[Path]) -> None:
 def warm(files: Iterable[Path], *, threads: int = 4) -> None:
     """Read every byte of ``files``.  Raises CacheStateError for a file that cannot be read."""
     ranges = _ranges(files)
-    shares: List[List[Tuple[Path, int, int]]] = [ranges[i::threads] for i in range(threads)]
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        list(pool.map(_read_ranges, [share for share in shares if share]))
+        list(pool.map(_read, [ranges[i::threads] for i in range(threads)]))
 
 
 def residency(files: Iterable[Path]) -> Residency:
-    """Count the resident pages of whole files; unproven where the kernel would not tell us.
+    """Count the resident pages of whole files; unproven where the kernel does not report them.
 
     Raises CacheStateError for a file that cannot be opened.
     """
@@ -111,8 +99,8 @@ def set_fraction(
     samples: Sequence[Sequence[Extent]],
     fraction: float,
     seed: int,
-    *,
     files: Iterable[Path] = (),
+    *,
     tolerance: float = 0.02,
 ) -> Residency:
     """Cache a seeded random subset of samples that holds ``fraction`` of all samples' pages.
@@ -128,7 +116,9 @@ def set_fraction(
         raise CacheStateError(f"cached fraction {fraction} is not within 0..1; correct the spec")
     every = [extent for sample in samples for extent in sample]
     evict({*map(Path, files), *(Path(extent.path) for extent in every)})
-    _read_only(_choose(samples, every, fraction, seed))
+    chosen = _by_file(_choose(samples, every, fraction, seed))
+    # random: no read-ahead, so that no other pages come in
+    _read(chosen.items(), os.POSIX_FADV_RANDOM)
     reached = extent_residency(every)
     if reached.fraction is None:
         raise CacheStateError(f"cached fraction {fraction} cannot be proven: {reached.unproven}")
@@ -230,38 +220,27 @@ def _open(path: object) -> int:
         ) from error
 
 
-def _ranges(files: Iterable[Path]) -> List[Tuple[Path, int, int]]:
-    """Cut files into (path, offset, length) of at most RANGE_BYTES."""
-    ranges = []
+def _ranges(files: Iterable[Path]) -> List[Tuple[Path, Spans]]:
+    """Cut files into (path, its one (offset, length) of at most RANGE_BYTES)."""
+    ranges: List[Tuple[Path, Spans]] = []
     for path in files:
         try:
             size = os.stat(path).st_size
         except OSError as error:
             raise CacheStateError(f"cannot read {path} ({error.strerror})") from error
         ranges += [
-            (path, offset, min(RANGE_BYTES, size - offset))
-            for offset in range(0, size, RANGE_BYTES)
+            (path, [(at, min(RANGE_BYTES, size - at))]) for at in range(0, size, RANGE_BYTES)
         ]
     return ranges
 
 
-def _read_ranges(ranges: Iterable[Tuple[Path, int, int]]) -> None:
+def _read(parts: Iterable[Tuple[object, Spans]], advice: int = os.POSIX_FADV_NORMAL) -> None:
+    """Read (path, spans of it) into one buffer that is thrown away."""
     buffer = memoryview(bytearray(BUFFER_BYTES))
-    for path, offset, length in ranges:
+    for path, spans in parts:
         fd = _open(path)
         try:
-            _read_span(fd, path, buffer, offset, length)
-        finally:
-            os.close(fd)
-
-
-def _read_only(extents: Iterable[Extent]) -> None:
-    """Bring in the pages of ``extents`` and no others: FADV_RANDOM turns read-ahead off."""
-    buffer = memoryview(bytearray(BUFFER_BYTES))
-    for path, spans in _by_file(extents).items():
-        fd = _open(path)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            os.posix_fadvise(fd, 0, 0, advice)
             for offset, length in spans:
                 _read_span(fd, path, buffer, offset, length)
         finally:
@@ -283,14 +262,14 @@ def _read_span(fd: int, path: object, buffer: memoryview, offset: int, length: i
         offset += count
 
 
-def _by_file(extents: Iterable[Extent]) -> Dict[str, List[Tuple[int, int]]]:
-    files: Dict[str, List[Tuple[int, int]]] = {}
+def _by_file(extents: Iterable[Extent]) -> Dict[str, Spans]:
+    files: Dict[str, Spans] = {}
     for path, offset, length in extents:
         files.setdefault(path, []).append((offset, length))
     return files
 
 
-def _residency(parts: Iterator[Tuple[str, Optional[List[Tuple[int, int]]]]]) -> Residency:
+def _residency(parts: Iterator[Tuple[str, Optional[Spans]]]) -> Residency:
     """Sum over (path, page spans of it; None: the whole file)."""
     pages = resident = 0
     methods: Set[str] = set()

@@ -1,4 +1,4 @@
-"""The two system calls that tell which pages of a file are cached: cachestat(2) and mincore(2)."""
+"""Which pages of a file are cached, by the system calls cachestat(2) and mincore(2)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,17 @@ import numpy as np
 
 PAGE_BYTES = mmap.PAGESIZE
 #: statfs(2): an overlay's own mapping is empty, its pages belong to the layer's file.  cachestat
-#: and dirty counts then say 0 whatever is cached; mincore follows the mapping and is right.
+#: and dirty counts are then 0 whatever is cached; mincore follows the mapping and is right.
 OVERLAYFS_MAGIC = 0x794C7630
-#: statfs(2) of filesystems that keep file data in memory of their own: the page cache, of which the
-#: kernel tells, holds almost nothing of them whatever is cached (ZFS: the ARC; GPFS: the pagepool).
+#: statfs(2) of filesystems that keep file data in memory of their own (ZFS: the ARC; GPFS: the
+#: pagepool): the page cache, which the kernel reports, holds almost nothing whatever is cached.
 OWN_CACHE = {0x2FC12FC1: "zfs", 0x47504653: "gpfs"}
 CACHESTAT = 451  # the same number on every architecture but alpha (syscall.tbl, Linux 6.5)
 MINCORE_WINDOW_PAGES = 1 << 18
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int64,
-]
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 _Range = ctypes.c_uint64 * 2  # offset, length
@@ -64,10 +57,10 @@ def cachestat_works() -> bool:
 
 
 def truthful(path: str, status: os.stat_result) -> bool:
-    """Return whether the kernel tells this user the truth about the file's cached pages.
+    """Return whether the kernel reports this user the file's cached pages correctly.
 
-    Linux 5.2 and later answer mincore only for the owner or a writer, and say "all resident" to
-    anybody else (mm/mincore.c, can_do_mincore); cachestat says EPERM there.
+    Linux 5.2 and later answer mincore only for the owner or a writer, and report "all resident" to
+    anybody else (mm/mincore.c, can_do_mincore); cachestat fails with EPERM there.
     """
     return status.st_uid == os.geteuid() or _real_root() or os.access(path, os.W_OK)
 
@@ -77,21 +70,18 @@ def count(fd: int, spans: Sequence[Tuple[int, int]]) -> Tuple[str, int]:
 
     Raises OSError when neither call works.
     """
-    if stacked(fd):
-        return "mincore", sum(mincore(fd, start, stop) for start, stop in spans)
-    try:
-        return "cachestat", sum(
-            _cachestat(fd, start * PAGE_BYTES, (stop - start) * PAGE_BYTES)[0]
-            for start, stop in spans
-        )
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
+    if not stacked(fd):
+        try:
+            found = (_cachestat(fd, a * PAGE_BYTES, (b - a) * PAGE_BYTES)[0] for a, b in spans)
+            return "cachestat", sum(found)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
     return "mincore", sum(mincore(fd, start, stop) for start, stop in spans)
 
 
 def maybe_dirty(fd: int) -> bool:
-    """Return False only when the kernel says that no page of the file waits to be written."""
+    """Return False only when the kernel reports that no page of the file waits to be written."""
     try:
         _cached, dirty, writeback = _cachestat(fd, 0, 0)
     except OSError:

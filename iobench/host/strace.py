@@ -1,8 +1,8 @@
 """Counts the system calls of a worker that runs already, from the host, with strace.
 
-A worker of the ``calls`` stage waits until it is traced, and says where its loop begins and ends by
-asking for two paths that do not exist (:data:`~iobench.protocols.CALLS_BEGIN`,
-:data:`~iobench.protocols.CALLS_END`).  Seen from the host a container's process is a process like
+A worker of the ``calls`` stage waits until it is traced, and marks begin and end of its loop by
+asking for two paths that do not exist (:data:`~iobench.core.inside.CALLS_BEGIN`,
+:data:`~iobench.core.inside.CALLS_END`).  Seen from the host a container's process is a process like
 any other, so every runtime is traced in one way.
 """
 
@@ -15,13 +15,13 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench.model import EXPLORATORY, VALID, RankResult
-from iobench.protocols import CALLS_BEGIN, CALLS_END, HELD
-from iobench.timing import clock
+from iobench.core.clock import clock
+from iobench.core.inside import CALLS_BEGIN, CALLS_END, HELD
+from iobench.core.records import RankResult
 
 PROC = Path("/proc")
 _ATTACH_S, _END_S, _POLL_S = 20.0, 20.0, 0.01
@@ -42,13 +42,6 @@ class Trace:
         return {"samples": samples, "counts": self.counts, "reason": self.reason}
 
 
-def standing(note: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the status of a trial with this note, and the reasons: EXPLORATORY without counts."""
-    if note["reason"]:
-        return EXPLORATORY, (f"no calls are counted: {note['reason']}",)
-    return VALID, ()
-
-
 @contextlib.contextmanager
 def trace(processes: Sequence[int], folder: Path) -> Iterator[Trace]:
     """Trace these processes, and all that they start, while the body runs; count at its end.
@@ -66,8 +59,8 @@ def trace(processes: Sequence[int], folder: Path) -> Iterator[Trace]:
         return
     argv = ["strace", "-f", "-s", "0", "-e", "signal=none", "-o", str(folder / "trace")]
     argv += [f"--attach={pid}" for pid in processes]
-    with open(folder / "strace", "wb") as said:
-        tracer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    with open(folder / "strace", "wb") as output:
+        tracer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         found.reason = _attached(tracer, processes, folder / "strace")
         yield found
@@ -83,16 +76,16 @@ def trace(processes: Sequence[int], folder: Path) -> Iterator[Trace]:
         found.reason = "" if found.counts else "the trace holds no whole loop"
 
 
-def _attached(tracer: subprocess.Popen[bytes], processes: Sequence[int], said: Path) -> str:
+def _attached(tracer: subprocess.Popen[bytes], processes: Sequence[int], output: Path) -> str:
     """Wait until every process is traced; return why it is not, "" when it is."""
     deadline = clock() + _ATTACH_S
     while True:
         ended = tracer.poll() is not None
-        text = said.read_text(errors="replace")
+        text = output.read_text(errors="replace")
         if all(f"Process {pid} attached" in text for pid in processes):
             return ""
         if ended or clock() > deadline:
-            last = text.strip().splitlines()[-1:] or ["it said nothing"]
+            last = text.strip().splitlines()[-1:] or ["no output"]
             return f"strace may not trace the worker ({last[0].removeprefix('strace: ')})"
         time.sleep(_POLL_S)
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Dict
 
-FOLDER = Path(__file__).parent.parent / ".tools"
+FOLDER = Path(__file__).parent.parent.parent / ".tools"
 #: Apptainer, and what it was called before.
 APPTAINERS = ("apptainer", "singularity")
 
@@ -30,7 +30,7 @@ def apptainer_env() -> Dict[str, str]:
     """Return what apptainer's environment needs here.
 
     Root without every capability (in a container or a small virtual machine) cannot pass them all
-    on, and apptainer then refuses to start unless it is told to pass on none.
+    on, and apptainer then refuses to start unless it is set to pass on none.
     """
     name = apptainer() or APPTAINERS[0]
     return {f"{name.upper()}_NO_PRIVS": "1"} if os.geteuid() == 0 else {}

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from iobench.errors import ImageError
+from iobench.core.errors import ImageError
+from iobench.images.disk import discard
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _CHUNK = 1 << 20
@@ -35,10 +36,10 @@ def contents(path: Path) -> Contents:
     Raises ImageError when the file is missing, no image archive, or cut off.
     """
     with _opened(path) as archive:
-        manifest = json.loads(_member(archive, "manifest.json").read())
+        manifest = json.loads(_file(archive, "manifest.json").read())
         if len(manifest) != 1:
             raise ImageError(f"{path} holds {len(manifest)} images: export one at a time")
-        raw = _member(archive, manifest[0]["Config"]).read()
+        raw = _file(archive, manifest[0]["Config"]).read()
         names = tuple(manifest[0]["Layers"])
         for name in names:
             archive.getmember(name)
@@ -55,7 +56,7 @@ def check(path: Path) -> None:
     found = contents(path)
     with _opened(path) as archive:
         for name, diff in zip(found.layers, found.config["rootfs"]["diff_ids"], strict=True):
-            _compare(path, name, _Hashing(_member(archive, name)), diff)
+            _compare(path, name, _Hashing(_file(archive, name)), diff)
 
 
 def unpack(path: Path, root: Path, progress: Callable[[int, int], None] | None = None) -> None:
@@ -71,7 +72,7 @@ def unpack(path: Path, root: Path, progress: Callable[[int, int], None] | None =
     modes: dict[Path, int] = {}
     with _opened(path) as archive:
         for done, (name, diff) in enumerate(zip(found.layers, wanted, strict=True), 1):
-            hashed = _Hashing(_member(archive, name))
+            hashed = _Hashing(_file(archive, name))
             with tarfile.open(fileobj=cast(IO[bytes], hashed), mode="r|*") as layer:
                 _apply(layer, top, modes)
             _compare(path, name, hashed, diff)
@@ -84,7 +85,8 @@ def unpack(path: Path, root: Path, progress: Callable[[int, int], None] | None =
 
 def _compare(path: Path, name: str, hashed: _Hashing, wanted: str) -> None:
     """Read a layer to its end.  Raises ImageError when its digest is another one."""
-    hashed.drain()
+    while hashed.read(_CHUNK):
+        pass
     if not hashed.compressed and hashed.digest() != wanted:
         raise ImageError(
             f"{path} is damaged: layer {name} has digest {hashed.digest()}, not {wanted}; remove "
@@ -106,10 +108,6 @@ class _Hashing:
         self._sha.update(data)
         return data
 
-    def drain(self) -> None:
-        while self.read(_CHUNK):
-            pass
-
     @property
     def compressed(self) -> bool:  # then the recorded digest is that of what it unpacks to
         return self._first[:2] == b"\x1f\x8b" or self._first == b"\x28\xb5\x2f\xfd"
@@ -127,14 +125,14 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
         raise ImageError(f"{path} is not there: `iobench image build`") from error
     except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise ImageError(
-            f"{path} is no whole image archive ({error}): remove it and `iobench image build`"
+            f"{path} is not a whole image archive ({error}): remove it and `iobench image build`"
         ) from error
 
 
-def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    file = archive.extractfile(name)  # follows a link to a layer that is stored once
+def _file(archive: tarfile.TarFile, member: tarfile.TarInfo | str) -> IO[bytes]:
+    file = archive.extractfile(member)  # follows a link to a layer that is stored once
     if file is None:
-        raise KeyError(f"{name} is no file")
+        raise KeyError(f"{member} is not a file")
     return file
 
 
@@ -151,9 +149,9 @@ def _apply(layer: tarfile.TarFile, root: Path, modes: dict[Path, int]) -> None:
         if name == _OPAQUE:
             for entry in list(parent.iterdir()) if parent.is_dir() else []:
                 if entry not in fresh:
-                    _remove(entry)
+                    discard(entry)
         elif name.startswith(_WHITEOUT):
-            _remove(parent / name[len(_WHITEOUT) :])
+            discard(parent / name[len(_WHITEOUT) :])
         else:
             path = parent / name
             _make(layer, item, path, root, modes)
@@ -172,7 +170,7 @@ def _make(
             break
         folder.unlink(missing_ok=True)  # a file below, a folder here
     if not (item.isdir() and path.is_dir() and not path.is_symlink()):
-        _remove(path)
+        discard(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if item.isdir():
         path.mkdir(exist_ok=True)
@@ -181,18 +179,13 @@ def _make(
     if item.issym():
         path.symlink_to(item.linkname)
     elif item.islnk():
-        os.link(_inside(root, item.linkname), path, follow_symlinks=False)
+        source = _folder_inside(root, os.path.dirname(item.linkname))
+        os.link(source / os.path.basename(item.linkname), path, follow_symlinks=False)
     elif item.isreg():
-        source = layer.extractfile(item)
-        assert source is not None
         with open(path, "wb") as file:
-            shutil.copyfileobj(source, file, _CHUNK)
+            shutil.copyfileobj(_file(layer, item), file, _CHUNK)
         path.chmod((item.mode & 0o777) | 0o600)
         os.utime(path, (item.mtime, item.mtime))
-
-
-def _inside(root: Path, name: str) -> Path:
-    return _folder_inside(root, os.path.dirname(name)) / os.path.basename(name)
 
 
 def _folder_inside(root: Path, name: str) -> Path:
@@ -219,10 +212,3 @@ def _folder_inside(root: Path, name: str) -> Path:
         else:
             path = step
     return path
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

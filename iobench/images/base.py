@@ -1,24 +1,23 @@
-"""The base image: pulled from a registry, or bootstrapped from Debian's packages without one."""
+"""The base image, bootstrapped from Debian's packages, and where those are from."""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
+import platform
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import iobench.images.recipe as recipe
-from iobench.errors import ImageError
-from iobench.images.disk import call, check_space, partial
-from iobench.protocols import Say
+from iobench.core.errors import ImageError
+from iobench.core.protocols import Say
+from iobench.images.disk import call, check_space, partial, sha256
 
 #: The date that a bootstrapped tree carries, so that the same packages give the same bytes.
 SOURCE_DATE_EPOCH = "1793491200"  # 2026-11-01
 _SPACE = 1e9
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_MIRROR, _SECURITY = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
-_SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
 _UNWANTED = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
 
 
@@ -30,17 +29,17 @@ class Base(NamedTuple):
     pins: str
 
 
-def bootstrap(name: str, cache: Path, say: Say) -> Base:
-    """Return the bootstrapped base of image ``name``, made in ``cache`` unless it is there.
+def bootstrap(cache: Path, say: Say) -> Base:
+    """Return the bootstrapped base of Debian, made in ``cache`` unless it is there.
 
     Raises ImageError when mmdebstrap is missing or fails.
     """
-    suite = recipe.SUITES[name]
+    suite = recipe.SUITE
     tar = cache / f"base-{suite}-{recipe.architecture()}.tar"
     if not tar.exists():
         if shutil.which("mmdebstrap") is None:
             raise ImageError(
-                f"no registry gives {recipe.BASES[name]} and mmdebstrap is not here to bootstrap "
+                f"no registry gives debian:{suite}-slim and mmdebstrap is not here to bootstrap "
                 "it from Debian's packages: `apt-get install mmdebstrap`, or name a base that your "
                 "registry has by --base"
             )
@@ -52,8 +51,8 @@ def bootstrap(name: str, cache: Path, say: Say) -> Base:
                 f"bootstrapping Debian {suite}",
                 env={"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH},
             )
-    digest = _sha256(tar)
-    wanted = locked(name)
+    digest = sha256(tar)
+    wanted = locked(suite)
     if wanted and digest != wanted:
         say(
             f"Debian {suite}: this is not the locked base (the mirror moved on, or is another); "
@@ -62,9 +61,9 @@ def bootstrap(name: str, cache: Path, say: Say) -> Base:
     return Base(tar, digest, "exact" if digest == wanted else "moved")
 
 
-def locked(name: str) -> str:
-    """Return the sha256 that the bootstrapped base of ``name`` should have on this architecture."""
-    path = recipe.lock(name)
+def locked(suite: str) -> str:
+    """Return the sha256 that the bootstrapped base of a suite should have on this architecture."""
+    path = recipe.lock(suite)
     start = f"# base {recipe.architecture()} sha256:"
     for line in path.read_text().splitlines():
         if line.startswith(start):
@@ -73,7 +72,7 @@ def locked(name: str) -> str:
 
 
 def _argv(suite: str, out: Path) -> list[str]:
-    mirror, security = mirrors()
+    mirror, security = mirrors()[0].values()
     argv = ["mmdebstrap", "--quiet", "--format=tar", "--variant=minbase"]
     argv += ["--include=ca-certificates", f"--architectures={recipe.architecture()}"]
     argv += ['--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Retries 3"]
@@ -88,22 +87,39 @@ def _argv(suite: str, out: Path) -> list[str]:
     return argv
 
 
-def mirrors() -> tuple[str, str]:
-    """Return (Debian's mirror, its security mirror).
+def mirrors() -> list[dict[str, str]]:
+    """Return where Debian's packages are from, in the order to try.
 
-    ``DEBIAN_MIRROR`` and ``DEBIAN_SECURITY_MIRROR`` name them; else this host's own sources do,
-    where it is a Debian; else it is deb.debian.org.
+    Each row maps ``debian`` and ``debian-security``, Debian's archives, to an address.
+    ``DEBIAN_MIRROR`` and ``DEBIAN_SECURITY_MIRROR`` name one or, separated by blanks, several
+    (without the latter: the former with ``-security`` appended); else this host's apt does, where
+    it is a Debian.  Raises ImageError where there is none.
     """
-    found = [_MIRROR, _SECURITY]
-    if _SOURCES.exists():
-        lines = _SOURCES.read_text().splitlines()
-        for uri in (line.split()[1] for line in lines if line.startswith("URIs: ")):
-            found[1 if "security" in uri else 0] = uri
-    names = ("DEBIAN_MIRROR", "DEBIAN_SECURITY_MIRROR")
-    mirror, security = (os.environ.get(n) or uri for n, uri in zip(names, found, strict=True))
-    return mirror, security
+    named = os.environ.get("DEBIAN_MIRROR", "").split()
+    security = os.environ.get("DEBIAN_SECURITY_MIRROR", "").split()
+    if not named:
+        own = _of_apt()
+        named, security = own["debian"], security or own["debian-security"]
+    if not named:
+        raise ImageError(
+            "nothing says where Debian's packages are from: this host's apt configuration names no "
+            "Debian mirror, so set DEBIAN_MIRROR to one (a URL that ends in /debian)"
+        )
+    security += [f"{uri}-security" for uri in named[len(security) :]]
+    return [{"debian": a, "debian-security": b} for a, b in zip(named, security, strict=False)]
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _of_apt() -> dict[str, list[str]]:
+    """Return the addresses in the apt configuration of a Debian host, by Debian's archive."""
+    found: dict[str, list[str]] = {"debian": [], "debian-security": []}
+    with contextlib.suppress(OSError, ImageError):
+        system = platform.freedesktop_os_release()
+        if system["ID"] == "debian":
+            code = system.get("VERSION_CODENAME", "sid")
+            argv = ["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)"]
+            for line in sorted({*call([*argv, "Created-By: Packages"], "asking apt").splitlines()}):
+                release, _, uri = line.partition(" ")
+                if release in (code, "sid", "unstable", f"{code}-security"):
+                    archive = "debian-security" if release.endswith("-security") else "debian"
+                    found[archive].append(uri.rstrip("/"))
+    return found

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import iobench.images.recipe as recipe
-from iobench.errors import ImageError
+from iobench.core.errors import ImageError
 from iobench.images.disk import partial
-from iobench.images.model import DEFAULT_FOLDER, NAMES, Image, check_name
+from iobench.images.model import DEFAULT_FOLDER, Image, names, recipe_of
 
 
 def find(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
     """Return the whole, current image ``name`` of ``folder``.
 
-    Raises ImageError that says how to mend it: missing, half-built, of another recipe or
+    Raises ImageError with the remedy: missing, half-built, of another recipe or
     architecture, or not the archive that was recorded.
     """
-    check_name(name)
+    recipe_of(name)
     image = recorded(name, folder)
     remedy = f"`iobench image build {name}`"
     here = recipe.architecture()
@@ -43,7 +43,7 @@ def recorded(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
 
     Raises ImageError when there is none, or its archive is gone or of another size.
     """
-    check_name(name)
+    recipe_of(name)
     path = folder / f"{name}.json"
     remedy = f"`iobench image build {name}` (or `make images`)"
     if not path.exists():
@@ -76,17 +76,11 @@ def write(
         path.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def made(image: Image) -> dict[str, str]:
-    """Return form -> the digest of the image it was made from, for the forms that are files."""
-    return _table(image, "forms")
+def made(image: Image, key: str = "forms") -> dict[str, str]:
+    """Return form -> the digest of the image it was made from, for the forms that are files.
 
-
-def stamps(image: Image) -> dict[str, str]:
-    """Return form -> its stamp when it was made (:func:`iobench.images.tree.stamp`)."""
-    return _table(image, "stamps")
-
-
-def _table(image: Image, key: str) -> dict[str, str]:
+    ``key``: ``stamps`` for form -> its stamp when it was made (:func:`iobench.images.tree.stamp`).
+    """
     try:
         table = json.loads((Path(image.folder) / f"{image.name}.json").read_text())[key]
         return {str(form): str(text) for form, text in table.items()}
@@ -97,7 +91,7 @@ def _table(image: Image, key: str) -> dict[str, str]:
 def every(folder: Path = DEFAULT_FOLDER) -> list[tuple[str, Image | None, str]]:
     """Return (name, its image or None, "" or why it cannot be used) for every image we know."""
     rows: list[tuple[str, Image | None, str]] = []
-    for name in NAMES:
+    for name in names():
         image, reason = None, ""
         try:
             image = recorded(name, folder)
@@ -110,13 +104,12 @@ def every(folder: Path = DEFAULT_FOLDER) -> list[tuple[str, Image | None, str]]:
 
 def _read(path: Path, folder: Path, remedy: str) -> Image:
     try:
-        facts = json.loads(path.read_text())
-        known = {field.name for field in dataclasses.fields(Image)}
-        image = Image(**{**{k: v for k, v in facts.items() if k in known}, "folder": str(folder)})
-        for field in dataclasses.fields(Image):
-            value = getattr(image, field.name)
-            if type(value) is not (int if field.name == "bytes" else str):
-                raise ValueError(f"{field.name} is {value!r}")
+        facts = {**json.loads(path.read_text()), "folder": str(folder)}
+        known = {f.name: facts[f.name] for f in dataclasses.fields(Image) if f.name in facts}
+        for name, value in known.items():
+            if type(value) is not (int if name == "bytes" else str):
+                raise ValueError(f"{name} is {value!r}")
+        image = Image(**known)
         if f"{image.name}.json" != path.name:
             raise ValueError(f"it is the record of {image.name!r}")
     except (ValueError, TypeError, AttributeError) as error:

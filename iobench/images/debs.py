@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import hashlib
 import io
 import shutil
 import tarfile
@@ -17,13 +16,10 @@ from typing import IO, Any, NamedTuple
 
 import iobench.images.base as base
 import iobench.images.recipe as recipe
-from iobench.errors import ImageError
-from iobench.images.disk import check_space, partial
-from iobench.protocols import Say
+from iobench.core.errors import ImageError
+from iobench.core.protocols import Say
+from iobench.images.disk import check_space, partial, sha256
 
-_PUBLIC = "http://deb.debian.org"
-_ARCHIVE = "http://archive.debian.org"
-_SNAPSHOT = "http://snapshot.debian.org/archive"
 _SPACE = 2e8
 _AT_ONCE = 4
 _TIMEOUT_S = 60.0
@@ -49,23 +45,23 @@ def packages(lock: Path) -> tuple[Package, ...]:
     return tuple(Package(*row[0].split("=", 1), *row[1:3]) for row in rows)
 
 
-def fetch(name: str, cache: Path, say: Say) -> Path:
-    """Return a folder of ``cache`` that holds every package of image ``name``'s lock, verified.
+def fetch(suite: str, cache: Path, say: Say) -> Path:
+    """Return a folder of ``cache`` that holds every package of the suite's lock, verified.
 
-    What an earlier, interrupted call fetched is used.  Mirrors are tried in turn: this host's own
-    or ``DEBIAN_MIRROR``'s, deb.debian.org, archive.debian.org, snapshot.debian.org.  Raises
-    ImageError with the package that none of them gave.
+    What an earlier, interrupted call fetched is used.  The mirrors of
+    :func:`iobench.images.base.mirrors` are tried in turn.  Raises ImageError with the package that
+    none of them gave.
     """
-    lock = recipe.lock(name)
+    lock = recipe.lock(suite)
     wanted = packages(lock)
-    folder = cache / f"debs-{recipe.SUITES[name]}"
+    folder = cache / f"debs-{suite}"
     folder.mkdir(parents=True, exist_ok=True)
     absent = [package for package in wanted if not _there(package, folder)]
     if not absent:
         return folder
     check_space(folder, _SPACE, "fetching Debian's packages")
     say(f"fetching {len(absent)} of {len(wanted)} Debian packages by their sha256 (about 120 MB)")
-    mirrors = _Mirrors(_addresses(lock))
+    mirrors = _Mirrors(base.mirrors())
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         running = [pool.submit(mirrors.bring, package, folder) for package in absent]
         try:
@@ -80,7 +76,7 @@ def fetch(name: str, cache: Path, say: Say) -> Path:
 def unpack(package: Path, root: Path) -> None:
     """Unpack the files of a .deb into ``root``, without dpkg and without root.
 
-    Owners and device files are not kept.  Raises ImageError for a file that is no package.
+    Owners and device files are not kept.  Raises ImageError for a file that is not a package.
     """
     with open(package, "rb") as file, _data_of(file, package) as archive:
         for member in archive:
@@ -112,28 +108,8 @@ def _data_of(file: IO[bytes], package: Path) -> tarfile.TarFile:
 
 
 def _there(package: Package, folder: Path) -> bool:
-    try:
-        with open(folder / package.file, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == package.sha256
-    except FileNotFoundError:
-        return False
-
-
-def _addresses(lock: Path) -> Sequence[dict[str, str]]:
-    """Return the mirrors in the order to try: name of Debian's archive -> address each."""
-    stamp = next(
-        (
-            line.split()[-1]
-            for line in lock.read_text().splitlines()
-            if line.startswith("# snapshot")
-        ),
-        "",
-    )
-    mirror, security = base.mirrors()
-    rows = [{"debian": mirror, "debian-security": security}]
-    rows += [{n: f"{at}/{n}" for n in rows[0]} for at in (_PUBLIC, _ARCHIVE)]
-    rows += [{n: f"{_SNAPSHOT}/{n}/{stamp}" for n in rows[0]}] if stamp else []
-    return [row for i, row in enumerate(rows) if row not in rows[:i]]
+    path = folder / package.file
+    return path.exists() and sha256(path) == package.sha256
 
 
 class _Mirrors:
@@ -169,20 +145,15 @@ class _Mirrors:
             ):
                 with open(path, "wb") as out:
                     shutil.copyfileobj(answer, out, 1 << 20)
-                with open(path, "rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = sha256(path)
                 if found != package.sha256:
-                    raise _OtherFile(f"its file is another one (sha256 {found[:12]})")
+                    raise ValueError(f"its file is another one (sha256 {found[:12]})")
         except urllib.error.HTTPError as error:
             return f"HTTP {error.code}"
-        except _OtherFile as error:
+        except ValueError as error:
             return str(error)
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             reason = str(getattr(error, "reason", error))
             self._silent[host] = reason
             return reason
         return ""
-
-
-class _OtherFile(Exception):
-    """A mirror's file does not have the locked sha256."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import signal
@@ -12,8 +13,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from iobench import services
-from iobench.errors import ImageError
+from iobench.core.errors import ImageError
+from iobench.images import docker_daemon
 
 #: Seconds that an interrupted program gets to clean up behind itself.
 _END_S = 10.0
@@ -84,18 +85,37 @@ def lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def call(argv: Sequence[str], what: str, *, env: Mapping[str, str] | None = None) -> str:
-    """Run a program and return its stdout. Raises ImageError with the end of what it said."""
-    with running(argv, what, stderr=subprocess.PIPE, env=env) as process:
-        out, err = process.communicate()
+def call(
+    argv: Sequence[str],
+    what: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    limit_s: float | None = None,
+    errors: str = "replace",
+) -> str:
+    """Run a program and return its stdout.
+
+    ``limit_s``: seconds that it may take; ``errors``: how undecodable bytes are read.  Raises
+    ImageError with the end of its output.
+    """
+    try:
+        with running(argv, what, stderr=subprocess.PIPE, env=env, errors=errors) as process:
+            out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise ImageError(f"{what} did not end in {limit_s:.0f} s ({argv[0]})") from error
     if process.returncode:
-        raise ImageError(f"{what} failed ({argv[0]}): {said(err or out)}")
+        raise ImageError(f"{what} failed ({argv[0]}): {last_lines(err or out)}")
     return out
 
 
 @contextlib.contextmanager
 def running(
-    argv: Sequence[str], what: str, *, stderr: int, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    what: str,
+    *,
+    stderr: int,
+    env: Mapping[str, str] | None = None,
+    errors: str = "replace",
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a program whose stdout is read in this context, and wait for its end.
 
@@ -106,7 +126,7 @@ def running(
         with _interrupts_held() as before:  # one right after the start must find what to end
 
             def begin() -> None:
-                services.die_with_parent()  # kill -9 of this process ends it too
+                docker_daemon.die_with_parent()  # kill -9 of this process ends it too
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
             try:
@@ -117,7 +137,7 @@ def running(
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     text=True,
-                    errors="replace",
+                    errors=errors,
                     start_new_session=True,
                     preexec_fn=begin,
                 )
@@ -156,15 +176,21 @@ def step(line: str, width: int = 96) -> str:
     return words if len(words) <= width else f"{words[: width - 4]} ..."
 
 
-def said(text: str) -> str:
+def last_lines(text: str) -> str:
     """Return the last lines of a program's output as one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    words = "; ".join(lines[-3:])[-600:] or "it said nothing"
+    words = "; ".join(lines[-3:])[-600:] or "it printed nothing"
     return f"{words} (the disk is full)" if "o space left on device" in text else words
 
 
+def sha256(path: Path) -> str:
+    """Return the sha256 of a file, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def discard(path: Path) -> None:
-    """Remove a file or a folder with all in it; harmless when there is none."""
+    """Remove a file or a folder with all in it; idempotent."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

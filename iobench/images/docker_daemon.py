@@ -15,13 +15,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from iobench.errors import ImageError
-from iobench.protocols import Say
-from iobench.timing import clock
+from iobench.core.clock import clock
+from iobench.core.errors import ImageError
+from iobench.core.protocols import Say
 
 #: Where a private daemon keeps images and build steps, below the images folder.
 STORE = ".docker"
@@ -37,27 +37,19 @@ def docker_answers(timeout_s: float = 5.0) -> str:
     import docker
 
     address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if address.startswith("unix://"):  # docker-py would leave a socket open when nobody listens
-        try:
+    try:
+        if address.startswith("unix://"):  # docker-py would leave a socket open if nobody listens
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(address.removeprefix("unix://"))
-        except OSError as error:
-            return _short(error)
-    try:
-        client = docker.from_env(timeout=timeout_s)
-    except docker.errors.DockerException as error:
-        return _short(error)
-    try:
-        client.ping()
+        with contextlib.closing(docker.from_env(timeout=timeout_s)) as client:
+            client.ping()
     except (docker.errors.DockerException, OSError) as error:
         return _short(error)
-    finally:
-        client.close()
     return ""
 
 
 def possible() -> bool:
-    """Tell whether a Docker daemon answers, or could be started by this user."""
+    """Return whether a Docker daemon answers, or could be started by this user."""
     startable = os.geteuid() == 0 and shutil.which("dockerd") and not os.environ.get("DOCKER_HOST")
     return bool(startable) or not docker_answers()
 
@@ -84,26 +76,36 @@ def docker(say: Say, folder: Path = Path("images")) -> Iterator[None]:
     # A socket's path holds at most 107 bytes, so it cannot lie in the (arbitrarily deep) store.
     short = Path(tempfile.mkdtemp(prefix="iobench-docker-", dir="/tmp"))
     (store / _STATE).write_text(str(short))
-    before = os.environ.get("DOCKER_HOST")
     daemon: subprocess.Popen[bytes] | None = None
     try:
         with _terminated_as_exception():
             say(f"no Docker daemon answers: starting a private one (its store: {store})")
             daemon = _start(store, short)
-            os.environ["DOCKER_HOST"] = f"unix://{short / 'sock'}"
-            _wait(daemon, store)
-            yield
+            with environment({"DOCKER_HOST": f"unix://{short / 'sock'}"}):
+                _wait(daemon, store)
+                yield
     finally:
         if daemon is not None:
             _stop(daemon)
             say("stopped the private Docker daemon")
-        if before is None:
-            os.environ.pop("DOCKER_HOST", None)
-        else:
-            os.environ["DOCKER_HOST"] = before
         _unmount_below(short)
         shutil.rmtree(short, ignore_errors=True)
         (store / _STATE).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for a library that starts programs by itself."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _check_startable(reason: str) -> None:
@@ -152,7 +154,7 @@ def _wait(daemon: subprocess.Popen[bytes], store: Path) -> None:
     while docker_answers():
         if daemon.poll() is not None or clock() > deadline:
             log = store / "dockerd.log"
-            lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            lines = log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"]
             raise ImageError(f"dockerd did not start: {lines[-1][:300]} (all of it: {log})")
         time.sleep(0.2)
 

@@ -6,13 +6,14 @@ import contextlib
 import io
 import tarfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from iobench import services
-from iobench.errors import ImageError
+from iobench.core.errors import ImageError
+from iobench.core.protocols import Say
+from iobench.images import docker_daemon
 from iobench.images.disk import step
-from iobench.protocols import Say
 
 NAME = "docker"
 _BUILD_S = 3600
@@ -51,7 +52,13 @@ def import_base(tar: Path, reference: str) -> None:
         client.api.import_image_from_data(file, repository=repository, tag=tag)
 
 
-def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) -> str:
+def build(
+    context: Path,
+    target: str,
+    arguments: Mapping[str, str],
+    labels: Mapping[str, str],
+    say: Say,
+) -> str:
     """Build stage ``target`` of ``context``/Dockerfile; return the image's Id.
 
     Raises ImageError with the last lines that the failing step wrote.
@@ -64,6 +71,7 @@ def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) ->
             custom_context=True,
             target=target,
             buildargs=dict(arguments),
+            labels=dict(labels),
             network_mode="host",
             rm=True,
             forcerm=True,
@@ -110,7 +118,7 @@ def save(image: str, tag: str, out: Path) -> None:
 def load(archive: Path) -> None:
     """Load an archive into the daemon's store."""
     with _client(_BUILD_S) as client, open(archive, "rb") as file:
-        for part in client.api.load_image(_chunks(file)):
+        for part in client.api.load_image(iter(partial(file.read, _CHUNK), b"")):
             if isinstance(part, dict) and "error" in part:
                 raise ImageError(f"docker cannot load {archive}: {part['error']}")
 
@@ -141,8 +149,7 @@ def _client(timeout_s: float = 600) -> Iterator[Any]:
     """A client; what goes wrong on the way is an ImageError with the remedy."""
     import docker
 
-    reason = services.docker_answers()
-    if reason:
+    if reason := docker_daemon.docker_answers():
         raise ImageError(f"no Docker daemon answers: {reason}")
     try:
         client = docker.from_env(timeout=timeout_s)
@@ -174,11 +181,6 @@ def _stream(context: Path) -> Iterator[bytes]:
         item.mode = 0o755 if path.suffix == ".sh" else 0o644
         yield item.tobuf(tarfile.GNU_FORMAT)
         with open(path, "rb") as file:
-            yield from _chunks(file)
+            yield from iter(partial(file.read, _CHUNK), b"")
         yield b"\0" * (-item.size % tarfile.BLOCKSIZE)
     yield b"\0" * tarfile.BLOCKSIZE * 2
-
-
-def _chunks(file: Any) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk

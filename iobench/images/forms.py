@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import iobench.images.archive as archive
@@ -15,10 +13,11 @@ import iobench.images.docker_engine as docker_engine
 import iobench.images.podman_engine as podman_engine
 import iobench.images.recipe as recipe
 import iobench.images.tree as tree
-from iobench import services, tools
-from iobench.errors import ImageError
-from iobench.images.model import Image, check_form, check_name
-from iobench.protocols import Say
+from iobench.core.errors import ImageError
+from iobench.core.protocols import Say
+from iobench.host import tools
+from iobench.images import docker_daemon
+from iobench.images.model import Image, check_form, recipe_of
 
 #: The forms that an engine keeps in a store of its own.
 _ENGINES = {"docker": docker_engine, "podman": podman_engine}
@@ -39,7 +38,7 @@ def in_form(image: Image, form: str, *, untouched: bool = True) -> str:
     remedy = f"`iobench image build {image.name} --form {form}`"
     if form in _ENGINES:
         engine = _ENGINES[form]
-        if form == "docker" and (reason := services.docker_answers()):
+        if form == "docker" and (reason := docker_daemon.docker_answers()):
             raise ImageError(f"no Docker daemon answers ({reason}), so {image.tag} cannot be run")
         found = engine.image_id(image.tag)
         if found != image.digest:
@@ -55,7 +54,7 @@ def in_form(image: Image, form: str, *, untouched: bool = True) -> str:
             f"{path} was made from another image ({made}) than {image.archive} ({image.digest}): "
             f"{remedy}"
         )
-    was = catalogue.stamps(image).get(form)
+    was = catalogue.made(image, "stamps").get(form)
     if untouched and was and was != tree.stamp(str(path)):
         raise ImageError(f"{path} was changed since it was made (files edited, purged): {remedy}")
     return str(path.resolve())
@@ -72,7 +71,7 @@ def make_form(image: Image, form: str, say: Say = lambda line: None) -> str:
     """
     check_form(form)
     if form == "docker":
-        with services.docker(say, Path(image.folder)):
+        with docker_daemon.docker(say, Path(image.folder)):
             return _make(image, form, say)
     return _make(image, form, say)
 
@@ -82,7 +81,7 @@ def forget(image: Image) -> None:
 
     One that a container was made from stays.
     """
-    if not services.docker_answers():
+    if not docker_daemon.docker_answers():
         docker_engine.remove(image.tag)
     if shutil.which("podman"):
         podman_engine.remove(image.tag)
@@ -94,7 +93,7 @@ def remove(name: str, folder: Path) -> list[str]:
     Packages and wheels that were fetched for it stay in ``folder``/.cache.  Raises ImageError while
     another iobench builds there.
     """
-    check_name(name)
+    recipe_of(name)
     if not folder.is_dir():
         return []
     with disk.lock(folder):
@@ -110,9 +109,9 @@ def remove(name: str, folder: Path) -> list[str]:
 
 def possible() -> dict[str, str]:
     """Return form -> "" where this machine can make and run it, else what is missing."""
-    docker = "" if services.possible() else f"no Docker daemon: {services.docker_answers()}"
+    silent = "" if docker_daemon.possible() else docker_daemon.docker_answers()
     return {
-        "docker": docker,
+        "docker": silent and f"no Docker daemon: {silent}",
         "podman": "" if shutil.which("podman") else "podman is not installed",
         "sif": "" if tools.apptainer() else "neither apptainer nor singularity is installed",
         "rootfs": "",
@@ -137,49 +136,28 @@ def _make(image: Image, form: str, say: Say) -> str:
         _ENGINES[form].load(image.archive)
     else:
         with disk.lock(folder):
-            _make_file(image, form, say)
-            stamps = {**catalogue.stamps(image), form: tree.stamp(str(_path(image, form)))}
+            with disk.partial(_path(image, form)) as path:
+                if form == "sif":
+                    build_sif(image, path)
+                else:
+                    progress = f"{image.name} as {form}: layer"
+                    archive.unpack(image.archive, path, lambda i, n: say(f"{progress} {i} of {n}"))
+            stamps = {**catalogue.made(image, "stamps"), form: tree.stamp(str(_path(image, form)))}
             catalogue.write(image, {**catalogue.made(image), form: image.digest}, stamps)
     return in_form(image, form)
-
-
-def _make_file(image: Image, form: str, say: Say) -> None:
-    if form == "rootfs":
-        with disk.partial(image.rootfs) as root:
-            archive.unpack(
-                image.archive, root, lambda i, n: say(f"{image.name} as rootfs: layer {i} of {n}")
-            )
-        return
-    with disk.partial(image.sif) as path:
-        build_sif(image, path)
 
 
 def sif_labels(path: Path) -> dict[str, str]:
     """Return the labels of a SIF.  Raises ImageError for a file that apptainer cannot read."""
     from spython.main import Client
 
-    with environment(tools.apptainer_env()):
+    with docker_daemon.environment(tools.apptainer_env()):
         facts = Client.inspect(str(path), quiet=True)
     try:
         labels: dict[str, str] = facts["attributes"]["labels"]
     except (KeyError, TypeError) as error:
         raise ImageError(f"{path} is no SIF that apptainer can read: make it again") from error
     return labels
-
-
-@contextlib.contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process for a library that starts programs by itself."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def build_sif(image: Image, out: Path) -> None:
@@ -190,7 +168,7 @@ def build_sif(image: Image, out: Path) -> None:
             "neither apptainer nor singularity is on PATH or in .tools/: `requirements/install.sh "
             "containers`, or `module load apptainer`"
         )
-    definition = recipe.root() / "singularity" / f"{image.name}.def"
+    definition = recipe.root() / "singularity/image.def"
     argv = [program, "-q", "build", "--force", "--mksquashfs-args", _SQUASHFS]
     argv += ["--build-arg", f"ARCHIVE={image.archive.resolve()}"]
     argv += ["--build-arg", f"DIGEST={image.digest}", str(out.resolve()), str(definition)]

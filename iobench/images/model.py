@@ -5,20 +5,33 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from iobench.errors import ImageError
+from iobench.core import registry
+from iobench.core.errors import ImageError
+from iobench.core.members import ImageRecipe
 
 DEFAULT_FOLDER = Path("images")
-NAMES = ("torch", "caffe")
 FORMS = ("docker", "podman", "sif", "rootfs")
 
-#: What each image is for: every one of these has to be importable inside.
-MODULES = {
-    "torch": ("numpy", "torch", "lmdb", "h5py", "simplejpeg", "cv2", "blake3", "nvidia.dali"),
-    "caffe": (
-        "numpy", "caffe", "mpi4py", "lmdb", "plyvel", "h5py", "simplejpeg", "cv2", "blake3",
-        "nvidia.dali",
-    ),
-}  # fmt: skip
+
+def names() -> list[str]:
+    """Return the names of the stacks that have an image."""
+    return [name for name in registry.names("stacks") if registry.load("stacks", name).image]
+
+
+def recipe_of(name: str) -> ImageRecipe:
+    """Return how the image of a stack is built.
+
+    Raises ImageError for a name that is no stack's, or that of a stack without an image.
+    """
+    if name not in registry.names("stacks"):
+        raise ImageError(f"no image is called {name!r}; there are: {', '.join(names())}")
+    found: ImageRecipe | None = registry.load("stacks", name).image
+    if found is None:
+        raise ImageError(
+            f"the stack {name!r} has no image to build (no `image` in its file): its cases run "
+            f"with runtime bare; stacks with one: {', '.join(names())}"
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +83,6 @@ class Image:
     def rootfs(self) -> Path:
         """Where its unpacked tree belongs."""
         return Path(self.folder) / self.name
-
-
-def check_name(name: str) -> None:
-    """Raise ImageError unless there is a recipe for an image of this name."""
-    if name not in NAMES:
-        raise ImageError(f"no image is called {name!r}; there are: {', '.join(NAMES)}")
 
 
 def check_form(form: str) -> None:

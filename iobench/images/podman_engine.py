@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from iobench.containers import podman
-from iobench.errors import ImageError
-from iobench.images.disk import call, running, said, step
-from iobench.protocols import Say
+from iobench.core.errors import ImageError
+from iobench.core.protocols import Say
+from iobench.host.engines import podman
+from iobench.images.disk import call, last_lines, running, step
 
 NAME = "podman"
 
@@ -29,7 +29,7 @@ def image_id(tag: str) -> str:
 def pull(reference: str) -> str:
     """Pull an image; return "" or why that is not possible here."""
     try:
-        call([*podman(), "pull", "-q", f"docker.io/library/{reference}"], f"pulling {reference}")
+        call([*podman(), "pull", "-q", reference], f"pulling {reference}")
     except ImageError as error:
         return str(error)[-200:]
     return ""
@@ -40,11 +40,18 @@ def import_base(tar: Path, reference: str) -> None:
     call([*podman(), "import", "-q", str(tar), reference], f"importing {tar}")
 
 
-def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) -> str:
+def build(
+    context: Path,
+    target: str,
+    arguments: Mapping[str, str],
+    labels: Mapping[str, str],
+    say: Say,
+) -> str:
     """Build stage ``target`` of ``context``/Dockerfile; return the image's Id."""
     argv = [*podman(), "build", "--isolation=chroot", "--network=host", "--format=docker"]
     argv += ["--layers", "--pull-never", "--target", target]
     argv += [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
+    argv += [word for key, value in labels.items() for word in ("--label", f"{key}={value}")]
     argv += ["--iidfile", str(context / ".iid"), str(context)]
     lines: list[str] = []
     with running(argv, f"building {target}", stderr=subprocess.STDOUT) as process:
@@ -53,7 +60,7 @@ def build(context: Path, target: str, arguments: Mapping[str, str], say: Say) ->
             if line.startswith(("STEP ", "iobench: ", "[")):
                 say(step(line))
     if process.returncode:
-        raise ImageError(f"building {target} with podman failed: {said(chr(10).join(lines))}")
+        raise ImageError(f"building {target} with podman failed: {last_lines(chr(10).join(lines))}")
     with contextlib.suppress(OSError):
         return (context / ".iid").read_text().strip()
     raise ImageError(f"building {target}: podman ended without an image")

@@ -14,21 +14,20 @@ from pathlib import Path
 import iobench.images.debs as debs
 import iobench.images.disk as disk
 import iobench.images.recipe as recipe
-from iobench import stacks, tools
-from iobench.errors import ImageError
-from iobench.images.model import check_name
+from iobench.backends.stacks import _prefix
+from iobench.core.errors import ImageError
+from iobench.core.members import ImageRecipe
+from iobench.core.protocols import Say
+from iobench.host import tools
+from iobench.images.model import names, recipe_of
 from iobench.images.wheels import wheelhouse
-from iobench.protocols import Say
 
 #: The C library that Debian bullseye's binaries were built for.
 OLDEST_GLIBC = (2, 31)
-#: The prefix, and what it is made of, unpacked.
-_SPACE = 2.6e9
-SCRIPT = "caffe_prefix.py"
 
 
 def default_folder() -> Path:
-    """Return where the prefix belongs: where :mod:`iobench.stacks` looks for it."""
+    """Return where the prefix belongs: where ``backends/stacks`` looks for it."""
     return tools.FOLDER / "caffe"
 
 
@@ -41,39 +40,41 @@ def install(
     ``folder`` as it was.  Raises ImageError: another architecture, an old glibc, no network, a full
     disk, or files that do not start here.
     """
-    check_name(name)
-    if name != "caffe":
+    made_of = recipe_of(name)
+    if not made_of.script:
         raise ImageError(
-            f"only caffe is installed like this: `make setup` installs {name}'s packages"
+            f"{name} is not installed like this: `make setup` installs its packages; those that "
+            f"are: {', '.join(n for n in names() if recipe_of(n).script)}"
         )
     check_host()
-    current = wanted()
-    found = stacks.record(folder)
+    current = wanted(name)
+    found = _prefix.record(folder)
     if found.get("recipe") == current and not force:
         say(f"Caffe is up to date in {folder}: {_words(found)}")
         return found
     if found:
         say(f"{folder} is of recipe {found.get('recipe')} and this iobench's is {current}")
-    disk.check_space(folder, _SPACE, "installing Caffe", by="--to")
+    disk.check_space(folder, made_of.prefix_bytes, "installing Caffe", by="--to")
     say(
         f"installing Caffe and its Python 3.9 into {folder}: about 0.6 GB to fetch, 1.7 GB on "
         "disk, one to three minutes; no root, and the system is not touched"
     )
     scratch = cache / "caffe-root"
     with disk.lock(cache):
-        packages, wheels = debs.fetch(name, cache, say), wheelhouse(name, cache, say)
+        packages, wheels = debs.fetch(made_of.suite, cache, say), wheelhouse(name, cache, say)
         with disk.partial(folder) as unfinished:
             with disk.partial(scratch) as root:
-                _make(packages, wheels, root, unfinished, say)
+                _make(made_of, packages, wheels, root, unfinished, say)
             shutil.rmtree(scratch)
-    found = stacks.record(folder)
+    found = _prefix.record(folder)
     say(f"Caffe is in {folder}: {_words(found)}")
     return found
 
 
-def wanted() -> str:
+def wanted(name: str) -> str:
     """Return the recipe that a prefix made now would record.  Raises ImageError outside a clone."""
-    code = "import sys, pathlib, caffe_prefix as c; print(c.recipe(pathlib.Path(sys.argv[1])))"
+    module = recipe_of(name).script.removesuffix(".py")
+    code = f"import sys, pathlib, {module} as m; print(m.recipe(pathlib.Path(sys.argv[1])))"
     folder = str(recipe.root() / "requirements")
     argv = [sys.executable, "-B", "-c", code, folder]
     return disk.call(argv, "reading the recipe", env={"PYTHONPATH": folder}).strip()
@@ -96,9 +97,11 @@ def check_host() -> None:
         )
 
 
-def _make(packages: Path, wheels: Path, root: Path, prefix: Path, say: Say) -> None:
+def _make(
+    made_of: ImageRecipe, packages: Path, wheels: Path, root: Path, prefix: Path, say: Say
+) -> None:
     requirements = recipe.root() / "requirements"
-    locked = debs.packages(recipe.lock("caffe"))
+    locked = debs.packages(recipe.lock(made_of.suite))
     say(f"unpacking {len(locked)} packages")
     root.mkdir()
     for package in locked:
@@ -106,11 +109,9 @@ def _make(packages: Path, wheels: Path, root: Path, prefix: Path, say: Say) -> N
     pins = root / "debian-pins"
     pins.write_text("exact\n")
     say("making them run from any folder, adding the wheels, compiling byte code")
-    argv = [sys.executable, "-B", str(requirements / SCRIPT), root, prefix, wheels, pins]
+    argv = [sys.executable, "-B", str(requirements / made_of.script), root, prefix, wheels, pins]
     disk.call([str(word) for word in argv], "installing Caffe", env={"PYTHONPATH": ""})
 
 
 def _words(found: dict[str, str]) -> str:
-    return ", ".join(
-        f"{key} {value}" for key, value in found.items() if key not in ("recipe", "pins")
-    )
+    return ", ".join(f"{k} {v}" for k, v in found.items() if k not in ("recipe", "pins"))

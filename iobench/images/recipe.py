@@ -10,33 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import iobench
-from iobench.errors import ImageError
-from iobench.images.model import check_name
+from iobench.core.errors import ImageError
+from iobench.images.model import recipe_of
 
 #: Raised by hand when the same recipe must give another image (the digest covers it).
 _GENERATION = 1
-_REQUIREMENTS = {
-    "torch": (
-        "worker.txt",
-        "constraints.txt",
-        "debian-bookworm.txt",
-        "image-debian.sh",
-        "image-python.sh",
-        "image-packages.sh",
-    ),
-    "caffe": (
-        "caffe.txt",
-        "debian-bookworm.txt",
-        "debian-bullseye.txt",
-        "image-debian.sh",
-        "image-caffe.sh",
-        "caffe_prefix.py",
-        "elf.py",
-    ),
-}
-#: Whose packages an image is made of.
-SUITES = {"torch": "bookworm", "caffe": "bullseye"}
-BASES = {"torch": "debian:bookworm-slim", "caffe": "debian:bullseye-slim"}
+#: Debian's suite that every image is based on; its glibc is one that hosts are likely to have.
+SUITE = "bookworm"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
 
 
@@ -61,14 +41,13 @@ def files(name: str) -> list[Path]:
 
     Raises ImageError for an unknown name and outside a clone.
     """
-    check_name(name)
-    top = root()
-    return [top / "Dockerfile", *(top / "requirements" / file for file in _REQUIREMENTS[name])]
+    wanted = recipe_of(name).files
+    return [root() / "Dockerfile", *(root() / "requirements" / file for file in wanted)]
 
 
-def lock(name: str) -> Path:
-    """Return the file that locks the Debian packages of image ``name``."""
-    return root() / "requirements" / f"debian-{SUITES[name]}.txt"
+def lock(suite: str) -> Path:
+    """Return the file that locks the packages taken from a suite of Debian's."""
+    return root() / "requirements" / f"debian-{suite}.txt"
 
 
 def digest(name: str) -> str:

@@ -67,7 +67,7 @@ def digest(found: Dict[str, str]) -> str:
 def stamp(path: str) -> str:
     """Return a digest of the names, sizes and times of all files at or below ``path``.
 
-    It tells cheaply, without reading them, that files were changed, purged or added; bytecode that
+    Detects changed, purged and added files without reading them; bytecode that
     an interpreter wrote does not count.
     """
     rows = [_row(path, "")] if os.path.isfile(path) else []

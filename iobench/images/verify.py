@@ -1,12 +1,10 @@
-"""Proof that every form is the same image: digests, content of the trees, the doctor inside."""
+"""Proof that every form is the same image: digests, content of the trees, the libraries inside."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-import signal
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +14,11 @@ import iobench.images.archive as archive
 import iobench.images.disk as disk
 import iobench.images.forms as forms
 import iobench.images.tree as tree
-from iobench import registry
-from iobench.errors import BackendUnavailable, ImageError, SpecError
-from iobench.images.model import FORMS, MODULES, Image
-from iobench.protocols import CODE_INSIDE, PLUGINS_INSIDE, Mount, Say, Start
+from iobench.core import registry
+from iobench.core.errors import BackendUnavailable, ImageError, SpecError
+from iobench.core.inside import CODE_INSIDE, PLUGINS_INSIDE, PREFIX_INSIDE
+from iobench.core.protocols import Mount, Say, Start
+from iobench.images.model import FORMS, Image
 
 #: The runtime that shows what a form holds inside.
 _RUNTIMES = {"docker": "docker", "podman": "podman", "sif": "apptainer", "rootfs": "unpacked"}
@@ -28,7 +27,7 @@ _SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Proof:
     """One thing that was checked of one form (``archive`` among them)."""
 
     form: str
@@ -37,33 +36,33 @@ class Finding:
     detail: str
 
 
-def verify(image: Image, wanted: Sequence[str] = (), say: Say = lambda line: None) -> list[Finding]:
+def verify(image: Image, wanted: Sequence[str] = (), say: Say = lambda line: None) -> list[Proof]:
     """Check the archive and the forms ``wanted`` (none: every one that is made and can run here).
 
     A form that is asked for and not made is a finding that is not ok.
     """
     found = archive.contents(image.archive).digest
     ok = found == image.digest
-    findings = [Finding("archive", "digest", ok, found if ok else f"{found}, not {image.digest}")]
+    findings = [Proof("archive", "digest", ok, found if ok else f"{found}, not {image.digest}")]
     say(f"{image.name}: unpacking {image.archive} to compare with")
     try:
         listings = {"archive": _reference(image)}
     except ImageError as error:
-        return [*findings, Finding("archive", "layers", False, str(error))]
+        return [*findings, Proof("archive", "layers", False, str(error))]
     for form in wanted or FORMS:
         try:
             source = forms.in_form(image, form, untouched=False)
         except ImageError as error:
             if wanted:
-                findings.append(Finding(form, "there", False, str(error)))
+                findings.append(Proof(form, "there", False, str(error)))
             continue
-        findings.append(Finding(form, "digest", True, image.digest))
+        findings.append(Proof(form, "digest", True, image.digest))
         say(f"{image.name} as {form}: reading every file")
         try:
             listings[form] = _listing(image, form, source)
-            findings.append(_doctor(image, form, source))
+            findings.append(_self_check(image, form, source))
         except (ImageError, BackendUnavailable, SpecError) as error:
-            findings.append(Finding(form, "starts", False, str(error)))
+            findings.append(Proof(form, "starts", False, str(error)))
     return findings + _compare(listings)
 
 
@@ -78,7 +77,7 @@ def _reference(image: Image) -> dict[str, str]:
         return tree.listing(str(root))
 
 
-def _compare(listings: dict[str, dict[str, str]]) -> list[Finding]:
+def _compare(listings: dict[str, dict[str, str]]) -> list[Proof]:
     findings = []
     unread = set(tree.unread(*listings.values()))  # compared is what every listing could read
     folders = tuple(path for path in unread if path.endswith("/"))
@@ -91,14 +90,14 @@ def _compare(listings: dict[str, dict[str, str]]) -> list[Finding]:
     for form, found in listings.items():
         if form == first:
             detail = f"{len(found)} files and links, sha256:{tree.digest(found)}"
-            findings.append(Finding(form, "tree", True, detail))
+            findings.append(Proof(form, "tree", True, detail))
             continue
         wrong = tree.differences(listings[first], found)
         detail = f"the same as {first}: {len(found)} files and links, sha256:{tree.digest(found)}"
         if wrong:
             more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
             detail = f"{len(wrong)} differ from {first}: {', '.join(wrong[:_SHOWN])}{more}"
-        findings.append(Finding(form, "tree", not wrong, detail + blind))
+        findings.append(Proof(form, "tree", not wrong, detail + blind))
     return findings
 
 
@@ -112,18 +111,18 @@ def _listing(image: Image, form: str, source: str) -> dict[str, str]:
     return listing
 
 
-def _doctor(image: Image, form: str, source: str) -> Finding:
+def _self_check(image: Image, form: str, source: str) -> Proof:
     code = Path(iobench.__file__).parent.resolve()
     if form == "rootfs":
         python, path, mounts = f"{source}{image.python}", str(code.parent), []
-        if not image.python.startswith("/opt/iobench/"):
-            return Finding(form, "doctor", True, "not run: its Python needs a container")
+        if not image.python.startswith(f"{PREFIX_INSIDE}/"):
+            return Proof(form, "self-check", True, "not run: its Python needs a container")
     else:
         python, path = image.python, CODE_INSIDE
         mounts = [Mount(code, f"{CODE_INSIDE}/iobench")]
-    command = [python, "-m", "iobench.cli_inside", *MODULES[image.name]]
+    command = [python, "-m", "iobench.worker.self_check", image.name]
     out = inside(form, source, command, mounts, {"PYTHONPATH": path})
-    return Finding(form, "doctor", True, out.strip().splitlines()[-1])
+    return Proof(form, "self-check", True, out.strip().splitlines()[-1])
 
 
 def inside(
@@ -143,24 +142,9 @@ def inside(
         raise BackendUnavailable(f"{_RUNTIMES[form]}: {reason}")
     name = f"iobench-verify-{os.getpid()}"
     argv = runtime.argv(command, Start(source, mounts, env or {}, name))
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="surrogateescape",
-        start_new_session=True,
-    )
+    what = f"{form}: {' '.join(command[:3])} inside"
     try:
-        out, err = process.communicate(timeout=_LIMIT_S)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        return disk.call(argv, what, limit_s=_LIMIT_S, errors="surrogateescape")
+    except BaseException:
         runtime.stop(name)
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise ImageError(f"{form}: {command[0]} did not end in {_LIMIT_S:.0f} s") from error
         raise
-    if process.returncode:
-        raise ImageError(f"{form}: {' '.join(command[:3])} failed inside: {disk.said(err or out)}")
-    return out

@@ -10,16 +10,10 @@ import sys
 from pathlib import Path
 
 import iobench.images.recipe as recipe
-from iobench.errors import ImageError
+from iobench.core.errors import ImageError
+from iobench.core.protocols import Say
 from iobench.images.disk import call, check_space, partial
-from iobench.protocols import Say
-
-#: The Python of each image (Debian's).
-PYTHONS = {"torch": "3.11", "caffe": "3.9"}
-#: What pip is told to fetch, below requirements/.
-_PINS = {"torch": ("worker.txt", "constraints.txt"), "caffe": ("caffe.txt",)}
-#: Free bytes that fetching takes: pip holds every wheel twice at the end.
-_SPACE = {"torch": 3e9, "caffe": 1.5e9}
+from iobench.images.model import recipe_of
 
 
 def wheelhouse(name: str, cache: Path, say: Say) -> Path:
@@ -30,30 +24,29 @@ def wheelhouse(name: str, cache: Path, say: Say) -> Path:
     in ``cache`` is good; it appears there only when it is whole.  Raises ImageError.
     """
     requirements = recipe.root() / "requirements"
-    pins = [requirements / file for file in _PINS[name]]
+    wanted = recipe_of(name)
+    pins = [requirements / word for word in wanted.wheels if word.endswith(".txt")]
     sha = hashlib.sha256(b"".join(path.read_bytes() for path in pins))
     sources = [os.environ.get(name, "") for name in ("TORCH_INDEX", "PIP_ARGS", "WHEELS")]
-    sha.update(" ".join([*sources, PYTHONS[name], recipe.architecture()]).encode())
+    sha.update(" ".join([*sources, wanted.python, recipe.architecture()]).encode())
     folder = cache / f"wheels-{sha.hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    check_space(cache, _SPACE[name], "fetching the packages")
+    check_space(cache, wanted.wheels_bytes, "fetching the packages")
     offline = recipe.root() / (os.environ.get("WHEELS") or "wheels")
+    names = ", ".join(path.name for path in pins)
     say(
-        f"fetching the wheels of requirements/{pins[0].name} from "
+        f"fetching the wheels of {names} from "
         f"{f'{offline} (no network)' if offline.is_dir() else 'the network'}"
     )
     argv = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
-    argv += ["-q", "--only-binary", ":all:", "--python-version", PYTHONS[name]]
+    argv += ["-q", "--only-binary", ":all:", "--python-version", wanted.python]
     argv += shlex.split(os.environ.get("PIP_ARGS", ""))
     if offline.is_dir():
         argv += ["--no-index", "--find-links", str(offline)]
     elif os.environ.get("TORCH_INDEX"):
         argv += ["--extra-index-url", os.environ["TORCH_INDEX"]]
-    if name == "torch":  # pip too: it installs them in the image
-        argv += ["-c", str(pins[1]), "-r", str(pins[0]), "pip"]
-    else:
-        argv += ["--no-deps", "--require-hashes", "-r", str(pins[0])]
+    argv += [str(requirements / w) if w.endswith(".txt") else w for w in wanted.wheels]
     try:
         with partial(folder) as path:
             unpacking = path / "tmp"  # pip's own: what a killed one leaves goes with the folder

@@ -1,68 +1,62 @@
-"""Cases -> contrasts -> paired blocks: who is compared with whom, in which order.  Pure.
-
-Contrasts of one group share their blocks: a block holds every arm and the base once, back to back,
-so the base runs once a block.  Orders come in twos, one drawn and its reverse (ABBA for two arms).
-"""
+"""A spec's contrasts -> rules over its cases: who is compared with whom.  Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import get_args
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from iobench import registry
-from iobench.contrast_spec import ContrastSpec, check_cache, check_passes, is_value, matches
-from iobench.errors import SpecError
-from iobench.model import Case, Contrast, Trial
-from iobench.plan import IN_MEMORY, ladder, number, rungs_missing
-from iobench.spec import PIPELINE_FIELDS, Spec, expand, extra_cases, left_out, named, pipeline
+from iobench.core import registry, stages
+from iobench.core.cases import Case, Cell, ContrastRule
+from iobench.core.errors import SpecError
+from iobench.plan.ladder import ladder, rungs_missing
+from iobench.spec.contrast_rules import check_cache, check_passes, is_value, matches
+from iobench.spec.labels import PIPELINE_FIELDS
+from iobench.spec.load import expand, extra_cases, left_out, named, pipeline
+from iobench.spec.schema import ContrastSpec, Spec
 
-#: Group -> (blocks that are planned already, blocks wanted).
-Spans = Mapping[str, tuple[int, int]]
 #: Fields of a case that follow from others.
 FOLLOWING = ("label", "location")
-Ranking = Mapping[tuple[str, str], Sequence[str]]
 
 
-def group_of(contrast: Contrast) -> str:
-    """Return the group whose blocks a contrast is judged by; trials name it."""
-    return contrast.group or contrast.id
+def rules(spec: Spec, cases: Sequence[Case]) -> tuple[ContrastRule, ...]:
+    """Return the spec's contrasts as data, over these cases.
 
-
-def groups(contrasts: Iterable[Contrast]) -> dict[str, list[Contrast]]:
-    """Return group -> its contrasts."""
-    found: dict[str, list[Contrast]] = {}
-    for contrast in contrasts:
-        found.setdefault(group_of(contrast), []).append(contrast)
-    return found
-
-
-def members(contrasts: Iterable[Contrast]) -> tuple[str, ...]:
-    """Return the labels of the cases that stand in the blocks of these contrasts, once each."""
-    return tuple(dict.fromkeys(label for c in contrasts for label in (c.arm, c.base)))
-
-
-def contrasts(spec: Spec, cases: Sequence[Case], fastest: Ranking) -> list[Contrast]:
-    """Return every contrast of the spec.
-
-    ``fastest``: (stage, cache) -> case labels, fastest first, as the ladder found them.  Raises
-    SpecError for one that compares nothing, or whose base is no case.
+    Raises SpecError for one that compares nothing, or whose base is no case.
     """
-    out: list[Contrast] = []
-    for where, wanted, found in _wanted(spec, cases):
-        for group, cache, here in _cells(wanted, found):
-            ranked = fastest.get((wanted.stage, cache), ())
-            if wanted.only != "fastest" or group is _with_fastest(found, ranked):
-                base = _base(where, wanted, here, ranked)
-                out += _of_group(wanted, here, base, cache, len(out))
-    return out
+    return tuple(_rule(where, wanted, found) for where, wanted, found in _wanted(spec, cases))
+
+
+def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> ContrastRule:
+    every = [case for group in found for case in group]
+    return ContrastRule(
+        stage=wanted.stage,
+        groups=tuple(_labels(group) for group in found),
+        cells=tuple(
+            Cell(cache, found.index(group), _labels(here), _base(where, wanted, here))
+            for group, cache, here in _cells(wanted, found)
+        ),
+        chosen=_labels(c for c in every if _chosen(wanted, c)),
+        also=_labels(c for c in every if _one_of(wanted.over, c, wanted.also)),
+        first=wanted.first or 0,
+        after=wanted.after or 0,
+        fastest_only=wanted.only == "fastest",
+        shared=wanted.shares_blocks,
+        margin=wanted.margin,
+        pairs=wanted.most_pairs,
+        looks=wanted.looks if len(wanted.looks) > 1 else (),
+        primary=wanted.primary,
+        probes=wanted.probe_pairs,
+    )
+
+
+def _labels(cases: Iterable[Case]) -> tuple[str, ...]:
+    return tuple(case.label for case in cases)
 
 
 def check(spec: Spec) -> None:
     """Judge the ladder and the contrasts of a spec as it is written, before anything is made.
 
-    Nothing of it may have been left out yet for what is not here.  Raises SpecError for a filter
+    Raises SpecError for a filter
     that no case passes, a contrast that compares nothing or that a case has no rung for, and for
     ``fastest`` where the ladder ranks nothing.
     """
@@ -77,7 +71,7 @@ def check(spec: Spec) -> None:
         for _, _, here in cells:
             _check_rungs(where, contrast, here)
         _check_fastest(where, contrast, cells, ranked)
-    contrasts(spec, cases, {})
+    rules(spec, cases)
 
 
 def _check_rungs(where: str, wanted: ContrastSpec, group: Sequence[Case]) -> None:
@@ -86,8 +80,7 @@ def _check_rungs(where: str, wanted: ContrastSpec, group: Sequence[Case]) -> Non
     for case in (*base, *(c for c in group if _chosen(wanted, c))):
         missing = rungs_missing(case)
         if wanted.stage in missing:
-            able = [s for s in get_args(ContrastSpec.model_fields["stage"].annotation)
-                    if s not in missing]  # fmt: skip
+            able = [s for s in stages.contrasted() if s not in missing]
             raise SpecError(
                 f"{where}.stage: {case.pipeline} has no rung {wanted.stage!r}: "
                 f"{missing[wanted.stage]}; allowed for it: {', '.join(able) or 'none'}; or leave "
@@ -127,11 +120,12 @@ def _wanted(
     Raises SpecError for one that compares nothing.
     """
     matrix = [c for c in cases if c.label not in extra_cases(spec, cases)] or list(cases)
-    some_left_out = bool(left_out(spec))
+    some_left_out, runtimes = bool(left_out(spec)), len({c.runtime for c in cases})
     for i, wanted in enumerate(spec.contrasts):
         where = f"contrasts[{i}]"
         found = _groups([c for c in matrix if matches(c, wanted.where)], wanted.over)
-        if not found and not _too_few_runtimes(spec, cases, wanted.over):
+        many = wanted.over == "runtime" and len(named(spec, "runtime")) > runtimes
+        if not found and not many:  # many runtimes of which too few are here: not the spec's fault
             raise SpecError(
                 f"{where}: no two cases differ in {wanted.over!r} alone, so there is "
                 f"nothing to compare; give matrix.{wanted.over} two values"
@@ -149,136 +143,13 @@ def _cells(
         fileless = all(registry.load("formats", c.format).fileless for c in group)
         caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
         for cache in caches:
-            here = [c for c in group if cache in ("warm", "-") or c.placement != IN_MEMORY]
-            if len(here) < 2 or (here != group and wanted.base == IN_MEMORY):
-                continue  # what is left in memory cannot be compared cold
+            memory = {
+                c.placement for c in group if registry.load("placements", c.placement).in_memory
+            }
+            here = [c for c in group if cache in ("warm", "-") or c.placement not in memory]
+            if len(here) < 2 or (here != group and wanted.base in memory):
+                continue  # what is in memory cannot be compared cold
             yield group, cache, here
-
-
-def blocks(
-    contrasts: Sequence[Contrast],
-    cases: Sequence[Case],
-    *,
-    seed: int,
-    start: int,
-    spans: Spans | None = None,
-) -> list[Trial]:
-    """Return the paired trials: all arms of a block back to back, in balanced orders, shuffled.
-
-    ``start``: number of the first trial.  ``spans``: the groups wanted and which blocks of each;
-    every group up to its first look when it is not given.
-    """
-    rng = random.Random(f"{seed}-blocks")
-    by_label = {c.label: c for c in cases}
-    drawn: list[list[Trial]] = []
-    for group, together in groups(contrasts).items():
-        drawn_orders = _orders(members(together), together[0].pairs, rng)
-        before, upto = first_look(spans, group, together[0])
-        drawn += [
-            block_of(together[0], by_label, order, number_)
-            for number_, order in enumerate(drawn_orders, 1)
-            if before < number_ <= upto
-        ]
-    (random.Random(f"{seed}-blocks-{start}") if spans is not None else rng).shuffle(drawn)
-    return number([t for block in drawn for t in block], start=start)
-
-
-def first_look(spans: Spans | None, group: str, contrast: Contrast) -> tuple[int, int]:
-    """Return the span of a group: as given, (0, first look) where none are given at all."""
-    if spans is not None:
-        return spans.get(group, (0, 0))
-    return 0, (contrast.looks or (contrast.pairs,))[0]
-
-
-def probe_blocks(
-    together: Sequence[Contrast],
-    cases: Sequence[Case],
-    *,
-    seed: int,
-    start: int,
-    done: int = 0,
-) -> list[Trial]:
-    """Return the serial probes of contrasts of one group, interleaved in balanced orders.
-
-    ``done``: blocks of probes that the group has already.
-    """
-    rng = random.Random(f"{seed}-probes-{group_of(together[0])}")
-    by_label = {c.label: c for c in cases}
-    pairs = max(c.probes for c in together)
-    trials: list[Trial] = []
-    for block, order in enumerate(_orders(members(together), pairs, rng), done + 1):
-        trials += [
-            dataclasses.replace(t, stage="probe")
-            for t in block_of(together[0], by_label, order, block)
-        ]
-    return number(trials, start=start)
-
-
-def block_of(
-    contrast: Contrast,
-    by_label: Mapping[str, Case],
-    order: Sequence[str],
-    block: int,
-    repeat_of: str = "",
-) -> list[Trial]:
-    """Return one block: a trial an arm, in ``order`` (case labels)."""
-    return [
-        Trial(
-            id="",
-            case=by_label[label],
-            stage=contrast.stage,
-            cache=contrast.cache,
-            contrast=group_of(contrast),
-            arm=label,
-            block=block,
-            position=position,
-            repeat_of=repeat_of,
-        )
-        for position, label in enumerate(order)
-    ]
-
-
-def _orders(labels: Sequence[str], count: int, rng: random.Random) -> list[tuple[str, ...]]:
-    """Return an order a block: each drawn one is followed by its reverse."""
-    orders: list[tuple[str, ...]] = []
-    while len(orders) < count:
-        if len(labels) == 2:
-            first = tuple(labels) if rng.random() < 0.5 else tuple(labels[::-1])
-        else:
-            first = tuple(rng.sample(list(labels), len(labels)))
-        orders += [first, first[::-1]]
-    return orders[:count]
-
-
-def _of_group(
-    wanted: ContrastSpec, group: Sequence[Case], base: Case, cache: str, done: int
-) -> list[Contrast]:
-    """Return the contrasts of one group of cases: arms against the base, then second bases."""
-    others = [c for c in group if c.label != base.label and _chosen(wanted, c)]
-    second = [c for c in others if _one_of(wanted.over, c, wanted.also)]
-    arms = [c for c in others if c not in second]
-    arms = arms[wanted.after :] if wanted.after else arms[: wanted.first]
-    if not arms and not (second and wanted.after is None):
-        return []
-    pairs = [(c, base, wanted.primary and c not in second) for c in others if c in arms + second]
-    pairs += [(arm, other, False) for other in second for arm in arms]
-    shared = wanted.shares_blocks and len(arms) + len(second) > 1
-    return [
-        Contrast(
-            id=f"c{done + j:02d}",
-            arm=arm.label,
-            base=against.label,
-            stage=wanted.stage,
-            cache=cache,
-            margin=wanted.margin,
-            pairs=wanted.most_pairs,
-            primary=primary,
-            group=f"g{done + 1:02d}" if shared else "",
-            looks=wanted.looks if len(wanted.looks) > 1 else (),
-            probes=wanted.probe_pairs,
-        )
-        for j, (arm, against, primary) in enumerate(pairs, 1)
-    ]
 
 
 def _chosen(wanted: ContrastSpec, case: Case) -> bool:
@@ -288,20 +159,6 @@ def _chosen(wanted: ContrastSpec, case: Case) -> bool:
 
 def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:
     return any(is_value(case, over, value) for value in values)
-
-
-def _too_few_runtimes(spec: Spec, cases: Sequence[Case], over: str) -> bool:
-    """Tell whether a spec names several runtimes of which this machine has too few."""
-    return over == "runtime" and len(named(spec, over)) > len({c.runtime for c in cases})
-
-
-def _with_fastest(found: Sequence[Sequence[Case]], ranked: Sequence[str]) -> Sequence[Case]:
-    """Return the group with the case that the ladder found fastest; the first before it has run."""
-    for label in ranked:
-        for group in found:
-            if any(c.label == label for c in group):
-                return group
-    return found[0]
 
 
 def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
@@ -329,13 +186,12 @@ def _is_base(wanted: ContrastSpec, case: Case) -> bool:
     return is_value(case, wanted.over, wanted.base)
 
 
-def _base(where: str, wanted: ContrastSpec, group: Sequence[Case], fastest: Sequence[str]) -> Case:
-    by_label = {c.label: c for c in group}
+def _base(where: str, wanted: ContrastSpec, group: Sequence[Case]) -> str:
+    """Return the label of the base, "" for the fastest; raises SpecError where it is no case."""
     if wanted.base == "fastest":
-        ranked = [by_label[label] for label in fastest if label in by_label]
-        return ranked[0] if ranked else group[0]
+        return ""
     for case in group:
         if _is_base(wanted, case):
-            return case
-    allowed = ", ".join(["fastest", *by_label])
+            return case.label
+    allowed = ", ".join(["fastest", *_labels(group)])
     raise SpecError(f"{where}: base {wanted.base!r} is no case of this spec; allowed: {allowed}")

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iobench.figures import Evidence, enters, evidence, startup_s, trial_window
-from iobench.model import Case, Plan, Record
-from iobench.order import add_sums
-from iobench.store import write_atomic
+from iobench.analysis import page_ins
+from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
+from iobench.core.cases import Case, Plan
+from iobench.core.order import add_sums
+from iobench.core.records import Record
+from iobench.run.store import write_atomic
 
 if TYPE_CHECKING:
     import pandas
@@ -97,7 +99,7 @@ def _row(
         "startup_s": startup_s(record),
         "bytes_needed": proof.bytes_needed or sum(r.bytes_needed for r in record.ranks) or None,
         "bytes_read": proof.bytes_read or None,
-        "bytes_storage": proof.bytes_storage,
+        "bytes_storage": page_ins.data_bytes(record),
         "resident_before": proof.resident_before,
         "resident_after": proof.resident_after,
         "samples_digest": twins.get(_who(record)),

@@ -9,13 +9,17 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from iobench.report import words
+from iobench.analysis.case_results import CaseResult, PrepStall
+from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.results import SuiteResult
+from iobench.equations.stats import Interval
+from iobench.report import contrast_words, numbers, words
 
-#: Okabe and Ito's palette, told apart by people who see colours differently.
+#: Okabe and Ito's palette, safe for colour-blind readers.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#8A6D00")
 INK, GRID, COLD, WARM = "#1f2933", "#e4e7eb", "#0072B2", "#E69F00"
 PARTS = (
@@ -50,13 +54,13 @@ FLOOR_MS = 0.01
 WIDTH = 5.4
 
 
-def ladder(case: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+def ladder(case: CaseResult, suite: SuiteResult) -> str:
     """Return the rates of one pipeline's rungs with their intervals, samples/s."""
     rows = []
-    for stage, cache in RUNGS:
-        found = words.rate(case, stage, cache)
-        if stage == "compute" and not found:
-            found = _borrowed(case, document)
+    plugged = ((s, stage) for s, stage in case.stages.items() if s not in dict(RUNGS))
+    added = [(s, cache) for s, stage in plugged for cache in stage.caches]
+    for stage, cache in (*RUNGS, *added):
+        found = _compute(case, suite) if stage == "compute" else words.rate(case, stage, cache)
         if found:
             rows.append((f"{stage} {cache}".removesuffix(" -"), cache, found))
     if len(rows) < 2:
@@ -65,40 +69,42 @@ def ladder(case: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     def draw(axes: Any) -> None:
         for y, (_, cache, rate) in enumerate(rows):
             colour = {"cold": COLD, "warm": WARM}.get(cache, "#9aa5b1")
-            axes.barh(y, rate["value"], color=colour, height=0.62)
-            _whisker(axes, rate, y, rate["value"])
+            axes.barh(y, rate.value, color=colour, height=0.62)
+            if rate.limited:
+                low = max(rate.low, rate.value / 100)
+                axes.plot([low, rate.high], [y, y], color=INK, lw=1.2)
             axes.annotate(
-                words.number(rate["value"]), (max(rate["value"], rate["high"] or 0), y),
+                numbers.number(rate.value), (_top(rate), y),
                 xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, color=INK,
             )  # fmt: skip
         axes.set_yticks(range(len(rows)), [_wrap(name) for name, _, _ in rows])
         axes.invert_yaxis()
-        low = min(r["value"] for _, _, r in rows)
-        high = max(max(r["value"], r["high"] or 0) for _, _, r in rows)
+        low = min(r.value for _, _, r in rows)
+        high = max(_top(r) for _, _, r in rows)
         _log_ticks(axes, low / 2, high * 4)
         axes.set_xlabel("samples/s (log), 95 % interval")
 
-    title = f"{case['case']}: " + ", ".join(
-        f"{name} {words.number(rate['value'])}" for name, _, rate in rows
+    title = f"{case.case}: " + ", ".join(
+        f"{name} {numbers.number(rate.value)}" for name, _, rate in rows
     )
     return _svg(draw, 0.9 + 0.3 * len(rows), f"Ladder of {title} samples/s")
 
 
-def stall_breakdown(cases: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> str:
+def stall_breakdown(cases: Sequence[CaseResult], suite: SuiteResult) -> str:
     """Return where a cold sample's time goes: compute, contention, wait to prepare, fetch."""
     rows = []
     for case in cases:
-        prep, fetch = case["prep_stall_s"], case["fetch_stall_s"]
-        compute = words.rate(case, "compute", "-") or _borrowed(case, document)
-        if not compute or prep.get("value") is None:
+        prep, fetch = case.prep_stall_s, case.fetch_stall_s
+        compute = _compute(case, suite)
+        if not compute or not isinstance(prep, PrepStall):
             continue
         values = (
-            1 / compute["value"],
-            prep["contention_s"]["value"],
-            prep["wait_s"]["value"],
-            fetch.get("value") or 0.0,
+            1 / compute.value,
+            prep.contention_s.value,
+            prep.wait_s.value,
+            fetch.value or 0.0,
         )
-        rows.append((case["case"], [1e3 * v for v in values]))
+        rows.append((case.case, [1e3 * v for v in values]))
     if not rows:
         return ""
 
@@ -122,33 +128,33 @@ def stall_breakdown(cases: Sequence[Mapping[str, Any]], document: Mapping[str, A
     return _svg(draw, 1.2 + 0.4 * len(rows), f"Milliseconds a sample: {said}")
 
 
-def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
+def roofline(cases: Sequence[CaseResult], cache: str) -> str:
     """Return each pipeline's roofs, the binding one marked, and what ``train`` reached."""
-    rows = [c for c in cases if c["limits"][cache]["regime"]]
+    rows = [c for c in cases if c.limits[cache].regime]
     if not rows:
         return ""
 
     def draw(axes: Any) -> None:
         for y, case in enumerate(rows):
-            limit = case["limits"][cache]
-            roofs = limit["roofs"]
+            limit = case.limits[cache]
+            roofs = limit.roofs
             axes.plot([min(roofs.values()), max(roofs.values())], [y, y], color=GRID, lw=5,
                       solid_capstyle="round", zorder=1)  # fmt: skip
             for name, rate in roofs.items():
                 marker, _ = ROOFS[name]
-                binding = name == limit["binding"]
+                binding = name == limit.binding
                 axes.plot(rate, y, marker, ms=14 if marker == "|" else 8, mew=2, zorder=3 + binding,
                           color="#D55E00" if binding else "#7b8794")  # fmt: skip
-            reached = limit["measured_samples_per_s"]
+            reached = limit.measured_samples_per_s
             if reached:
-                axes.plot(reached["value"], y + 0.28, "o", ms=6, color=INK, zorder=4)
-        axes.set_yticks(range(len(rows)), [_wrap(c["case"]) for c in rows])
+                axes.plot(reached.value, y + 0.28, "o", ms=6, color=INK, zorder=4)
+        axes.set_yticks(range(len(rows)), [_wrap(c.case) for c in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        rates = [r for c in rows for r in c["limits"][cache]["roofs"].values()]
-        reached = [m["value"] for c in rows if (m := c["limits"][cache]["measured_samples_per_s"])]
-        _log_ticks(axes, min(rates + reached) / 1.3, max(rates) * 1.3)
+        rates = [r for c in rows for r in c.limits[cache].roofs.values()]
+        every = [m.value for c in rows if (m := c.limits[cache].measured_samples_per_s)] + rates
+        _log_ticks(axes, min(every) / 1.3, max(rates) * 1.3)
         axes.set_xlabel(f"samples/s (log), {cache}")
-        used = {name for c in rows for name in c["limits"][cache]["roofs"]}
+        used = {name for c in rows for name in c.limits[cache].roofs}
         for name, (marker, text) in ROOFS.items():
             if name in used:
                 axes.plot([], [], marker, ms=8, mew=2, color="#7b8794", label=text)
@@ -156,29 +162,28 @@ def roofline(cases: Sequence[Mapping[str, Any]], cache: str) -> str:
         axes.plot([], [], "o", ms=6, color=INK, label="train reached")
         _legend(axes, 4)
 
-    said = "; ".join(f"{c['case']} is {c['limits'][cache]['regime']}" for c in rows)
+    said = "; ".join(f"{c.case} is {c.limits[cache].regime}" for c in rows)
     return _svg(draw, 1.4 + 0.46 * len(rows), f"Input-pipeline roofline, {cache}: {said}")
 
 
-def forest(contrasts: Sequence[Mapping[str, Any]]) -> str:
+def forest(contrasts: Sequence[ContrastResult]) -> str:
     """Return every contrast's time ratio with its simultaneous interval and margin."""
-    rows = [c for c in contrasts if c["ratio"] is not None]
+    rows = [(c, s) for c in contrasts if (s := c.outcome.simultaneous)]
     if not rows:
         return ""
-    labels = [_arms(c) for c in rows]
+    labels = [_arms(c) for c, _ in rows]
 
     def draw(axes: Any) -> None:
-        margin = max(c["margin"] for c in rows)
+        margin = max(c.margin for c, _ in rows)
         axes.axvspan(1 / (1 + margin), 1 + margin, color="#0072B2", alpha=0.12, lw=0)
         axes.axvline(1, color=INK, lw=0.8)
         ends = [1 / (1 + margin), 1 + margin]
-        for y, c in enumerate(rows):
-            colour = VERDICTS.get(c["verdict"], "#7b8794")
-            s = c["simultaneous"]
-            low, high = s["low"] or s["value"], s["high"] or s["value"]
+        for y, (c, s) in enumerate(rows):
+            colour = VERDICTS.get(c.outcome.verdict, "#7b8794")
+            low, high = (s.low, s.high) if s.limited else (s.value, s.value)
             axes.plot([low, high], [y, y], color=colour, lw=2.5, solid_capstyle="butt")
-            axes.plot(c["ratio"], y, "o", color=colour, ms=6)
-            ends += [low, high, c["ratio"]]
+            axes.plot(s.value, y, "o", color=colour, ms=6)
+            ends += [low, high, s.value]
         axes.set_yticks(range(len(rows)), labels)
         axes.invert_yaxis()
         _ratio_ticks(axes, min(ends) / 1.08, max(ends) * 1.08)
@@ -186,17 +191,17 @@ def forest(contrasts: Sequence[Mapping[str, Any]]) -> str:
 
     lines = max(label.count("\n") for label in labels) + 1
     height = 0.9 + (0.16 + 0.15 * lines) * len(rows)
-    return _svg(draw, height, "Contrasts: " + "; ".join(map(words.outcome, rows)))
+    return _svg(draw, height, "Contrasts: " + "; ".join(contrast_words.outcome(c) for c, _ in rows))
 
 
-def _arms(c: Mapping[str, Any]) -> str:
+def _arms(c: ContrastResult) -> str:
     """Return a contrast's two arms: in short where they differ in one key, the key before them."""
-    what = f"{c['stage']} {c['cache']}".removesuffix(" -")
-    over, arms = c["over"], f"{c['arm_name']} / {c['base_name']}"
-    if not c["case"]:
+    what = f"{c.stage} {c.cache}".removesuffix(" -")
+    over, arms = c.over, f"{c.arm_name} / {c.base_name}"
+    if not c.case:
         return f"{_wrap(arms)}\n{what}"
     key = "" if over == ["runtime"] else f"{over[0]} "
-    return f"{_wrap(key + arms)}\n{_wrap(c['case'] + ' ' + what)}"
+    return f"{_wrap(key + arms)}\n{_wrap(c.case + ' ' + what)}"
 
 
 def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
@@ -227,31 +232,31 @@ def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     return _svg(draw, 2.9 + 0.2 * len(by_case), "Wait of every step, as shares of steps")
 
 
-def _borrowed(case: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for other in document["pipelines"]:
-        if other["case"] == case["compute_from"]:
-            return words.rate(other, "compute", "-")
-    return None
+def _compute(case: CaseResult, suite: SuiteResult) -> Interval | None:
+    """Return the rate of the compute rung that serves this case, its own or another's."""
+    whose = (case, *(c for c in suite.pipelines if c.case == case.compute_from))
+    return next((rate for c in whose if (rate := words.rate(c, "compute", "-"))), None)
 
 
-def _whisker(axes: Any, rate: Mapping[str, Any], y: float, value: float) -> None:
-    if rate["low"] is None or rate["high"] is None:
-        return
-    low = max(rate["low"], value / 100)
-    axes.plot([low, rate["high"]], [y, y], color=INK, lw=1.2)
+def _top(rate: Interval) -> float:
+    return rate.high if rate.limited else rate.value
 
 
 def _ratio_ticks(axes: Any, low: float, high: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     if high / low > 4:
         _log_ticks(axes, low, high)
     else:
-        _ticks(axes, low, high, list(_near_one(low, high)))
+        _ticks(
+            axes, low, high, [x for x in MaxNLocator(6).tick_values(low, high) if low <= x <= high]
+        )
 
 
 def _log_ticks(axes: Any, low: float, high: float) -> None:
-    """Set a logarithmic axis with at most seven plain numbers on it."""
+    """Set a logarithmic axis with at most six plain numbers on it."""
     ticks = [m * 10.0**e for e in range(-5, 9) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-    if len(ticks) > 7:
+    if len(ticks) > 6:
         ticks = [10.0**e for e in range(-5, 9) if low <= 10.0**e <= high]
     _ticks(axes, low, high, ticks)
 
@@ -264,14 +269,6 @@ def _ticks(axes: Any, low: float, high: float, ticks: Sequence[float]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 10 else f"{x:g}"))
-
-
-def _near_one(low: float, high: float) -> Iterator[float]:
-    span = max(1 - low, high - 1)
-    step = next(s for s in (0.01, 0.05, 0.1, 0.2, 0.5) if span < 5.5 * s or s == 0.5)
-    for k in range(-10, 11):
-        if low <= 1 + k * step <= high:
-            yield round(1 + k * step, 2)
 
 
 def _legend(axes: Any, columns: int) -> None:
@@ -320,10 +317,7 @@ def _inline(text: str, title: str) -> str:
     """Strip prologue, metadata and fixed size; add what a screen reader says."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    label = escape(title, quote=True)
-    opening = f'<svg role="img" aria-label="{label}"'
-    text = text.replace("<svg", opening, 1)
+    text = re.sub(r' (?:width|height)="[^"]*"', "", text, count=2)
+    text = text.replace("<svg", f'<svg role="img" aria-label="{escape(title, quote=True)}"', 1)
     end = text.index(">") + 1
     return f"{text[:end]}<title>{escape(title)}</title>{text[end:]}"

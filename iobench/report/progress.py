@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from iobench.model import Trial
-from iobench.timing import clock
+from iobench.core.cases import Trial
+from iobench.core.clock import clock
 
 #: Seconds between lines where the output is no terminal.
 LOG_EVERY_S = 20.0

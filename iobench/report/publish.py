@@ -1,20 +1,27 @@
-"""From a suite's raw records to everything that people and scripts read; safe to run again."""
+"""From a suite's raw records to everything that people and scripts read; idempotent."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from iobench.analysis import analyse
+from iobench.advise.bottleneck import advise
+from iobench.analysis.results import SuiteResult, to_json
+from iobench.analysis.suite import analyse
 from iobench.report import csv, html
-from iobench.store import Store, write_atomic
+from iobench.run.store import Store, write_atomic
 
 
-def publish(store: Store) -> dict[str, Any]:
+def document(suite: SuiteResult) -> dict[str, Any]:
+    """Return the analysis and its advice as JSON types: the content of ``analysis.json``."""
+    return {**to_json(suite), "advice": to_json(advise(suite))}
+
+
+def publish(store: Store) -> SuiteResult:
     """Write trials.csv, analysis.json and report.html beside the records; return the analysis."""
     plan, records = store.plan(), store.records()
-    analysis = analyse(plan, records)
+    suite = analyse(plan, records)
     csv.write_csv(store.folder / "trials.csv", plan, records)
-    write_atomic(store.folder / "analysis.json", json.dumps(analysis, indent=1))
-    html.write(store.folder / "report.html", plan, records, analysis)
-    return analysis
+    write_atomic(store.folder / "analysis.json", json.dumps(document(suite), indent=1))
+    html.write(store.folder / "report.html", plan, records, suite)
+    return suite

@@ -6,26 +6,20 @@ A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from iobench import images, registry, services, stacks, tools
-from iobench.errors import BackendUnavailable, ImageError
-from iobench.model import Case, Plan
-from iobench.protocols import Say
-from iobench.spec import Spec, expand, left_out, named
-from iobench.starting import check_launcher, runtime_of
-from iobench.starting import images_for as images_of
-
-__all__ = [
-    "host_stacks",
-    "image_names",
-    "images_of",
-    "same_images",
-    "services_of",
-    "without_missing",
-]
+from iobench.core import registry
+from iobench.core.cases import Case, Plan
+from iobench.core.errors import BackendUnavailable, ImageError
+from iobench.core.protocols import Say
+from iobench.core.registry import runtime_of
+from iobench.host import tools
+from iobench.images import catalogue, docker_daemon, forms
+from iobench.plan.resolve import fit
+from iobench.run.command import check_launcher
+from iobench.spec.load import expand, named
+from iobench.spec.schema import Spec
 
 
 def image_names(spec: Spec) -> list[str]:
@@ -36,55 +30,38 @@ def image_names(spec: Spec) -> list[str]:
 def host_stacks(spec: Spec) -> list[str]:
     """Return the stacks that the spec needs on this host, no container, and that are not here."""
     bare = {case.image for case in expand(spec) if not runtime_of(case).form()}
-    return sorted(name for name in bare if stacks.missing(name))
+    return sorted(name for name in bare if registry.unavailable("stacks", name))
 
 
-def services_of(spec: Spec, folder: Path, say: Say) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the daemons that the spec's runtimes need answer, where they can.
+def services_of(
+    cases: Iterable[Case], folder: Path, say: Say
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the daemons that the cases' runtimes need answer, where they can.
 
     Where none can be started, the runtime says so itself when it is asked for.
     """
     tools.extend_path()
-    if any(case.runtime == "docker" for case in expand(spec)) and services.possible():
-        return services.docker(say, folder)
+    if any(case.runtime == "docker" for case in cases) and docker_daemon.possible():
+        return docker_daemon.docker(say, folder)
     return contextlib.nullcontext()
 
 
-def without_missing(
-    spec: Spec, folder: Path, say: Say, *, making: bool = True
-) -> tuple[Spec, list[str]]:
-    """Return the spec less the runtimes of its matrix that cannot run here, and why, in words.
+def missing_runtimes(spec: Spec, folder: Path, say: Say, *, making: bool = True) -> dict[str, str]:
+    """Return the runtimes of the spec's matrix that cannot run here, and why, in words.
 
     ``folder``: where the images are.  With ``making``, an image's form that a runtime takes and
-    that is not there yet is made.  Contrasts that say ``instead`` stay only where no runtimes are
-    left to compare.
+    that is not there yet is made.
 
     Raises BackendUnavailable or ImageError for a runtime that the spec names alone.
     """
     wanted = [str(name) for name in named(spec, "runtime")]
     why = {name: _why_not(spec, name, folder, say, making) for name in wanted}
-    notes = [f"runtime {name} is left out: {reason}" for name, reason in why.items() if reason]
-    left = [name for name in wanted if not why[name]]
-    if wanted:
-        spec = spec.model_copy(update={"matrix": tuple(_tables_left(spec, left))})
-    notes += left_out(spec)
-    for note in notes:
-        say(f"note: {note}")
-    for case in _once(expand(spec)):
-        if case.runtime not in left:
+    missing = {name: reason for name, reason in why.items() if reason}
+    for case in _once(expand(fit(spec, missing)[0])):
+        if why.get(case.runtime) != "":
             registry.require("runtimes", case.runtime)
             _ready(case, folder, say, making)
-    return _contrasts_left(spec), notes
-
-
-def _tables_left(spec: Spec, left: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
-    """Yield the matrix's tables with the runtimes that are left; the only one keeps ``bare``."""
-    for table in spec.matrix:
-        names = [name for name in table.get("runtime", []) if name in left]
-        if "runtime" not in table:
-            yield table
-        elif names or len(spec.matrix) == 1:
-            yield {**table, "runtime": names or ["bare"]}
+    return missing
 
 
 def same_images(plan: Plan, folder: Path, say: Say) -> None:
@@ -94,7 +71,7 @@ def same_images(plan: Plan, folder: Path, say: Say) -> None:
     must not be mixed.
     """
     for name, digest in plan.images.items():
-        now = images.find(name, folder).digest
+        now = catalogue.find(name, folder).digest
         if now != digest:
             raise ImageError(
                 f"image {name} is now {now[:19]}, and this suite began with {digest[:19]}: bring "
@@ -122,7 +99,7 @@ def _starts(case: Case, folder: Path) -> None:
     """Raise ImageError where the runtime itself finds that the image cannot run here."""
     runtime = runtime_of(case)
     if runtime.form():
-        image = images.in_form(images.find(case.image, folder), runtime.form())
+        image = forms.in_form(catalogue.find(case.image, folder), runtime.form())
         reason = runtime.identify(image).get("cannot_run")
         if reason:
             raise ImageError(f"the image's Python does not start on this host: {reason}")
@@ -149,19 +126,12 @@ def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
         raise BackendUnavailable(f"runtime {case.runtime!r} with {options}: {reason}")
     form = runtime.form()
     if not form:
-        check_launcher(case, stacks.on_host(case.image).env)
+        check_launcher(case, registry.installed(case.image).env)
         return
-    image = images.find(case.image, folder)
+    image = catalogue.find(case.image, folder)
     if not making:
         return
     try:
-        images.in_form(image, form)
+        forms.in_form(image, form)
     except ImageError:
-        images.make_form(image, form, say)
-
-
-def _contrasts_left(spec: Spec) -> Spec:
-    """Drop what the runtimes here leave nothing to compare for, or the contrasts ``instead``."""
-    alone = len({case.runtime for case in expand(spec)}) == 1
-    kept = tuple(c for c in spec.contrasts if (c.over != "runtime" if alone else not c.instead))
-    return spec if kept == spec.contrasts else spec.model_copy(update={"contrasts": kept})
+        forms.make_form(image, form, say)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any, List, Optional, Sequence, Tuple
 
-from iobench.errors import CacheStateError
-from iobench.model import EXPLORATORY, INVALID, VALID, CacheProof
+from iobench.analysis import page_ins
+from iobench.core import stages
+from iobench.core.cases import Placement
+from iobench.core.channel import Prepared
+from iobench.core.errors import CacheStateError
+from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof, IoCounters, RankResult
+from iobench.host.agent import Agent
+from iobench.worker.cache import AFTER
 
 #: At most this fraction of the pages may be resident before a cold trial.
 COLD_RESIDENT_MAX = 0.001
@@ -28,7 +37,7 @@ def judge(cache: str, stage: str, proof: CacheProof) -> Verdict:
     proven.  INVALID: disproven.  EXPLORATORY: nothing here can tell.  Raises CacheStateError for
     another word.
     """
-    if cache == "-" or stage in ("compute", "alone"):
+    if cache == "-" or not stages.of(stage).reads:
         return VALID, ()
     if cache == "cold":
         wrong, unknown = _cold(proof)
@@ -67,7 +76,7 @@ def _warm(proof: CacheProof) -> Tuple[List[str], List[str]]:
             )
     if proof.resident_before is not None and proof.resident_after is None:
         unknown.append("residency after the trial is not known")
-    crossed = proof.bytes_storage
+    crossed = page_ins.without_programs("warm", proof)
     if crossed is not None and crossed > WARM_BYTES_MAX * proof.bytes_needed:
         wrong.append(
             f"not warm: {crossed} bytes crossed the mount, of {proof.bytes_needed} needed "
@@ -101,11 +110,92 @@ def _unknowns(proof: CacheProof) -> List[str]:
 
 
 def _fraction(cache: str) -> float:
-    value: Optional[float]
-    try:
-        value = float(cache)
-    except ValueError:
-        value = None
-    if value is None or not 0.0 <= value <= 1.0:
-        raise CacheStateError(f"cache state {cache!r}: say cold, warm, - or a fraction from 0 to 1")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0.0 <= float(cache) <= 1.0:
+            return float(cache)
+    raise CacheStateError(f"cache state {cache!r}: say cold, warm, - or a fraction from 0 to 1")
+
+
+def check(cache: str, placement: Placement) -> None:
+    """Raise CacheStateError for a state that cannot be set inside an image."""
+    if cache not in ("cold", "warm", "-"):
+        raise CacheStateError(
+            f"a cached fraction of {cache} cannot be set inside an image (placement "
+            f"{placement.kind!r}): use cold or warm there"
+        )
+
+
+def before(cache: str, host: CacheProof, seen: Sequence[Prepared]) -> CacheProof:
+    """Return the proof before the clock starts.
+
+    ``host``: of the file that holds the data, where there is one.  ``seen``: what each rank found
+    on its node.  Cold counts the worst of them; warm data need not be cached a second time below.
+    """
+    found: List[Any] = [s.fraction for s in seen]
+    methods = sorted(
+        {f"{s.method} inside" for s in seen} | ({host.method} if host.method else set())
+    )
+    if cache == "cold" and host.method:
+        found.append(host.resident_before)
+    worst = max if cache == "cold" else min
+    return dataclasses.replace(
+        host,
+        label="data-cold" if cache == "cold" else cache,
+        method=" + ".join(methods),
+        resident_before=None if None in found else worst(found),
+    )
+
+
+def after(proof: CacheProof, ranks: Sequence[RankResult], placement: Placement) -> CacheProof:
+    """Return the proof with what the ranks found resident and what crossed their mount."""
+    left = [r.notes.get(AFTER, {}).get("fraction") for r in ranks]
+    storage, counter = _storage(ranks, placement)
+    return dataclasses.replace(
+        proof,
+        resident_after=None if None in left or not left else min(left),
+        bytes_needed=sum(r.bytes_needed for r in ranks),
+        bytes_read=sum(r.io.rchar for r in ranks),
+        bytes_storage=storage,
+        counter=counter,
+    )
+
+
+def after_here(
+    proof: CacheProof,
+    ranks: Sequence[RankResult],
+    files: Sequence[Path],
+    agent: Agent,
+    *,
+    by_fio: bool,
+) -> CacheProof:
+    """Return the proof with what of ``files`` is resident now and what crossed their mount.
+
+    ``by_fio``: fio read them, whose count of ``read_bytes`` is in the proof, and not the ranks.
+    """
+    found = dataclasses.replace(
+        proof,
+        resident_after=agent.residency(files).fraction,
+        bytes_needed=sum(r.bytes_needed for r in ranks),
+    )
+    if by_fio:
+        counts = agent.storage_bytes(files[0], IoCounters())[0] is not None
+        return found if counts else dataclasses.replace(found, bytes_storage=None)
+    counted = [agent.storage_bytes(files[0], r.io) for r in ranks]
+    storage = [n for n, _ in counted]
+    return dataclasses.replace(
+        found,
+        bytes_read=sum(r.io.rchar for r in ranks),
+        bytes_storage=None if None in storage else sum(n for n in storage if n is not None),
+        counter=counted[0][1] if counted else "",
+    )
+
+
+def _storage(ranks: Sequence[RankResult], placement: Placement) -> Tuple[Optional[int], str]:
+    """Return the bytes that the ranks had a block device deliver.
+
+    None where another process reads for them (squashfuse), or nothing says who does.
+    """
+    fstypes = {str(r.fingerprint.get("mount", {}).get("fstype", "")) for r in ranks}
+    if placement.filesystem != "squashfs" or not fstypes <= {"squashfs", "overlay"}:
+        return None, ""
+    return sum(r.io.read_bytes for r in ranks), "read_bytes of /proc/self/io, at the loop device"

@@ -22,12 +22,12 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from mmap import PAGESIZE
 from pathlib import Path
 
-from iobench import fio
-from iobench.errors import TrialFailed
-from iobench.model import Extent
-from iobench.residency_calls import PAGE_BYTES
+from iobench.core.cases import Extent
+from iobench.core.errors import TrialFailed
+from iobench.host.agent import LOCAL, Agent, FioResult
 
 #: Rates from shorter runs are rough: fio's clock ticks in milliseconds, and start-up bursts count.
 ENOUGH_S = 2.0
@@ -95,11 +95,13 @@ def run(
     read_ahead: bool = True,
     limit_s: float = 300.0,
     enter: Sequence[str] = (),
+    agent: Agent = LOCAL,
 ) -> Ceiling:
     """Replay a plan with fio.  ``work`` (made when absent) keeps logs, job file and JSON.
 
     ``mapped``: the format is read through mmap.  ``read_ahead``: False where its reader turns
     the kernel's read-ahead off.  ``enter``: words before fio's command (a control group).
+    ``agent``: of the node that reads.
 
     Raises BackendUnavailable without fio and TrialFailed when fio fails or overruns.
     """
@@ -121,7 +123,7 @@ def run(
         "replay_no_stall": "1",
         "allow_file_create": "0",
     }
-    done = fio.run(work, fio.job_file(options, logs), time_limit_s=limit_s, enter=enter)
+    done = agent.fio(work, options, logs, time_limit_s=limit_s, enter=enter)
     short = done.runtime_s < ENOUGH_S
     note = (PAGED_NOTE if paged else MAPPED_NOTE) if mapped else ""
     notes = [note, f"a short run: {done.runtime_s:.2f} s" if short else ""]
@@ -142,7 +144,7 @@ def run(
     )
 
 
-def _judge(done: fio.FioResult, plan: CeilingPlan) -> str:
+def _judge(done: FioResult, plan: CeilingPlan) -> str:
     wanted = plan.wanted_bytes
     if abs(done.io_bytes - wanted) > BYTES_TOLERANCE * wanted:
         return f"fio read {done.io_bytes} bytes where {wanted} were wanted"
@@ -153,10 +155,10 @@ def _judge(done: fio.FioResult, plan: CeilingPlan) -> str:
 
 def _pages(extent: Extent) -> Iterator[Extent]:
     """Cut an extent at page boundaries, widened to whole pages at its ends as a fault is."""
-    first, end = extent.offset // PAGE_BYTES, extent.offset + extent.length
-    for page in range(first, -(-end // PAGE_BYTES)):
-        start = max(page * PAGE_BYTES, extent.offset)
-        yield Extent(extent.path, start, min((page + 1) * PAGE_BYTES, end) - start)
+    first, end = extent.offset // PAGESIZE, extent.offset + extent.length
+    for page in range(first, -(-end // PAGESIZE)):
+        start = max(page * PAGESIZE, extent.offset)
+        yield Extent(extent.path, start, min((page + 1) * PAGESIZE, end) - start)
 
 
 def _log_lines(reader: Extents, repeat: int, links: _Links) -> Iterator[str]:

@@ -16,21 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import iobench
-from iobench import bridge, registry, stacks
-from iobench.containers import PATH_INSIDE, PYTHON_INSIDE
-from iobench.errors import BackendUnavailable, ImageError
-from iobench.fingerprint import steering
-from iobench.model import Case, Dataset, Extent, Placement, Scalar
-from iobench.protocols import (
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Extent, Placement, Scalar
+from iobench.core.channel import INVITATION
+from iobench.core.errors import BackendUnavailable, ImageError
+from iobench.core.inside import (
     CODE_INSIDE,
     DATA_INSIDE,
     HELD,
     JPEG_INSIDE,
+    PATH_INSIDE,
     PLUGINS_INSIDE,
+    PREFIX_INSIDE,
+    PYTHON_INSIDE,
     WORK_INSIDE,
-    Mount,
-    Start,
 )
+from iobench.core.protocols import ImageUse, Mount, Start
+from iobench.core.registry import runtime_of
+from iobench.host.fingerprint import steering
+from iobench.worker import remote_loader
 
 _COMMON = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 #: These name files of the host, which no container has.
@@ -50,26 +54,16 @@ _INSIDE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageUse:
-    """An image as trials use it.  ``forms``: form -> the string that the runtime takes."""
-
-    name: str
-    digest: str
-    forms: Mapping[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
 class Started:
     """A worker as its runtime is asked to start it.
 
-    ``dataset`` and ``folder``: the dataset and the work folder as the worker sees them.
-    ``variables``: what the runtime's own process gets in addition to the driver's environment.
+    ``dataset``: as the worker sees it.  ``name``: unique on this machine.  ``variables``: what the
+    runtime's own process gets in addition to the driver's environment.
     """
 
     argv: Sequence[str]
     variables: Mapping[str, str]
     dataset: Dataset
-    folder: str
     name: str
     runtime: Any
     #: The launcher puts each rank into a process group of its own.
@@ -90,23 +84,18 @@ def images_for(cases: Iterable[Case], folder: Path) -> dict[str, ImageUse]:
 
     Raises ImageError for one that is missing, stale, half-built or not made in a form.
     """
-    from iobench import images
+    from iobench.images import catalogue, forms
 
     used: dict[str, ImageUse] = {}
     for case in cases:
         form = runtime_of(case).form()
         if not form or form in getattr(used.get(case.image), "forms", {}):
             continue
-        found = images.find(case.image, folder)
+        found = catalogue.find(case.image, folder)
         known = used.get(case.image, ImageUse(found.name, found.digest, {}))
-        forms = {**known.forms, form: images.in_form(found, form)}
-        used[case.image] = dataclasses.replace(known, forms=forms)
+        made = {**known.forms, form: forms.in_form(found, form)}
+        used[case.image] = dataclasses.replace(known, forms=made)
     return used
-
-
-def runtime_of(case: Case) -> Any:
-    """Return the case's runtime, made with its options; it need not be available."""
-    return registry.load("runtimes", case.runtime).make(**case.runtime_options)
 
 
 def wants_gpu(case: Case) -> bool:
@@ -129,7 +118,7 @@ def start(
     place: Placement | None = None,
     world_size: int = 1,
 ) -> Started:
-    """Return how the case's worker is started on ``work`` (its folder, ``task.json`` in it).
+    """Return how the case's worker is started on ``work`` (its folder, the invitation in it).
 
     ``on_host``: without the case's runtime and launcher, for what only looks at files.  ``place``:
     where the data were put, if anywhere.  ``world_size``: how many ranks are started.  Raises
@@ -139,38 +128,28 @@ def start(
     runtime_name = "bare" if on_host else case.runtime
     backend = registry.require("runtimes", runtime_name)
     runtime = backend.make(**({} if on_host else case.runtime_options))
-    form = runtime.form()
     launching = registry.load("launchers", "local" if on_host else case.launcher)
+    form = runtime.form()
+    image = image_of(case, form, images) if form else ""
     wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
-    common = {**_COMMON, **wanted, HELD: name}
     asked = Start(
-        image=image_of(case, form, images) if form else "",
+        image=place.image if place and place.image else image,
         name=name,
         gpus=wants_gpu(case),
-        env=common,
+        env={**_COMMON, **wanted, HELD: name},
     )
-    if place and place.image:
-        asked = dataclasses.replace(asked, image=place.image)
     if backend.limits is not None:
         asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
     if backend.isolated:
-        asked = dataclasses.replace(
-            asked,
-            mounts=mounts(dataset, work, place),
-            env={
-                **common,
-                **_INSIDE,
-                **stacks.environment(case.image, stacks.PREFIX_INSIDE),
-                **_threads(),
-                **_plugins_inside(),
-            },
-        )
+        stack = registry.load("stacks", case.image).environment(PREFIX_INSIDE)
+        env = {**asked.env, **_INSIDE, **stack, **_inherited()}
+        asked = dataclasses.replace(asked, mounts=mounts(dataset, work, place), env=env)
         seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
     else:
         seen, folder = dataset, str(work)
-        python, env = _on_host(stacks.DEFAULT if on_host else case.image, asked.image, work)
-        asked = dataclasses.replace(asked, env={**common, **env})
-    command = [python, "-m", "iobench.worker", f"{folder}/task.json"]
+        python, env = _on_host(Case() if on_host else case, asked.image, work)
+        asked = dataclasses.replace(asked, env={**asked.env, **env})
+    command = [python, "-m", "iobench.worker", f"{folder}/{INVITATION}"]
     launcher = launching.make(**({} if on_host else case.launcher_options))
     if not on_host and not (launching.inside and backend.isolated):
         check_launcher(case, asked.env)
@@ -182,7 +161,6 @@ def start(
         argv=argv,
         variables={} if backend.isolated else asked.env,
         dataset=seen,
-        folder=folder,
         name=name,
         runtime=runtime,
         shown=_shown(asked.mounts, place),
@@ -205,23 +183,29 @@ def check_launcher(case: Case, env: Mapping[str, str]) -> None:
         raise BackendUnavailable(f"launcher {case.launcher!r} cannot run here: {reason}")
 
 
-def _on_host(name: str, image: str, work: Path) -> tuple[str, dict[str, str]]:
+def _on_host(case: Case, image: str, work: Path) -> tuple[str, dict[str, str]]:
     """Return the interpreter of a worker without a container, and what its environment gets.
 
-    ``image``: the unpacked folder that it runs from; "": the host's own stack ``name``.
+    ``image``: the unpacked folder that it runs from; "": the case's stack on this host.
     """
     if image:
         root = image.rstrip("/")
-        env = stacks.from_prefix(name, root + stacks.PREFIX_INSIDE)
+        stack = registry.load("stacks", case.image)
+        env = stack.prefix_environment(root + PREFIX_INSIDE, os.environ)
         return root + PYTHON_INSIDE, {**env, "PYTHONPATH": str(_package_alone(work))}
-    stack = stacks.on_host(name)
-    if not stack.prefix:
-        return stack.python, {}
-    path = [str(_package_alone(work)), *stack.python_path]
-    env = {**stack.env, "PYTHONPATH": os.pathsep.join(path)}
-    # a loader of the driver's own Python can be brought in from there
-    before = json.dumps({name: os.environ.get(name) for name in env})
-    return stack.python, {**env, bridge.PYTHON: sys.executable, bridge.RESTORE: before}
+    here, env = registry.installed(case.image), {}
+    if here.python != sys.executable:
+        path = [str(_package_alone(work)), *here.python_path]
+        env = {**here.env, "PYTHONPATH": os.pathsep.join(path)}
+    home = registry.load("loaders", case.loader).stack
+    if home in ("", case.image):
+        return here.python, env
+    there = registry.installed(home)  # the loader is brought in from there
+    restored = {name: os.environ.get(name) for name in env}
+    if there.python != sys.executable:
+        restored.update({**there.env, "PYTHONPATH": os.pathsep.join(there.python_path) or None})
+    far = {remote_loader.PYTHON: there.python, remote_loader.RESTORE: json.dumps(restored)}
+    return here.python, {**env, **far}
 
 
 def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
@@ -232,9 +216,8 @@ def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
         return dict(runtime.identify(""))
     image = image_of(case, form, images)
     used = images[case.image]
-    return {
-        "image": used.name, "digest": used.digest, "form": form, **runtime.identify(image),
-    }  # fmt: skip
+    facts = {"image": used.name, "digest": used.digest, "form": form}
+    return {**facts, **runtime.identify(image)}
 
 
 def image_of(case: Case, form: str, images: Mapping[str, ImageUse]) -> str:
@@ -261,8 +244,7 @@ def mounts(dataset: Dataset, work: Path, place: Placement | None = None) -> tupl
     ]
     if dataset.in_place:
         shown.append(Mount(Path(dataset.jpeg_root), JPEG_INSIDE))
-    plugins = os.environ.get("IOBENCH_PLUGINS")
-    if plugins:
+    if plugins := os.environ.get("IOBENCH_PLUGINS"):
         shown.append(Mount(Path(plugins).absolute(), PLUGINS_INSIDE))
     return tuple(shown)
 
@@ -271,8 +253,8 @@ def _data_mounts(dataset: Dataset, place: Placement | None) -> list[Mount]:
     if place and place.image:
         return []  # they are in it
     if place and place.inside:
-        at = "/" if place.kind == "overlay" else DATA_INSIDE
-        return [Mount(Path(place.files), at, kind=place.kind)]
+        at = "/" if place.mount == "overlay" else DATA_INSIDE
+        return [Mount(Path(place.files), at, kind=place.mount)]
     return [Mount(Path(dataset.root), DATA_INSIDE)]
 
 
@@ -282,13 +264,10 @@ def inside(dataset: Dataset) -> Dataset:
     return dataclasses.replace(dataset, root=DATA_INSIDE, jpeg_root=jpeg)
 
 
-def _threads() -> dict[str, str]:
-    """Return the caller's thread counts and the like, which a bare worker inherits as they are."""
-    return {n: v for n, v in steering(os.environ).items() if n not in (*_COMMON, *_HOST_ONLY)}
-
-
-def _plugins_inside() -> dict[str, str]:
-    return {"IOBENCH_PLUGINS": PLUGINS_INSIDE} if os.environ.get("IOBENCH_PLUGINS") else {}
+def _inherited() -> dict[str, str]:
+    """Return thread counts and the like, and plug-ins: a bare worker inherits them as they are."""
+    env = {n: v for n, v in steering(os.environ).items() if n not in (*_COMMON, *_HOST_ONLY)}
+    return {**env, "IOBENCH_PLUGINS": PLUGINS_INSIDE} if os.environ.get("IOBENCH_PLUGINS") else env
 
 
 def _package_alone(work: Path) -> Path:

@@ -1,28 +1,24 @@
-"""Placements that are folders: a copy in memory or on another disk, an image's tree with the data.
+"""Folders made for one suite: locked while it runs, removed at its end or by the next suite.
 
-A folder is locked for as long as its suite runs, so what a killed suite left is known by its name
-and by a lock that nobody holds.  A network filesystem shares no such lock between its nodes: the
-name tells this host's folders from those of others, which are never touched.
+What a killed suite left is known by its name and by a lock that nobody holds.  A network filesystem
+shares no such lock between its nodes: the name distinguishes this host's folders from others',
+which are never touched.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from iobench import dataset as datasets
-from iobench.errors import DatasetError
-from iobench.model import Placement
-from iobench.placements.content import Content, at
-from iobench.protocols import DATA_INSIDE, Say
+from iobench.core.errors import DatasetError
+from iobench.core.protocols import Say
+from iobench.host import files
 
 
 def prefix(host: str) -> str:
@@ -56,51 +52,9 @@ def held(root: Path, what: str) -> Iterator[Path]:
 def sweep(parents: Iterable[Path], say: Say) -> None:
     """Remove what suites of this user on this host that were killed left in these folders."""
     for found in sorted(p for parent in parents for p in parent.glob(f"{PREFIX}*")):
-        with contextlib.suppress(DatasetError, OSError), datasets.hold(found):  # else it runs
+        with contextlib.suppress(DatasetError, OSError), files.hold(found):  # else it runs
             say(f"removing {found}, which a suite that was killed left")
             _remove(found)
-
-
-def copy(place: Placement, data: Content) -> Placement:
-    """Copy the data; the marker comes last, when all of it is on the device."""
-    root = Path(place.root)
-    _fill(root, data)
-    datasets.finish(at(data.dataset, root))
-    return dataclasses.replace(place, files=str(root))
-
-
-def tree(place: Placement, base: Path, data: Content) -> Placement:
-    """Make an image's tree with the data in it: hard links to the image's files, copies of ours.
-
-    Raises DatasetError where links are not allowed.
-    """
-    image = Path(place.root, "rootfs")
-    done = subprocess.run(
-        ["cp", "-a", "--link", str(base), str(image)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise DatasetError(
-            f"placement image: cannot link the files of {base} ({said}): own them, or run the "
-            "image as a SIF"
-        )
-    root = image / DATA_INSIDE.lstrip("/")
-    root.mkdir(parents=True, exist_ok=True)
-    root.chmod(0o755)
-    _fill(root, data)
-    datasets.settle(root)
-    return dataclasses.replace(place, image=str(image), files=str(root))
-
-
-def _fill(root: Path, data: Content) -> None:
-    shutil.copy2(Path(data.dataset.root, datasets.INDEX), root)
-    made: set[Path] = set()
-    for name, source in zip(data.names, data.files, strict=True):
-        target = root / name
-        if target.parent not in made:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            made.add(target.parent)
-        shutil.copy2(source, target)
 
 
 def _remove(path: Path) -> None:

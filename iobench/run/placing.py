@@ -1,9 +1,5 @@
 """Where a case's data lies: on the mount under test, or put somewhere before the first trial.
 
-``bind`` is the dataset where it is.  ``tmpfs`` is a copy in memory, ``staged`` a copy in a folder
-that the spec names (``stage_to``: node-local disk, burst buffer).  ``image`` is the data inside
-the image that the runtime runs, ``overlay`` a filesystem image laid over it.
-
 Each stored form has a place of its own, so that what it took is what a pipeline pays.  A place
 holds that form and the index, is timed from a cold source until it is on the device, and is removed
 at the end of the suite; what a killed suite left is removed by the next one.
@@ -17,20 +13,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from iobench import pagecache
-from iobench.errors import DatasetError
-from iobench.model import Case, Dataset, Placement, Plan
-from iobench.mounts import describe_mount, same_mount
-from iobench.placements import content, engines, folders, squash
-from iobench.placements.content import Content
-from iobench.protocols import Say
-from iobench.starting import ImageUse, runtime_of
-from iobench.timing import clock
+from iobench.backends.placements import _content
+from iobench.backends.placements._content import Content
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Placement, Plan
+from iobench.core.clock import clock
+from iobench.core.errors import DatasetError
+from iobench.core.protocols import ImageUse, Placing, Say, Site
+from iobench.core.registry import runtime_of
+from iobench.host import probes
+from iobench.host.agent import LOCAL
+from iobench.run import placed_folders
 
-#: Placements that are copies; their filesystem is detected where the copy lies.
-COPIED = ("tmpfs", "staged")
-MEMORY = Path("/dev/shm")
-#: Share of the effective memory that a copy may take: the trials need the rest.
+#: Share of the effective memory that copies may take: the trials need the rest.
 MEMORY_SHARE = 0.5
 
 Images = Mapping[str, ImageUse]
@@ -41,7 +36,7 @@ def dataset_of(dataset: Dataset, placement: Placement | None) -> Dataset:
     if placement is None or not placement.files:
         return dataset
     files = Path(placement.files)
-    return content.at(dataset, files.parent if files.is_file() else files)
+    return _content.at(dataset, files.parent if files.is_file() else files)
 
 
 def by_location(plan: Plan) -> dict[str, Placement]:
@@ -50,14 +45,15 @@ def by_location(plan: Plan) -> dict[str, Placement]:
 
 
 def placed(plan: Plan, stage_to: str, images: Images, say: Say) -> Plan:
-    """Return the plan with a place for every placement but ``bind``; nothing is made yet.
+    """Return the plan with a place for every case whose data are put somewhere.
 
-    Raises DatasetError where nobody said where to stage.
+    Nothing is made yet.  Raises DatasetError where a placement has no place.
     """
     found: dict[tuple[str, ...], Placement] = {}
     for case in plan.cases:
-        if case.placement != "bind" and _key(case) not in found:
-            found[_key(case)] = _place(plan.dataset, case, stage_to, images, say)
+        key = _key(case)
+        if key and key not in found:
+            found[key] = _place(plan.dataset, case, key, stage_to, images, say)
     if not found:
         return plan
 
@@ -80,60 +76,67 @@ def present(plan: Plan, images: Images, say: Say) -> Iterator[Plan]:
     A resumed suite makes it anew, at the same place; ``seconds`` stay those of the first time.
     Leftovers of suites that were killed are removed first.  Raises DatasetError.
     """
-    folders.sweep({MEMORY, *_parents(plan, images)}, say)
-    for form in sorted({runtime_of(c).form() for c in plan.cases} & {*engines.FORMS}):
-        engines.sweep(form, say)
+    placed_folders.sweep(_parents(plan, images), say)
+    for name in registry.names("placements"):
+        if placing := registry.load("placements", name).make():
+            for form in sorted({runtime_of(c).form() for c in plan.cases}):
+                placing.sweep(form, say)
     _check_memory(plan)
     with ExitStack() as undo:
         made = [undo.enter_context(_made(plan, p, images, say)) for p in plan.placements]
         yield dataclasses.replace(plan, placements=tuple(made))
 
 
-def _key(case: Case) -> tuple[str, str, str, str]:
-    """Return what decides whether two cases share what is put somewhere: kind, form, base, data."""
-    data = case.stored_form
-    if case.placement in ("bind", *COPIED):
-        return case.placement, "", "", data
-    form = runtime_of(case).form()
-    if case.placement == "overlay" or form == "sif":
-        return case.placement, "sif", "", data  # a filesystem image, whatever it is shown in
-    return case.placement, form, case.image, data
+def _placing(kind: str) -> Placing:
+    placing: Placing = registry.load("placements", kind).make()
+    return placing
 
 
-def _place(dataset: Dataset, case: Case, stage_to: str, images: Images, say: Say) -> Placement:
-    kind, form, base, _ = _key(case)
-    name = f"{folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
+def _key(case: Case) -> tuple[str, ...]:
+    """Return what decides whether cases share a place: kind, form, image, data; () for none."""
+    placing = _placing(case.placement)
+    if placing is None:
+        return ()
+    return (
+        case.placement, *placing.shared_by(runtime_of(case).form(), case.image), case.stored_form
+    )  # fmt: skip
+
+
+def _place(
+    dataset: Dataset, case: Case, key: tuple[str, ...], stage_to: str, images: Images, say: Say
+) -> Placement:
+    kind, form, base, _ = key
+    name = f"{placed_folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
     place = Placement(kind=kind, root="", form=form, base=base)
-    if form in engines.FORMS:
-        return dataclasses.replace(place, root=engines.tag(name))
-    if kind == "tmpfs":
-        parent = MEMORY
-    elif kind == "staged":
-        parent = _stage_folder(dataset, stage_to, say)
-    elif form == "rootfs":
-        parent = Path(images[base].forms[form]).parent  # hard links reach no other filesystem
-    else:
-        parent = Path(dataset.root).parent  # on the mount under test
-    return dataclasses.replace(place, root=str(parent / name))
+    site = Site(dataset, form, _image(place, images), stage_to, say)
+    return dataclasses.replace(place, root=_placing(kind).root(site, name))
+
+
+def _image(place: Placement, images: Images) -> str:
+    """Return the image that a place's data are put into, "" for none."""
+    return images[place.base].forms[place.form] if place.base else ""
 
 
 def _parents(plan: Plan, images: Images) -> set[Path]:
-    roots = [p.root for p in plan.placements if p.form not in engines.FORMS]
+    """Return the folders in which a killed suite may have left a place."""
+    roots = [Path(p.root) for p in plan.placements]
     trees = [Path(use.forms["rootfs"]) for use in images.values() if "rootfs" in use.forms]
-    return {p.parent for p in [*map(Path, roots), Path(plan.dataset.root), *trees]}
+    parents = {p.parent for p in [*roots, Path(plan.dataset.root), *trees] if p.is_absolute()}
+    return {Path(probes.SHARED_MEMORY), *parents}
 
 
-def _content(plan: Plan, place: Placement) -> Content:
-    return content.of(plan.dataset, [c for c in plan.cases if c.location == place.root])
+def _content_of(plan: Plan, place: Placement) -> Content:
+    return _content.of(plan.dataset, [c for c in plan.cases if c.location == place.root])
 
 
 def _check_memory(plan: Plan) -> None:
     """Raise DatasetError where all copies in memory together take more than their share of it."""
-    need = sum(_content(plan, p).nbytes for p in plan.placements if p.kind == "tmpfs")
-    if need > MEMORY_SHARE * pagecache.effective_memory_bytes():
+    kinds = {p.kind for p in plan.placements if registry.load("placements", p.kind).in_memory}
+    need = sum(_content_of(plan, p).nbytes for p in plan.placements if p.kind in kinds)
+    if need > MEMORY_SHARE * LOCAL.memory_bytes():
         raise DatasetError(
-            f"placement 'tmpfs' needs {need / 1e9:.1f} GB of memory, over half of what this "
-            "job has: take fewer samples, or placement 'staged'"
+            f"placement {', '.join(map(repr, sorted(kinds)))} needs {need / 1e9:.1f} GB of memory, "
+            "over half of what this job has: take fewer samples, or placement 'staged'"
         )
 
 
@@ -141,38 +144,22 @@ def _check_memory(plan: Plan) -> None:
 def _made(plan: Plan, place: Placement, images: Images, say: Say) -> Iterator[Placement]:
     what = f"placement {place.kind}"
     what += f" for {place.form}" if place.form else ""
-    data = _content(plan, place)
+    data = _content_of(plan, place)
     say(f"{what}: putting {data.nbytes / 1e6:,.1f} MB to {place.root}")
+    placing = _placing(place.kind)
     with ExitStack() as undo:
-        if place.form in engines.FORMS:
-            space = engines.store(place.form)
-        else:
-            space = undo.enter_context(folders.held(Path(place.root), what)).parent
-        data.check_space(space, what)
-        pagecache.evict(data.files)
+        if Path(place.root).is_absolute():
+            undo.enter_context(placed_folders.held(Path(place.root), what))
+        data.check_space(placing.space(place), what)
+        LOCAL.evict(data.files)
         begun = clock()
-        made = undo.enter_context(_filled(place, data, images))
+        made = undo.enter_context(placing.put(place, data, _image(place, images)))
         seconds = clock() - begun
         _first_pass(made)
         yield dataclasses.replace(
             made, seconds=place.seconds or seconds, bytes=data.nbytes,
-            filesystem=made.filesystem or str(describe_mount(Path(made.files)).get("fstype", "")),
+            filesystem=made.filesystem or str(LOCAL.mount(Path(made.files)).get("fstype", "")),
         )  # fmt: skip
-
-
-@contextmanager
-def _filled(place: Placement, data: Content, images: Images) -> Iterator[Placement]:
-    """Fill a place by its kind."""
-    if place.form in engines.FORMS:
-        base = images[place.base].forms[place.form]
-        with engines.derived(place, base, data) as made:
-            yield made
-    elif place.form == "rootfs":
-        yield folders.tree(place, Path(images[place.base].forms["rootfs"]), data)
-    elif place.form == "sif":
-        yield squash.packed(place, data)
-    else:
-        yield folders.copy(place, data)
 
 
 def _first_pass(place: Placement) -> None:
@@ -180,18 +167,5 @@ def _first_pass(place: Placement) -> None:
     top = Path(place.files)
     if top.is_file() or not place.inside:
         files = [top] if top.is_file() else [f for f in top.rglob("*") if f.is_file()]
-        pagecache.evict(files)
-        pagecache.warm(files)
-
-
-def _stage_folder(dataset: Dataset, stage_to: str, say: Say) -> Path:
-    if not stage_to:
-        raise DatasetError(
-            "placement 'staged' needs a folder to copy to: set stage_to in the spec, "
-            'such as stage_to = "/local/scratch"'
-        )
-    folder = Path(stage_to).absolute()
-    there = next(p for p in (folder, *folder.parents) if p.exists())
-    if same_mount(there, Path(dataset.root)):
-        say(f"note: stage_to = {stage_to} is on the same mount as the data: staging gains nothing")
-    return folder
+        LOCAL.evict(files)
+        LOCAL.warm(files)

@@ -7,15 +7,16 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from iobench import dataset as datasets
-from iobench import registry
-from iobench.convert import convert
-from iobench.errors import CacheStateError, DatasetError, SpecError
-from iobench.model import Case, Dataset
-from iobench.mounts import describe_mount, filesystem_for, same_mount
-from iobench.protocols import Say
-from iobench.spec import Spec, expand
-from iobench.userdata import adopt, apart
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset
+from iobench.core.errors import DatasetError, SpecError
+from iobench.core.protocols import Say
+from iobench.data import make
+from iobench.data.adopt import adopt, apart
+from iobench.data.convert import convert
+from iobench.host.agent import LOCAL
+from iobench.spec.schema import DatasetSpec
 
 #: (what is being done, done, total)
 Progress = Callable[[str, int, int], None]
@@ -24,7 +25,7 @@ SPACE_SHARE = 0.8
 
 
 def dataset_for(
-    spec: Spec,
+    wanted: DatasetSpec,
     *,
     data: Path | None,
     out: Path,
@@ -40,12 +41,11 @@ def dataset_for(
 
     Raises DatasetError when it is missing, unusable or does not fit.
     """
-    wanted = spec.dataset
     if data is None:
         name = f"{Path(wanted.recipe).stem}-{wanted.samples}-s{wanted.seed}"
         root = out / "data" / name
         say(f"dataset: {wanted.samples} samples of recipe {wanted.recipe!r} in {root}")
-        return datasets.make(
+        return make.make(
             wanted.recipe,
             root,
             samples=wanted.samples,
@@ -58,16 +58,15 @@ def dataset_for(
         return found
     if not data.is_dir():
         raise DatasetError(
-            f"{data} is no folder; --data takes an ImageFolder tree (<tree>/<class>/*.jpg) or a "
+            f"{data} is not a folder; --data takes an ImageFolder tree (<tree>/<class>/*.jpg) or a "
             "folder made by `iobench data make`"
         )
-    return _users(spec, data, out, in_place, say, progress)
+    return _users(wanted, data, out, in_place, say, progress)
 
 
 def _users(
-    spec: Spec, data: Path, out: Path, in_place: bool, say: Say, progress: Progress
+    wanted: DatasetSpec, data: Path, out: Path, in_place: bool, say: Say, progress: Progress
 ) -> Dataset:
-    wanted = spec.dataset
     root = out / "data" / f"{data.resolve().name}-{wanted.samples}-s{wanted.seed}"
     apart(data.resolve(), root.resolve())  # before anything is made
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -78,8 +77,8 @@ def _users(
         f"dataset: up to {wanted.samples} samples of {data} (seed {wanted.seed}), at most "
         f"{room / 1e9:.1f} GB, {'read in place' if in_place else f'copied to {root}'}"
     )
-    if not same_mount(data, root.parent):
-        mount = describe_mount(root.parent)
+    if not LOCAL.same_mount(data, root.parent):
+        mount = LOCAL.mount(root.parent)
         say(
             f"note: {data} and {root.parent} are on different mounts; what is measured is "
             f"{mount.get('fstype')} at {mount.get('mount_point')}: set OUT= (--out) to a folder "
@@ -97,30 +96,23 @@ def _users(
     )
 
 
-def ready(
-    spec: Spec, dataset: Dataset, results: Path, say: Say, progress: Progress
-) -> tuple[Spec, list[str]]:
-    """Check that the dataset serves the spec, convert it, and return what can be run, and notes.
+def ready(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
+    """Check that the dataset serves the cases, and convert it to the forms that they read.
 
-    Raises SpecError, DatasetError or CacheStateError for what cannot be run on it.
+    Raises SpecError or DatasetError for what cannot be run on it.
     """
-    cases = expand(spec)
     check_batches(cases, dataset)
-    spec, refused = without_cold(spec, dataset)
-    for note in refused:
-        say(f"note: {note}")
     forms(cases, dataset, progress)
     check_forms(cases, dataset)
-    return spec, [*refused, *notes(cases, dataset, results)]
 
 
 def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     """Return what every reader of this suite's figures should know of where it ran."""
     out = []
-    mount = describe_mount(Path(dataset.root))
+    mount = LOCAL.mount(Path(dataset.root))
     where = f"{mount.get('fstype')} at {mount.get('mount_point')}"
     folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
-    if same_mount(folder, Path(dataset.root)):
+    if LOCAL.same_mount(folder, Path(dataset.root)):
         out.append(f"results are written to the filesystem under test ({where}), between trials")
     ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
     for form in sorted({c.stored_form for c in cases if c.stored_form != "jpeg"}):
@@ -162,38 +154,6 @@ def check_forms(cases: Sequence[Case], dataset: Dataset) -> None:
                 f"{root} has {found:,} bytes, {facts['bytes']:,} were written: it is damaged; "
                 "delete that folder, iobench converts again"
             )
-
-
-def without_cold(spec: Spec, dataset: Dataset) -> tuple[Spec, list[str]]:
-    """Return the spec less what its mount cannot give (cold and partly cached files), and why.
-
-    Raises CacheStateError when nothing is left to run.
-    """
-    reason = filesystem_for(Path(dataset.root))[1].cold()
-    if not reason:
-        return spec, []
-    if "warm" not in spec.ladder.caches:
-        raise CacheStateError(f"the spec asks for no warm rung, and {reason}")
-
-    def hot(stages: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return stages and tuple(s for s in stages if s != "ceiling")
-
-    left = spec.model_copy(
-        update={
-            "ladder": spec.ladder.model_copy(
-                update={"caches": ("warm",), "stages": hot(spec.ladder.stages)}
-            ),
-            "cases": tuple(c.model_copy(update={"stages": hot(c.stages)}) for c in spec.cases),
-            "contrasts": tuple(
-                c.model_copy(update={"caches": ("warm",)})
-                for c in spec.contrasts
-                if "warm" in c.caches
-            ),
-        }
-    )
-    if left.model_dump() == spec.model_dump():
-        return spec, []
-    return left, [f"no cold, cached-fraction and ceiling rungs: {reason}"]
 
 
 def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:

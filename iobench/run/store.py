@@ -3,7 +3,8 @@
 ::
 
     results/<time>-<name>/
-        plan.json      every planned trial, written before the first one runs
+        spec.toml      the user's spec, as it was read
+        plan.json      what it was resolved to: all that a resume needs
         journal.jsonl  one line a started attempt: how a killed one is known
         runs/<trial>.<attempt>.json
         trials.csv report.html analysis.json environment.json
@@ -17,21 +18,27 @@ import datetime
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
 
-from iobench.errors import ResultsError
-from iobench.figures import enters, last_attempts
-from iobench.model import SCHEMA, Plan, Record, to_json
+from iobench.analysis.evidence import enters, last_attempts
+from iobench.core.cases import SCHEMA, Plan, to_json
+from iobench.core.errors import ResultsError
+from iobench.core.records import Record
+from iobench.host import files
 
 #: What to do about a damaged file; nothing is removed or guessed for the user.
 _MEND = (
     "move a damaged runs/ file away and `iobench run --resume` runs that trial again; without its "
     "plan.json a suite has to be run anew"
 )
+
+#: Counter of a record of schema 1: its name, the bytes that were excluded, whose files they were.
+_EXCLUDED = re.compile(r"(.*), without (\d+) of (.*)")
 
 T = TypeVar("T")
 _PLAN: pydantic.TypeAdapter[Plan] = pydantic.TypeAdapter(Plan)
@@ -43,20 +50,9 @@ def write_atomic(path: Path, text: str) -> None:
 
     Raises ResultsError when the disk is full or the folder cannot be written.
     """
-    partial = path.with_name(f".{path.name}.tmp")
     try:
-        with open(partial, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        files.write_text(path, text)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ResultsError(
             f"cannot write {path}: {error.strerror}; free some space or choose another --results "
             "folder, then `iobench run --resume`"
@@ -98,6 +94,10 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def save_spec(self, text: str) -> None:
+        """Write the user's spec as it was read, for people: iobench itself reads the plan."""
+        write_atomic(self.folder / "spec.toml", text)
+
     def save_plan(self, plan: Plan) -> None:
         """Write the plan (again, when a phase adds trials)."""
         write_atomic(self.folder / "plan.json", json.dumps(to_json(plan), indent=1))
@@ -105,6 +105,19 @@ class Store:
     def plan(self) -> Plan:
         """Read the plan."""
         return _read(self.folder / "plan.json", _PLAN)
+
+    def resumable_plan(self) -> Plan:
+        """Read the plan of a suite that is to go on.
+
+        Raises ResultsError for one of an earlier iobench, whose plan is no whole one.
+        """
+        plan = self.plan()
+        if not plan.usual_budget_s:
+            raise ResultsError(
+                f"{self.folder} is of iobench {plan.version}, and this one cannot go on with it: "
+                "`iobench report` still reads it; run the suite anew"
+            )
+        return plan
 
     def start(self, trial: str) -> int:
         """Note that an attempt begins; return its number (1 for the first)."""
@@ -173,6 +186,13 @@ def _trial_order(path: Path) -> tuple[str, int]:
     return trial, int(attempt)
 
 
+def _measured_bytes(document: dict[str, Any]) -> None:
+    """Restore in a record of schema 1 the bytes that were counted: it excluded page-ins itself."""
+    proof = document.get("cache")
+    if isinstance(proof, dict) and (found := _EXCLUDED.fullmatch(str(proof.get("counter", "")))):
+        proof.update(counter=found[1], bytes_storage=int(found[2]), programs=found[3])
+
+
 def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
     try:
         document = json.loads(path.read_text())
@@ -185,6 +205,8 @@ def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
         raise ResultsError(
             f"{path} has schema {version!r}, this iobench reads up to {SCHEMA}; update iobench"
         )
+    if version < 2:
+        _measured_bytes(document)
     try:
         return adapter.validate_python(document)
     except pydantic.ValidationError as error:

@@ -2,74 +2,75 @@
 
 from __future__ import annotations
 
-from iobench import bridge, codec, registry, world
-from iobench.errors import SpecError
-from iobench.images.model import NAMES as IMAGES
-from iobench.model import Case
-from iobench.options import check_options
-from iobench.order import check_order
+from iobench.core import registry, transforms
+from iobench.core.cases import Case
+from iobench.core.errors import SpecError
+from iobench.core.options import check_options
+from iobench.core.order import check_order
+from iobench.worker import remote_loader
 
 
 def check_case(case: Case, where: str) -> None:
     """Judge one case; raises SpecError that begins with ``where`` and says what is allowed."""
+    try:
+        _check_parts(case)
+        _check_image(case)
+        _check_options(case)
+        _check_shape(case)
+        check(case)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def _check_parts(case: Case) -> None:
+    """Judge whether loader, format, order, transform and trainer go together."""
     loader = registry.load("loaders", case.loader)
     form = registry.load("formats", case.format)
     trainer = registry.load("trainers", case.trainer)
-    runtime = registry.load("runtimes", case.runtime)
-    launcher = registry.load("launchers", case.launcher)
     if loader.formats is not None and case.stored_form not in loader.formats:
         allowed = ", ".join(sorted(loader.formats))
         raise SpecError(
-            f"{where}: loader {case.loader!r} cannot read {case.stored_form!r}; it reads: {allowed}"
+            f"loader {case.loader!r} cannot read {case.stored_form!r}; it reads: {allowed}"
         )
     if case.content not in form.contents:
-        raise SpecError(f"{where}: format {case.format!r} cannot hold {case.content!r} samples")
-    try:
-        check_order(case.order)
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
+        raise SpecError(f"format {case.format!r} cannot hold {case.content!r} samples")
+    check_order(case.order)
     orders = loader_orders(case)
     if orders is not None and case.order.partition(":")[0] not in orders:
         raise SpecError(
-            f"{where}: {case.pipeline} cannot follow order {case.order!r}; it follows: "
+            f"{case.pipeline} cannot follow order {case.order!r}; it follows: "
             f"{', '.join(sorted(orders))}"
         )
-    if case.transform not in codec.TRANSFORMS:
-        allowed = ", ".join(sorted(codec.TRANSFORMS))
-        raise SpecError(f"{where}: transform {case.transform!r} is unknown; allowed: {allowed}")
+    if case.transform not in transforms.TRANSFORMS:
+        allowed = ", ".join(sorted(transforms.TRANSFORMS))
+        raise SpecError(f"transform {case.transform!r} is unknown; allowed: {allowed}")
     if loader.transforms is not None and case.transform not in loader.transforms:
         raise SpecError(
-            f"{where}: loader {case.loader!r} cannot do transform {case.transform!r}: "
+            f"loader {case.loader!r} cannot do transform {case.transform!r}: "
             f"{loader.no_transform}; it does: {', '.join(sorted(loader.transforms))}"
         )
     if trainer.loaders is not None and case.loader not in trainer.loaders:
         raise SpecError(
-            f"{where}: trainer {case.trainer!r} goes with loader "
+            f"trainer {case.trainer!r} goes with loader "
             f"{', '.join(sorted(trainer.loaders))}, not with {case.loader!r}"
         )
-    _check_image(case, where)
-    for axis, name, make, options in (
-        ("loader", case.loader, loader.make, case.loader_options),
-        ("format", case.format, form.make, case.format_options),
-        ("trainer", case.trainer, trainer.make, case.trainer_options),
-        ("runtime", case.runtime, runtime.make, case.runtime_options),
-        ("launcher", case.launcher, launcher.make, case.launcher_options),
-    ):
-        check_options(f"{where}: {axis} {name}", make, options)
-    try:  # only these two know which of their values are possible
-        launcher.make(**case.launcher_options).argv((), world_size=case.world_size)
-        trainer.step_s(case.batch, case.trainer_options)
-        _check_shape(case)
-        runtime.make(**case.runtime_options)
-        world.check(case)
-    except SpecError as error:
-        raise SpecError(f"{where}: {error}") from None
+
+
+def _check_options(case: Case) -> None:
+    for axis in ("loader", "format", "trainer", "runtime", "launcher"):
+        name, options = getattr(case, axis), getattr(case, f"{axis}_options")
+        check_options(f"{axis} {name}", registry.load(f"{axis}s", name).make, options)
+    # only these know which of their values are possible
+    launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)
+    launcher.argv((), world_size=case.world_size)
+    registry.load("trainers", case.trainer).step_s(case.batch, case.trainer_options)
+    registry.runtime_of(case)
 
 
 def _check_shape(case: Case) -> None:
     """Judge whether the trainer's net takes what the transform makes."""
     taken = registry.load("trainers", case.trainer).shape(case.trainer_options)
-    fits = [t.name for t in codec.TRANSFORMS.values() if t.shape == taken]
+    fits = [t.name for t in transforms.TRANSFORMS.values() if t.shape == taken]
     if taken is not None and case.transform not in fits:
         net = case.trainer_options.get("net")
         named = f"net {net!r}" if net else "the usual net"
@@ -79,28 +80,35 @@ def _check_shape(case: Case) -> None:
         )
 
 
-def _check_image(case: Case, where: str) -> None:
+def _check_image(case: Case) -> None:
     """Judge what a case runs in, and whether its data can lie there."""
     runtime = registry.load("runtimes", case.runtime)
-    if case.image not in IMAGES:
-        raise SpecError(f"{where}: image {case.image!r} is unknown; allowed: {', '.join(IMAGES)}")
-    needed = registry.load("trainers", case.trainer).image
+    if case.image not in (known := registry.names("stacks")):
+        raise SpecError(f"image {case.image!r} is unknown; allowed: {', '.join(known)}")
+    if runtime.make().form() and registry.load("stacks", case.image).image is None:
+        raise SpecError(
+            f"runtime {case.runtime!r} runs images, and the stack {case.image!r} names "
+            "none (no `image` in its file): use runtime bare"
+        )
+    needed = registry.load("trainers", case.trainer).stack
     if needed not in ("", case.image):
         raise SpecError(
-            f"{where}: trainer {case.trainer!r} runs in image {needed!r}, not in {case.image!r}; "
+            f"trainer {case.trainer!r} runs in image {needed!r}, not in {case.image!r}; "
             "leave image out"
         )
     if reason := out_of_reach(case):
-        raise SpecError(f"{where}: {reason}")
-    if case.placement in ("image", "overlay") and not runtime.isolated:
+        raise SpecError(reason)
+    placement = registry.load("placements", case.placement)
+    if placement.in_image and not runtime.isolated:
+        known = registry.names("placements")
+        others = [n for n in known if not registry.load("placements", n).in_image]
         raise SpecError(
-            f"{where}: placement {case.placement!r} needs a container, and runtime "
-            f"{case.runtime!r} is none; allowed: bind, tmpfs, staged"
+            f"placement {case.placement!r} needs a container, and runtime "
+            f"{case.runtime!r} is none; allowed: {', '.join(others)}"
         )
-    if case.placement == "overlay" and runtime.no_overlay:
+    if reason := placement.refused(runtime):
         raise SpecError(
-            f"{where}: placement 'overlay' is not possible with runtime {case.runtime!r}: "
-            f"{runtime.no_overlay}"
+            f"placement {case.placement!r} is not possible with runtime {case.runtime!r}: {reason}"
         )
 
 
@@ -115,4 +123,32 @@ def loader_orders(case: Case) -> frozenset[str] | None:
 def out_of_reach(case: Case) -> str:
     """Return why the case's loader cannot be had where the case runs, "" where it can."""
     runtime = registry.load("runtimes", case.runtime)
-    return bridge.impossible(case.loader, case.image, container=bool(runtime.make().form()))
+    return remote_loader.impossible(case.loader, case.image, container=bool(runtime.make().form()))
+
+
+def check(case: Case) -> None:
+    """Raise SpecError where several ranks of a case make no sense, or cannot share its data so.
+
+    One rank too needs a launcher that is where it starts.
+    """
+    launcher = registry.load("launchers", case.launcher)
+    isolated = registry.load("runtimes", case.runtime).isolated
+    if launcher.inside and isolated and case.image not in launcher.stacks:
+        raise SpecError(
+            f"launcher {case.launcher!r} starts inside the container, and image {case.image!r} has "
+            f"none; those that have: {', '.join(sorted(launcher.stacks)) or 'no image'}"
+        )
+    if case.world_size == 1:
+        return
+    if not registry.load("trainers", case.trainer).ranks:
+        able = [n for n in registry.names("trainers") if registry.load("trainers", n).ranks]
+        raise SpecError(
+            f"world_size = {case.world_size}, but trainer {case.trainer!r} exchanges no gradients: "
+            f"every rank would train alone; those for several ranks: {', '.join(able)}"
+        )
+    ways = registry.load("loaders", case.loader).sharings.get(case.stored_form)
+    if ways is not None and case.sharing not in ways:
+        allowed = f"it shares by: {', '.join(sorted(ways))}" if ways else "it serves one rank only"
+        raise SpecError(
+            f"{case.pipeline} cannot share the data among ranks by {case.sharing!r}; {allowed}"
+        )

@@ -2,90 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-import pydantic
-
-from iobench import registry
-from iobench.errors import SpecError
-from iobench.model import STAGES, Case
-from iobench.stats import FLOOR_PAIRS
-from iobench.units import nbytes
-
-#: Pairs of serial probes that a contrast over runtimes gets when it has found a difference: the
-#: fewest in which one disturbed pair, however far out, cannot hide a stage's difference (2 * 110 of
-#: 2^14 signed-rank sums lie as low as that pair's rank, below 5 % / 3 stages).
-PROBES = 14
-#: Three stages are told apart at 95 % together: seven pairs are the fewest whose interval exists.
-MIN_PROBES = 7
-#: More than a week of the shortest trials; every pair of a plan is held in memory.
-MOST_PAIRS = 100_000
-#: A filter of cases: key -> the values that may take part.
-Filter = dict[str, list[Any]]
-
-
-class _Strict(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-
-class LadderSpec(_Strict):
-    """The rungs every case of the matrix climbs; ``only`` names those that do (else all).
-
-    The others are compared in contrasts alone; their samples are digested all the same.
-    """
-
-    stages: tuple[str, ...] = STAGES
-    caches: tuple[str | float, ...] = ("cold", "warm")
-    repeats: int = pydantic.Field(default=3, ge=1)
-    probe: bool = True
-    digest: bool = True
-    only: Filter = {}
-
-
-class ContrastSpec(_Strict):
-    """Paired blocks over one key: every other value of ``over`` against ``base``.
-
-    ``where``: only cases with these values.  ``only = "fastest"``: only the pipeline that the
-    ladder found fastest.  ``arms``: only these values; ``first = N``: the first N arms after the
-    base, ``after = N``: those beyond them.  ``also``: second bases in the same blocks, never
-    primary; they count neither for ``first`` nor for ``after``.  ``looks``: pairs after which it
-    may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 14).
-    ``instead``: only where no two runtimes are left to compare.
-    """
-
-    over: str = "pipeline"
-    base: str | int | float = "fastest"
-    stage: Literal["read", "decode", "load", "train"] = "load"
-    caches: tuple[str | float, ...] = ("warm", "cold")
-    pairs: int = pydantic.Field(default=10, ge=1, le=MOST_PAIRS)
-    looks: tuple[int, ...] = ()
-    margin: float = pydantic.Field(default=0.03, gt=0, lt=1)
-    primary: bool = True
-    instead: bool = False
-    where: Filter = {}
-    only: Literal["", "fastest"] = ""
-    arms: tuple[Any, ...] | None = None
-    first: int | None = pydantic.Field(default=None, ge=1)
-    after: int | None = pydantic.Field(default=None, ge=1)
-    also: tuple[Any, ...] = ()
-    shared: bool | None = None
-    probes: int | None = pydantic.Field(default=None, ge=0)
-
-    @property
-    def shares_blocks(self) -> bool:
-        """Whether all arms of a group stand in one block; unless said, those over runtimes do."""
-        return self.over == "runtime" if self.shared is None else self.shared
-
-    @property
-    def probe_pairs(self) -> int:
-        """Pairs of serial probes after a FASTER or SLOWER."""
-        return (PROBES if self.over == "runtime" else 0) if self.probes is None else self.probes
-
-    @property
-    def most_pairs(self) -> int:
-        """Pairs at the last look."""
-        return self.looks[-1] if self.looks else self.pairs
+from iobench.core import registry, stages
+from iobench.core.cases import Case
+from iobench.core.errors import SpecError
+from iobench.core.units import nbytes
+from iobench.equations.signed_rank import FLOOR_PAIRS
+from iobench.spec.schema import MIN_PROBES, MOST_PAIRS, ContrastSpec, Filter, LadderSpec
 
 
 def check(
@@ -98,9 +23,7 @@ def check(
 
     ``known``: the values that the matrix names of what it is over.
     """
-    if contrast.over != "pipeline" and contrast.over not in fields:
-        allowed = ", ".join(sorted(fields))
-        raise SpecError(f"{where}.over: unknown key {contrast.over!r}; allowed: {allowed}")
+    check_keys(f"{where}.over", [contrast.over], fields)
     if not contrast.caches:
         raise SpecError(f"{where}.caches: the list is empty; leave it out for the default")
     for cache in contrast.caches:
@@ -114,12 +37,13 @@ def check_ladder(
     ladder: LadderSpec, extra: Sequence[Sequence[str]], fields: Collection[str]
 ) -> None:
     """Judge ``[ladder]`` and the stages of each ``[[cases]]`` entry; raises SpecError."""
-    for where, stages in [("ladder.stages", ladder.stages)] + [
+    rungs = stages.rungs()
+    for where, wanted in [("ladder.stages", ladder.stages)] + [
         (f"cases[{i}].stages", found) for i, found in enumerate(extra)
     ]:
-        for stage in stages:
-            if stage not in STAGES:
-                raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(STAGES)}")
+        for stage in wanted:
+            if stage not in rungs:
+                raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(rungs)}")
     for key in ("stages", "caches"):
         if not getattr(ladder, key):
             raise SpecError(f"ladder.{key}: the list is empty; leave it out for the default")
@@ -128,12 +52,18 @@ def check_ladder(
     check_filter("ladder.only", ladder.only, fields)
 
 
+def check_keys(where: str, wanted: Iterable[str], fields: Collection[str]) -> None:
+    """Judge whether every key is one of a case; raises SpecError."""
+    unknown = next((key for key in wanted if key not in fields), None)
+    if unknown is not None:
+        allowed = ", ".join(sorted(fields))
+        raise SpecError(f"{where}: unknown key {unknown!r}; allowed: {allowed}")
+
+
 def check_filter(where: str, wanted: Filter, fields: Collection[str]) -> None:
     """Judge a filter of cases; raises SpecError."""
+    check_keys(where, wanted, fields)
     for key, values in wanted.items():
-        if key not in fields:
-            allowed = ", ".join(sorted(fields))
-            raise SpecError(f"{where}: unknown key {key!r}; allowed: {allowed}")
         if not values:
             raise SpecError(f"{where}.{key}: the list is empty; give at least one value")
         for value in values if key == "runtime" else ():  # one that is not here is left out later

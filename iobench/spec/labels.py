@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from iobench import stacks
-from iobench.model import Case
+from iobench.core import registry
+from iobench.core.cases import Case
 
 #: Case fields that a user names by ``pipeline``.
 PIPELINE_FIELDS = ("loader", "format", "content")
@@ -44,7 +44,7 @@ def _named(case: Case, names: Sequence[str]) -> Case:
 
 def _varying(cases: Sequence[Case]) -> list[str]:
     names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
-    if all(c.image == stacks.default_of(c.trainer, c.loader) for c in cases):
+    if all(c.image == registry.home_stack(c.trainer, c.loader) for c in cases):
         names.remove("image")  # it follows from the others
     return [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]
 

@@ -7,115 +7,36 @@ and what is allowed.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pydantic
 import tomllib
 
-from iobench import contrast_spec, registry, stacks
-from iobench.case_check import check_case, out_of_reach
-from iobench.contrast_spec import ContrastSpec, LadderSpec
-from iobench.errors import SpecError
-from iobench.labels import PIPELINE_FIELDS as PIPELINE_FIELDS
-from iobench.labels import label
-from iobench.model import Case
-from iobench.options import check_options
-from iobench.spec_errors import first_error
-from iobench.units import nbytes
-from iobench.units import seconds as seconds
+from iobench.core import registry
+from iobench.core.cases import Case
+from iobench.core.errors import SpecError
+from iobench.core.options import check_options
+from iobench.core.units import nbytes
+from iobench.core.units import seconds as seconds
+from iobench.spec import contrast_rules
+from iobench.spec.case_rules import check_case, out_of_reach
+from iobench.spec.labels import PIPELINE_FIELDS, label
+from iobench.spec.schema import CaseSpec, ExtraCase, Spec
 
-SPECS = Path(__file__).parent / "specs"
+SPECS = Path(__file__).parent / "shipped"
 #: Keys whose options mean nothing to another member.
 _WITH_OPTIONS = ("trainer", "runtime", "launcher")
 
 
-class _Strict(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-
-class DatasetSpec(_Strict):
-    """Which samples: a recipe of ``datasets/``; ``--data`` overrides it."""
-
-    recipe: str = "imagenet-like"
-    samples: int = pydantic.Field(default=1280, ge=1)
-    seed: int = pydantic.Field(default=1, ge=0)
-
-
-class CaseSpec(_Strict):
-    """One case, or the defaults of all of them; unset keys fall through to the defaults."""
-
-    pipeline: str | None = None
-    content: Literal["jpeg", "raw", "float"] | None = None
-    trainer: str | None = None
-    runtime: str | None = None
-    image: str | None = None
-    cpus: float | None = pydantic.Field(default=None, ge=0.01, allow_inf_nan=False)
-    memory: str | None = None
-    launcher: str | None = None
-    placement: Literal["bind", "image", "overlay", "tmpfs", "staged"] | None = None
-    order: str | None = None
-    transform: str | None = None
-    batch: int | None = pydantic.Field(default=None, ge=1)
-    workers: int | None = pydantic.Field(default=None, ge=0)
-    prefetch: int | None = pydantic.Field(default=None, ge=1)
-    world_size: int | None = pydantic.Field(default=None, ge=1)
-    sharing: Literal["stride", "disjoint"] | None = None
-    samples: int | None = pydantic.Field(default=None, ge=1)
-    loader_options: dict[str, Any] = {}
-    format_options: dict[str, Any] = {}
-    trainer_options: dict[str, Any] = {}
-    runtime_options: dict[str, Any] = {}
-    launcher_options: dict[str, Any] = {}
-
-
-class ExtraCase(CaseSpec):
-    """A case beside the matrix, with its own rungs and repeats."""
-
-    stages: tuple[str, ...] | None = None
-    repeats: int | None = pydantic.Field(default=None, ge=1)
-
-
-def _tables(matrix: Any) -> Any:
-    """Return ``[matrix]`` or every ``[[matrix]]`` as tables of lists: one value is a list of it."""
-    tables = [matrix] if isinstance(matrix, dict) else matrix
-    if not isinstance(tables, list | tuple) or not all(isinstance(t, dict) for t in tables):
-        return tables
-    return tuple({k: v if isinstance(v, list) else [v] for k, v in t.items()} for t in tables)
-
-
-class Spec(_Strict):
-    """A whole suite.
-
-    ``matrix``: a case for every combination of the listed values; of several tables, as a study
-    that varies one factor after the other writes them, all their cases, each once.
-    """
-
-    name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    about: str = ""
-    seed: int = pydantic.Field(default=1, ge=0)
-    budget: str = "15m"
-    limit_s: float = pydantic.Field(default=120.0, gt=0)
-    compute_s: float = pydantic.Field(default=6.0, gt=0)
-    max_repeated_pairs: int = pydantic.Field(default=2, ge=0)
-    allow_drop_caches: bool = False
-    stage_to: str = ""  # folder that placement "staged" copies to
-    dataset: DatasetSpec = DatasetSpec()
-    case: CaseSpec = CaseSpec()
-    matrix: Annotated[tuple[dict[str, list[Any]], ...], pydantic.BeforeValidator(_tables)] = ()
-    cases: tuple[ExtraCase, ...] = ()
-    ladder: LadderSpec = LadderSpec()
-    contrasts: tuple[ContrastSpec, ...] = ()
-
-
 def shipped() -> dict[str, str]:
     """Return name -> what it is for, of the specs that come with iobench."""
-    table = {}
-    for path in sorted(SPECS.glob("*.toml")):
-        table[path.stem] = str(tomllib.loads(path.read_text()).get("about", ""))
-    return table
+    specs = {path.stem: tomllib.loads(path.read_text()) for path in sorted(SPECS.glob("*.toml"))}
+    return {name: str(spec.get("about", "")) for name, spec in specs.items()}
 
 
 def load(name_or_path: str) -> Spec:
@@ -123,6 +44,11 @@ def load(name_or_path: str) -> Spec:
 
     Raises SpecError: one line naming file, key, value and what is allowed.
     """
+    return parse_text(*read(name_or_path))
+
+
+def read(name_or_path: str) -> tuple[str, str]:
+    """Return the text of a spec and the path of its file; raises SpecError."""
     path = Path(name_or_path)
     if not path.suffix and not path.exists():
         path = SPECS / f"{name_or_path}.toml"
@@ -131,12 +57,20 @@ def load(name_or_path: str) -> Spec:
                 f"no spec {name_or_path!r}: give a .toml file or one of: {', '.join(shipped())}"
             )
     try:
-        document = tomllib.loads(path.read_text())
+        return path.read_bytes().decode(), str(path)
     except OSError as error:
         raise SpecError(f"cannot read spec {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"spec {path} is no TOML: {error}") from error
-    return parse(document, where=str(path))
+    except UnicodeDecodeError as error:
+        raise SpecError(f"spec {path} is not valid TOML: {error}") from error
+
+
+def parse_text(text: str, where: str) -> Spec:
+    """Validate the TOML text of a spec; raises SpecError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"spec {where} is not valid TOML: {error}") from error
+    return parse(document, where=where)
 
 
 def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
@@ -144,20 +78,22 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
     try:
         spec = Spec.model_validate(document)
     except pydantic.ValidationError as error:
-        raise SpecError(f"{where}: {first_error(error, Spec)}") from None
+        raise SpecError(f"{where}: {_first_error(error)}") from None
     try:
         seconds(spec.budget)
         cases = expand(spec)
-        if not spec.stage_to and any(case.placement == "staged" for case in cases):
+        used = {case.placement for case in cases}
+        staged = sorted(n for n in used if registry.load("placements", n).stage_to)
+        if staged and not spec.stage_to:
             raise SpecError(
-                "placement 'staged' needs a folder to copy to: set stage_to in the spec, "
+                f"placement {staged[0]!r} needs a folder to copy to: set stage_to in the spec, "
                 'such as stage_to = "/local/scratch"'
             )
-        contrast_spec.check_ladder(
+        contrast_rules.check_ladder(
             spec.ladder, [extra.stages or () for extra in spec.cases], CaseSpec.model_fields
         )
         for i, contrast in enumerate(spec.contrasts):
-            contrast_spec.check(
+            contrast_rules.check(
                 f"contrasts[{i}]", contrast, named(spec, contrast.over), CaseSpec.model_fields
             )
             if contrast.base != "fastest" and contrast.over == "pipeline":
@@ -211,10 +147,7 @@ def _cells(spec: Spec) -> list[dict[str, Any]]:
     """Return key -> value of every cell of the tables; [{}] is the case as it is, alone."""
     cells: list[dict[str, Any]] = []
     for table in spec.matrix:
-        unknown = sorted(set(table) - set(CaseSpec.model_fields))
-        if unknown:
-            allowed = ", ".join(sorted(CaseSpec.model_fields))
-            raise SpecError(f"matrix: unknown key {unknown[0]!r}; allowed: {allowed}")
+        contrast_rules.check_keys("matrix", sorted(table), CaseSpec.model_fields)
         for key, values in table.items():
             if not values:
                 raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
@@ -255,7 +188,7 @@ def _cell(values: dict[str, Any]) -> CaseSpec:
     try:
         return CaseSpec.model_validate(values)
     except pydantic.ValidationError as error:
-        raise SpecError(f"matrix.{first_error(error, Spec)}") from None
+        raise SpecError(f"matrix.{_first_error(error)}") from None
 
 
 def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
@@ -278,7 +211,7 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     threads = registry.load("loaders", fields.get("loader", Case.loader)).threads
     case = Case(**{**fields, **({"workers": threads} if threads else {})})
     if "image" not in fields:
-        case = dataclasses.replace(case, image=stacks.default_of(case.trainer, case.loader))
+        case = dataclasses.replace(case, image=registry.home_stack(case.trainer, case.loader))
     return case
 
 
@@ -304,3 +237,34 @@ def _set(fields: dict[str, Any], key: str, value: Any) -> None:
         fields[key] = {**fields.get(key, {}), **value}
     else:
         fields[key] = value
+
+
+def _first_error(error: pydantic.ValidationError) -> str:
+    """Return the first error that pydantic found: its key, value and what is allowed."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(p) for p in first["loc"])
+    if first["type"] == "missing":
+        return f"{key}: is missing"
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key (value {first['input']!r}){_near(key)}"
+    return f"{key} = {first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _near(key: str) -> str:
+    model: Any = Spec
+    *parents, _ = key.split(".")
+    for part in parents:
+        if part.isdigit():
+            continue
+        hint = model.model_fields.get(part)
+        found = _models(hint.annotation) if hint else []
+        if not found:
+            return ""
+        model = found[0]
+    return f"; allowed here: {', '.join(sorted(model.model_fields))}"
+
+
+def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
+        return [annotation]
+    return [m for a in typing.get_args(annotation) for m in _models(a)]

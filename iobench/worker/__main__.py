@@ -1,8 +1,8 @@
-"""One trial in this process: read a task, say ready, wait for go, measure, write one RankResult.
+"""One rank of one trial: join the driver, import, say Ready, wait for Go, measure, send the Result.
 
-``python -m iobench.worker TASK.json`` is what launchers and runtimes start.  Python 3.9 and the
-libraries of the case are all it needs.  Between ``ready`` and ``go`` the driver brings the page
-cache into the wanted state and proves it; nothing of the dataset is open before ``go``.
+``python -m iobench.worker INVITATION`` is what launchers and runtimes start.  Python 3.9 and the
+libraries of the case are all it needs.  Between ``Ready`` and ``Go`` the driver brings the page
+cache into the wanted state and proves it; nothing of the dataset is open before ``Go``.
 """
 
 from __future__ import annotations
@@ -10,29 +10,23 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
-import json
 import os
-import socket
 import sys
 import tempfile
 import traceback
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-from iobench import batching, bridge, inside, lifetime, registry, stages, timing
-from iobench.dataset import form_root, load_index, stored_sizes
-from iobench.errors import BackendUnavailable, IobenchError
-from iobench.job import TRAINED, Job
-from iobench.model import (
-    IoCounters,
-    RankResult,
-    Startup,
-    Task,
-    task_from_json,
-    to_json,
-)
-from iobench.order import sample_order
-from iobench.protocols import LoadRequest
+from iobench.backends.loaders import _batches
+from iobench.core import channel, clock, registry, stages
+from iobench.core.cases import Extent, Task, to_json
+from iobench.core.dataset import files_of, form_root, load_index, stored_sizes
+from iobench.core.errors import IobenchError
+from iobench.core.order import sample_order
+from iobench.core.protocols import LoadRequest
+from iobench.core.records import NO_STEPS, IoCounters, RankResult, Startup
+from iobench.worker import cache, parent_watch, remote_loader, rendezvous
+from iobench.worker.rank import RankRun
 
 #: Of a folder for temporary files: multiprocessing puts sockets into it, at /pymp-xxxxxxxx/
 #: listener-xxxxxxxx, whose path has 107 characters at most.
@@ -40,72 +34,65 @@ _LONGEST = 107 - 32
 
 
 def main(argv: List[str]) -> int:
-    """Run the task in ``argv[0]``; the exit status tells whether a result was written."""
-    born = timing.clock()
-    lifetime.end_with_driver(Path(argv[0]).with_name(lifetime.FIFO))
-    task = task_from_json(json.loads(Path(argv[0]).read_text()))
-    case = task.trial.case
-    launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)
-    rank, world_size = launcher.rank(os.environ)
+    """Join by the invitation at ``argv[0]``, run the task; exit status 1 where that fails."""
+    born = clock.clock()
+    invitation = Path(argv[0]).absolute()
     try:
-        result = run(task, rank, world_size, born)
+        driver, task = rendezvous.join(invitation)
     except IobenchError as error:
-        result = _failed(task, rank, world_size, f"{type(error).__name__}: {error}")
+        sys.exit(str(error))
+    if len(str(invitation.parent)) <= _LONGEST:
+        tempfile.tempdir = str(invitation.parent)  # what an aborted worker leaves goes with it
+    try:
+        result = run(task, driver, born)
+    except IobenchError as error:
+        result = _failed(driver, f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001  (whatever a framework raises is this trial's result)
-        result = _failed(task, rank, world_size, traceback.format_exc(limit=8))
-    path = Path(f"{task.result}.{rank}.json")
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps(to_json(result)))
-    partial.rename(path)
-    if result.error and world_size > 1:
+        result = _failed(driver, traceback.format_exc(limit=8))
+    driver.send(channel.Result(to_json(result)))
+    if result.error and driver.world_size > 1:
         os._exit(1)  # MPI's own exit would wait for ranks that wait for this one
     return 1 if result.error else 0
 
 
-def run(task: Task, rank: int, world_size: int, born: float) -> RankResult:
-    """Run one rank of ``task``; the caller writes what it returns."""
-    if task.ranks not in (0, world_size):
-        raise BackendUnavailable(
-            f"launcher {task.trial.case.launcher!r} was asked for {task.ranks} ranks, and this one "
-            f"knows of {world_size}: is it another MPI's? Put the one that the launcher is for "
-            "first on PATH"
-        )
-    folder = Path(task.handshake)
-    if len(str(folder)) <= _LONGEST:
-        tempfile.tempdir = str(folder)  # what a worker leaves that is aborted goes with its trial
+def run(task: Task, driver: rendezvous.Driver, born: float) -> RankResult:
+    """Run this rank's part of ``task``; return what it measured."""
+    stage = stages.of(task.trial.stage)
     far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
-    imported = timing.clock()
-    if task.trial.stage == "ceiling" or task.trial.cache not in ("cold", "warm", "-"):
-        _write_extents(request_of(task, rank, world_size)[0], folder / f"extents.{rank}.json")
-    parent = os.getppid()
-    if task.trial.stage == "calls":
-        lifetime.let_trace(folder / f"pid.{rank}")
-    (folder / f"ready.{rank}").touch()
+    imported = clock.clock()
+    if stage.on_host or task.trial.cache not in ("cold", "warm", "-"):
+        request, _ = request_of(task, driver.rank, driver.world_size)
+        driver.send(channel.Extents(_extents(request)))
+    if stage.traced:
+        parent_watch.let_trace()
+    driver.send(channel.Ready())
     if task.inside:
-        lifetime.wait_for(folder / "prepare", parent)
-        _prepare_inside(task, folder / f"prepared.{rank}")
-    lifetime.wait_for(folder / "go", parent)
-    request, digests = request_of(task, rank, world_size)
-    job = Job(task, rank, world_size, request, digests, born, imported, far)
+        driver.expect(channel.Prepare)
+        driver.send(
+            cache.prepare(task.trial.cache, files_of(task.trial.case, task.dataset), driver.node)
+        )
+    driver.expect(channel.Go)
+    request, digests = request_of(task, driver.rank, driver.world_size)
+    job = RankRun(task, driver, request, digests, born, imported, far)
     try:
-        result = job.result(*stages.measure(job))
+        result = job.result(*stage.run(job))
     finally:
         job.close()
     if task.inside:
-        left = {inside.AFTER: inside.look(_files(task))}
+        left = {cache.AFTER: cache.look(files_of(task.trial.case, task.dataset))}
         result = dataclasses.replace(result, notes={**result.notes, **left})
     return result
 
 
 def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, List[str]]:
     """Return what the loader is asked for, and the digest of every sample of the dataset."""
-    case, stage = task.trial.case, task.trial.stage
+    case = task.trial.case
     index = load_index(task.dataset)
     request = LoadRequest(
         dataset=task.dataset,
         format_name=case.format,
-        format=registry.load("formats", case.format).make(**case.format_options),
+        format=registry.format_of(case),
         root=form_root(task.dataset, case.stored_form),
         ids=sample_order(
             len(index.labels),
@@ -120,7 +107,7 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
         ),
         labels=index.labels,
         sizes=stored_sizes(task.dataset, case.stored_form, index.sizes),
-        stage=stage if stage in ("read", "decode", "load") else "load",
+        stage=stages.of(task.trial.stage).asks,
         batch=case.batch,
         workers=case.workers,
         prefetch=case.prefetch,
@@ -135,32 +122,34 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
     return request, index.digests
 
 
-def _write_extents(request: LoadRequest, path: Path) -> None:
-    """Write where each sample lies, in order: what fio replays, what a cached fraction warms."""
+def _extents(request: LoadRequest) -> List[List[Extent]]:
+    """Return where each sample lies, in order: what fio replays, what a cached fraction warms."""
     reader = request.format.open(request.dataset, request.root)
-    rows = [[tuple(e) for e in reader.extents(int(i))] for i in request.ids]
+    rows = [list(reader.extents(int(i))) for i in request.ids]
     reader.close()
-    path.write_text(json.dumps(rows))
+    return rows
 
 
-def _import_libraries(task: Task) -> Optional[bridge.Bridge]:
+def _import_libraries(task: Task) -> Optional[remote_loader.RemoteLoader]:
     """Import what the case needs, so that start-up stays out of the loop and out of the proof.
 
     Return the other Python that the loader runs in, if any, its libraries imported too.
     """
-    case, stage = task.trial.case, task.trial.stage
+    case, stage = task.trial.case, stages.of(task.trial.stage)
     axes = [("formats", case.format)]
-    trains = stage in TRAINED
-    feeds = trains and getattr(registry.load("trainers", case.trainer).make, "feeds_itself", False)
-    loads = stage != "ceiling" and not feeds  # ceiling only says where the samples lie
-    python = bridge.python_of(case) if loads else ""
+    feeds = stage.trained and getattr(
+        registry.load("trainers", case.trainer).make, "feeds_itself", False
+    )
+    loads = stage.asks and not feeds
+    python = remote_loader.python_of(case) if loads else ""
     # a tracer follows what is started after it came
-    far = bridge.Bridge(python, case) if python and stage not in ("probe", "calls") else None
+    late = stage.in_process or stage.traced
+    far = remote_loader.RemoteLoader(python, case) if python and not late else None
     if loads and not python:
         axes.append(("loaders", case.loader))
-    if trains:
+    if stage.trained:
         axes.append(("trainers", case.trainer))
-    modules = list(batching.REQUIRES) if python and stage == "probe" else []
+    modules = list(_batches.REQUIRES) if python and stage.in_process else []
     for axis, name in axes:
         modules += registry.require(axis, name).requires
     for module in modules:
@@ -170,28 +159,13 @@ def _import_libraries(task: Task) -> Optional[bridge.Bridge]:
     return far
 
 
-def _prepare_inside(task: Task, path: Path) -> None:
-    """Bring the page cache into the trial's state, as the driver does where it sees the files."""
-    text = json.dumps(inside.prepare(task.trial.cache, _files(task)))
-    partial = path.with_suffix(".tmp")
-    partial.write_text(text)
-    partial.rename(path)
-
-
-def _files(task: Task) -> List[Path]:
-    case = task.trial.case
-    form = registry.load("formats", case.format).make(**case.format_options)
-    files: List[Path] = form.files(task.dataset, form_root(task.dataset, case.stored_form))
-    return files
-
-
-def _failed(task: Task, rank: int, world_size: int, message: str) -> RankResult:
+def _failed(driver: rendezvous.Driver, message: str) -> RankResult:
     return RankResult(
-        rank=rank,
-        world_size=world_size,
-        host=socket.gethostname(),
+        rank=driver.rank,
+        world_size=driver.world_size,
+        host=driver.node,
         pid=os.getpid(),
-        steps=stages.EMPTY,
+        steps=NO_STEPS,
         startup=Startup(),
         io=IoCounters(),
         error=message.strip(),

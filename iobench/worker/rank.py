@@ -6,57 +6,59 @@ import dataclasses
 import hashlib
 import inspect
 import os
-import socket
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from iobench import bridge, lifetime, registry, timing
-from iobench.fingerprint import collect
-from iobench.model import IoCounters, RankResult, Startup, Task
-from iobench.order import multiset_sum
-from iobench.protocols import Loader, LoadRequest
+from iobench.core import clock, protocols, registry, stages
+from iobench.core.cases import Task
+from iobench.core.order import multiset_sum
+from iobench.core.protocols import Loader, LoadRequest
+from iobench.core.records import IoCounters, RankResult, Startup
+from iobench.host.fingerprint import collect
+from iobench.worker import remote_loader
+from iobench.worker.rendezvous import Driver
 
-#: Stages whose steps are the case's trainer's.
-TRAINED = ("train", "compute", "alone")
 
+@dataclasses.dataclass
+class RankRun:
+    """The pieces that every stage's function shares, and the result they end in.
 
-class Job:
-    """The pieces that every stage's function shares, and the result they end in."""
+    ``digests``: of every sample of the dataset.  ``born``, ``imported``: the clock as the process
+    began, and with all libraries imported.  ``far``: the other Python that the loader runs in, if
+    any.  ``open_s``, ``walk_s``: for the record's ``Startup``.
+    """
 
-    def __init__(
-        self,
-        task: Task,
-        rank: int,
-        world_size: int,
-        request: LoadRequest,
-        digests: List[str],
-        born: float,
-        imported: float,
-        far: Optional[bridge.Bridge],
-    ) -> None:
-        self.task, self.rank, self.world_size, self.request = task, rank, world_size, request
-        self.digests = digests
-        self._born, self._imported = born, imported
-        self.open_s = 0.0
-        self.walk_s = 0.0
-        self._far = far
+    task: Task
+    driver: Driver
+    request: LoadRequest
+    digests: List[str]
+    born: float
+    imported: float
+    far: Optional[remote_loader.RemoteLoader]
+    open_s: float = 0.0
+    walk_s: float = 0.0
+
+    @property
+    def stage(self) -> stages.Stage:
+        """The stage that runs."""
+        return stages.of(self.task.trial.stage)
 
     def loader(self, **changes: Any) -> Loader:
         """Open the case's loader on the request, in the Python that it needs."""
         case = self.task.trial.case
         request = dataclasses.replace(self.request, **changes)
-        python = bridge.python_of(case)
+        python = remote_loader.python_of(case)
         if python:
-            self._far = self._far or bridge.Bridge(python, case)
-            return self._far.loader(request)
+            self.far = self.far or remote_loader.RemoteLoader(python, case)
+            return self.far.open(request)
         make = registry.load("loaders", case.loader).make
         loader: Loader = make(request, **case.loader_options)
         return loader
 
     def close(self) -> None:
         """End the other Python, if there is one."""
-        if self._far is not None:
-            self._far.close()
+        if self.far is not None:
+            self.far.end()
 
     def trainer(self) -> Any:
         """Make the case's trainer, or the null one where nobody trains.
@@ -67,31 +69,31 @@ class Job:
         import numpy as np
 
         case = self.task.trial.case
-        if self.task.trial.stage in TRAINED:
+        if self.stage.trained:
             make = registry.load("trainers", case.trainer).make
-            given = {"batch": case.batch, "rank": self.rank, "world_size": self.world_size}
+            given = {
+                "batch": case.batch,
+                "rank": self.driver.rank,
+                "world_size": self.driver.world_size,
+            }
             given["sharers"] = case.world_size  # one rank alone keeps its share of the cores
             given["labels"] = 1 + int(np.asarray(self.request.labels).max(initial=-1))
             takes = inspect.signature(make).parameters
             given = {name: value for name, value in given.items() if name in takes}
             options = dict(case.trainer_options)
-            if self.task.trial.stage != "train" and "learning_rate" in takes:
+            if not self.stage.reads and "learning_rate" in takes:
                 options["learning_rate"] = 0.0
             return make(**given, **options)
         return registry.load("trainers", "null").make(batch=case.batch)
 
     def meet(self) -> None:
         """Wait until every rank is about to begin its loop."""
-        if self.world_size > 1:
-            lifetime.meet(Path(self.task.handshake), self.rank, self.world_size)
-
-    def agree(self, value: int) -> int:
-        """Return rank 0's value on every rank."""
-        return lifetime.agree(Path(self.task.handshake), self.rank, value)
+        if self.driver.world_size > 1:
+            self.driver.meet()
 
     def result(
         self,
-        measured: timing.Measured,
+        measured: protocols.Measured,
         io: IoCounters,
         extra: Optional[Dict[str, Any]] = None,
     ) -> RankResult:
@@ -100,18 +102,22 @@ class Job:
 
         steps = measured.steps
         ids = np.concatenate(measured.ids) if measured.ids else np.zeros(0, np.int64)
+        case = self.task.trial.case
+        libraries = registry.libraries(
+            case.image, formats=case.format, loaders=case.loader, trainers=case.trainer
+        )
         return RankResult(
-            rank=self.rank,
-            world_size=self.world_size,
-            host=socket.gethostname(),
+            rank=self.driver.rank,
+            world_size=self.driver.world_size,
+            host=self.driver.node,
             pid=os.getpid(),
             steps=steps,
             startup=Startup(
-                imports_s=self._imported - self._born,
+                imports_s=self.imported - self.born,
                 open_s=self.open_s,
                 walk_s=self.walk_s,
                 first_batch_s=steps.ready_s[0] if steps.ready_s else 0.0,
-                process_s=lifetime.process_age_s() - (timing.clock() - self._imported),
+                process_s=_process_age_s() - (clock.clock() - self.imported),
             ),
             io=io,
             ids_digest=ids_digest(np.sort(ids)),
@@ -120,8 +126,8 @@ class Job:
             began_s=measured.began_s,
             bytes_needed=int(self.request.sizes[ids].sum()) if len(ids) else 0,
             fingerprint={
-                **collect(self.request.root),
-                **({"loader": self._far.facts()} if self._far else {}),
+                **collect(self.request.root, *libraries),
+                **({"loader": self.far.facts} if self.far else {}),
             },
             **(extra or {}),
         )
@@ -130,3 +136,10 @@ class Job:
 def ids_digest(ids: Any) -> str:
     """Return the digest of sample ids in their order."""
     return hashlib.blake2b(ids.astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+
+def _process_age_s() -> float:
+    """Return the seconds since this process was started (10 ms ticks)."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return float(Path("/proc/uptime").read_text().split()[0]) - started / ticks

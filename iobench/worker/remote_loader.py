@@ -1,13 +1,14 @@
-"""Batches from a loader of another Python, through shared memory.
+"""Batches from a loader in another Python, through shared memory.
 
-The torch DataLoader needs a newer Python than Caffe's.  A ``Bridge`` starts that Python, where the
-loader runs as it does alone: its own workers, its own queue.  Pixels that its workers made in
-shared memory stay where they are, and are mapped here; those of other loaders are copied into one
-of ``SLOTS`` places of a nameless file that both processes map.  A few bytes a batch cross a socket.
-What that costs is measured on both sides by one clock (CLOCK_MONOTONIC).
+A loader may need another Python than the case's trainer.  ``RemoteLoader`` starts that Python,
+where the loader runs as it does alone: its own workers, its own queue.  Pixels that its workers put
+into shared memory stay there and are mapped here; others are copied into one of ``SLOTS`` slots of
+a file in /dev/shm that has no name, so it is gone with the processes that map it.  All else crosses
+as messages (see ``remote_loader_server``).  Both sides measure what that costs by one clock
+(CLOCK_MONOTONIC).
 
-The far side is :mod:`iobench.bridge_far`.  It ends with all of its workers when the process that
-started it does, even by ``kill -9``, and nothing stays in /dev/shm: the file never had a name.
+The other process ends with all of its workers when the one that started it does, even by
+``kill -9``.
 
 Worker side: Python 3.9, NumPy and the standard library.
 """
@@ -17,10 +18,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import mmap
+import multiprocessing
 import os
+import select
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,42 +32,49 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from iobench import bridge_far, errors, registry
-from iobench.bridge_far import BATCH, SLOTS, Layout
-from iobench.errors import BackendUnavailable, IobenchError, SpecError, TrialFailed
-from iobench.model import Batch, Case, IoCounters, to_json
-from iobench.protocols import LoadRequest
-from iobench.timing import clock
+from iobench.core import errors, registry, transforms
+from iobench.core.cases import Batch, Case
+from iobench.core.clock import clock
+from iobench.core.errors import BackendUnavailable, IobenchError, SpecError, TrialFailed
+from iobench.core.protocols import LoadRequest
+from iobench.core.records import IoCounters
+from iobench.host import probes
+from iobench.worker import remote_loader_server
+from iobench.worker.remote_loader_server import (
+    ARRAYS,
+    FILE,
+    SLOTS,
+    Channel,
+    as_array,
+    as_bytes,
+    mapped,
+    touched,
+)
 
-#: Set for a worker outside any container: the Python that has torch, and what its environment was
-#: before the worker's stack changed it (JSON: name -> value, null where it was not set).
-PYTHON, RESTORE = "IOBENCH_TORCH_PYTHON", "IOBENCH_TORCH_RESTORE"
-_TORCH = "torch"
-_SHARED_MEMORY = "/dev/shm"
-#: Seconds between looks whether the far side is still alive.
-_ALIVE_S = 1.0
-#: Seconds that the far side has to stop its workers.
-_CLOSE_S = 20.0
-#: Fields of a request that do not cross as they are; the far side has no device.
-_OTHERS = ("dataset", "format", "root", "ids", "labels", "sizes", "device")
+#: Set for a worker outside any container whose loader is of another stack: that stack's Python, and
+#: what differs in its environment (JSON: name -> value, null where it is not set).
+PYTHON, RESTORE = "IOBENCH_LOADER_PYTHON", "IOBENCH_LOADER_RESTORE"
+#: Seconds after which a silent process is checked, and those it has to stop its workers.
+_CHECK_S, _CLOSE_S = 1.0, 20.0
 
 
 def impossible(loader: str, image: str, *, container: bool) -> str:
-    """Return why a loader cannot serve a case in this image, with what can; "" where it can.
+    """Return an error message that lists alternatives, "" if the loader can serve the image.
 
-    ``container``: the case sees the image's own files only, so no other Python can be reached.
+    ``container``: the case sees the image's own files only, so no other Python is available.
     """
-    home = registry.load("loaders", loader).image
-    if home in ("", image) or (home == _TORCH and not container):
+    home = registry.load("loaders", loader).stack
+    serves = home != "" and registry.load("stacks", home).serves
+    if home in ("", image) or (serves and not container):
         return ""
     where = f"image {image!r}" if container else f"the stack {image!r}"
     others = [
-        n for n in registry.names("loaders") if registry.load("loaders", n).image in ("", image)
+        n for n in registry.names("loaders") if registry.load("loaders", n).stack in ("", image)
     ]
     return (
         f"loader {loader!r} needs the Python of stack {home!r}, which {where} does not have; "
         f"use loader {', '.join(n for n in others if n != 'null')}"
-        + (" there, or runtime bare" if home == _TORCH else "")
+        + (" there, or runtime bare" if serves else "")
     )
 
 
@@ -75,231 +83,123 @@ def python_of(case: Case) -> str:
 
     Raises BackendUnavailable where that Python cannot be reached, SpecError for a walk over there.
     """
-    home = registry.load("loaders", case.loader).image
-    if {"walk", bridge_far.APART} <= {n for n, given in case.loader_options.items() if given}:
+    home = registry.load("loaders", case.loader).stack
+    if {"walk", remote_loader_server.APART} <= {
+        n for n, given in case.loader_options.items() if given
+    }:
         raise SpecError("walk and apart together are not possible: leave one of them out")
     if home in ("", case.image):
-        return sys.executable if case.loader_options.get(bridge_far.APART) else ""
-    python = os.environ.get(PYTHON, "") if home == _TORCH else ""
+        return sys.executable if case.loader_options.get(remote_loader_server.APART) else ""
+    python = os.environ.get(PYTHON, "") if registry.load("stacks", home).serves else ""
     if not python:
         raise BackendUnavailable(impossible(case.loader, case.image, container=True))
     return python
 
 
-class Bridge:
-    """Another Python that runs one loader once.  It is started, and imports, when this is made."""
-
-    def __init__(self, python: str, case: Case) -> None:
-        """Raises BackendUnavailable where it cannot be started."""
-        self.python = python
-        self._case = case
-        self._up = False
-        self._facts: Dict[str, Any] = {}
-        self._process: Optional[subprocess.Popen[bytes]] = None
-        try:
-            # O_TMPFILE: it has no name
-            self._memory: Any = tempfile.TemporaryFile(dir=_SHARED_MEMORY)  # noqa: SIM115
-        except OSError as error:
-            raise BackendUnavailable(
-                f"no shared memory for the {case.loader} loader of another Python: "
-                f"{_SHARED_MEMORY}: {error.strerror}"
-            ) from None
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(_ALIVE_S)
-        handed = (theirs.fileno(), self._memory.fileno())
-        argv = [python, "-m", "iobench.bridge_far", *map(str, handed), case.loader, case.format]
-        try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.PIPE,  # held: the far side ends when it closes
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=handed,
-                    env=_environment(python),
-                    start_new_session=True,
-                )
-        except OSError as error:
-            self.close()
-            raise BackendUnavailable(f"cannot start {python}: {error.strerror}") from None
-
-    def wait_up(self) -> None:
-        """Return when the loader's libraries are imported there; raises what that raised."""
-        if not self._up:
-            self.receive(bridge_far.UP)
-            self._up = True
-
-    def loader(self, request: LoadRequest) -> BridgedLoader:
-        """Have the case's loader made there, on this request."""
-        self.wait_up()
-        return BridgedLoader(self, request)
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return the fingerprint of the far side's software: known once its loader is closed."""
-        return self._facts
-
-    def learn(self, facts: Mapping[str, Any]) -> None:
-        """Keep what the far side says of itself."""
-        self._facts = dict(facts)
-
-    def close(self) -> None:
-        """End and reap the far side and what it started; harmless twice."""
-        process, self._process = self._process, None
-        self._channel.close()
-        if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_CLOSE_S)
-            if process.returncode != 0:  # its workers may have outlived it
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-        self._memory.close()
-
-    # -- what the loader below says to the far side ---------------------------------------------
-
-    def ask(self, request: LoadRequest) -> Tuple[int, bool, List[Dict[str, Any]]]:
-        """Have the loader made; return its queue's batches, whether it shares, and the slots."""
-        layout = Layout(len(request.ids), len(request.labels))
-        self._room(layout.nbytes())
-        head = layout.head(self._memory.fileno())
-        for name in head:
-            head[name][:] = getattr(request, name)
-        plain = [f.name for f in dataclasses.fields(request) if f.name not in _OTHERS]
-        document = {name: getattr(request, name) for name in plain}
-        document.update(
-            dataset=to_json(request.dataset),
-            root=str(request.root),
-            samples=layout.samples,
-            total=layout.total,
-            format_options=dict(self._case.format_options),
-            loader_options={
-                k: v for k, v in self._case.loader_options.items() if k != bridge_far.APART
-            },
-        )
-        self.send(json.dumps(document).encode())
-        made = json.loads(self.receive(bridge_far.MADE)[0])
-        slot = bridge_far.slot_of(request, shares=made["shares"])
-        self._room(layout.nbytes(slot))
-        slots = layout.slots(self._memory.fileno(), slot)
-        self.send(bridge_far.READY)
-        return int(made["queue_batches"]), bool(made["shares"]), slots
-
-    def _room(self, nbytes: int) -> None:
-        try:
-            os.posix_fallocate(self._memory.fileno(), 0, nbytes)
-        except OSError as error:
-            raise BackendUnavailable(
-                f"{_SHARED_MEMORY} has no room for {nbytes >> 20} MiB, the batches that are "
-                f"handed over ({error.strerror}): make it larger (containers: --shm-size), or use "
-                "a smaller batch"
-            ) from None
-
-    def send(self, packet: bytes) -> None:
-        """Send a packet; raises what the far side raised, where it no longer listens."""
-        try:
-            self._channel.send(packet)
-        except OSError:
-            self.receive("")  # says why
-
-    def receive(self, kind: str) -> Tuple[bytes, List[int]]:
-        """Return body and files of the next packet of this kind; raise what the far side raised."""
-        while True:
-            try:
-                packet, files, _, _ = socket.recv_fds(self._channel, bridge_far.PACKET, 1)
-            except socket.timeout:
-                # its workers hold its end of the socket too, so its death need not close that
-                if self._process is None or self._process.poll() is not None:
-                    raise TrialFailed(self._death()) from None
-                continue
-            except ConnectionResetError:
-                continue  # it left words of ours unread, and may have left words of its own
-            except OSError:
-                packet, files = b"", []
-            if not packet:
-                raise TrialFailed(self._death())
-            found = packet[:1].decode()
-            if found == bridge_far.ERROR:
-                raise _error(json.loads(packet[1:]), self._case.loader)
-            if found == kind:
-                return packet[1:], files
-            for file in files:  # what was under way when the loader was left early
-                os.close(file)
-
-    def _death(self) -> str:
-        what = f"the {self._case.loader} loader's process ({self.python})"
-        process = self._process
-        if process is None:
-            return f"{what} has been ended"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_ALIVE_S)
-        code = process.returncode
-        if code is None:
-            return f"{what} closed its end without a word"
-        if code < 0:
-            return f"{what} was killed by {signal.Signals(-code).name} (out of memory?)"
-        return f"{what} ended with status {code}; its words are on the worker's standard error"
-
-
-class BridgedLoader:
-    """A loader of another Python, as a loader of this one.
+class RemoteLoader:
+    """A loader in another Python; the process is started, and imports, when this is made.
 
     A batch's ``data`` is valid until the next batch is asked for: its slot may be filled again.
     """
 
-    def __init__(self, bridge: Bridge, request: LoadRequest) -> None:
-        """Raises what the loader's own ``make`` raises, and BackendUnavailable without room."""
-        self._bridge = bridge
-        self._count = len(request.ids) // request.batch
-        self._shape = bridge_far.shape_of(request)
-        queue, self._shares, self._slots = bridge.ask(request)
-        # one slot is in the trainer's hands, the others wait
-        self.queue_batches = queue + SLOTS - 1
-        #: What the far side read and computed since the loop began.
-        self.io = IoCounters()
-        self._open, self._done = True, False
+    def __init__(self, python: str, case: Case) -> None:
+        """``python``: path of the interpreter.  Raises BackendUnavailable if it cannot start."""
+        self.python, self._case = python, case
+        #: Fingerprint of the other Python's software; {} until the loader is closed.
+        self.facts: Mapping[str, Any] = {}
+        self._io = IoCounters()
+        self._ready = self._open = self._done = False
+        self._process: Optional[subprocess.Popen[bytes]] = None
         self._copy_s, self._wake_s = array("d"), array("d")
+        ours, theirs = multiprocessing.Pipe()
+        self._channel = Channel(ours)
+        self._incoming = select.poll()
+        self._incoming.register(ours.fileno(), select.POLLIN)
+        module = "iobench.worker.remote_loader_server"
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [python, "-m", module, str(theirs.fileno()), case.loader, case.format],
+                    stdin=subprocess.PIPE,  # held: the other process ends when it closes
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=_environment(python),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.end()
+            raise BackendUnavailable(f"cannot start {python}: {error.strerror}") from None
+
+    def wait_up(self) -> None:
+        """Wait until the loader's libraries are imported there; raises what that raised."""
+        if not self._ready:
+            self._receive("ready")
+            self._ready = True
+
+    def open(self, request: LoadRequest) -> RemoteLoader:
+        """Make the loader for this request; return self.
+
+        Raises what the loader's own ``make`` raises, BackendUnavailable if /dev/shm is full.
+        """
+        self.wait_up()
+        plain: Dict[str, Any] = {name: as_bytes(getattr(request, name)) for name in ARRAYS}
+        plain.update(root=str(request.root), device="cpu")
+        apart = remote_loader_server.APART
+        options = {k: v for k, v in self._case.loader_options.items() if k != apart}
+        self._send("make", dataclasses.replace(request, **plain), options)
+        queue, shares = self._receive("made")
+        #: One slot is in the trainer's hands, the others wait.
+        self.queue_batches = queue + SLOTS - 1
+        self._count = len(request.ids) // request.batch
+        self._shape = (request.batch, *transforms.transform(request.transform).shape)
+        if request.stage == "load" and not shares:
+            self._slots = self._share((SLOTS, *self._shape))
+        self._before = self._channel.received
+        self._open = True
+        return self
+
+    def _share(self, shape: Tuple[int, ...]) -> np.ndarray:
+        """Return a float32 array of ``shape`` in shared memory, which both sides map."""
+        nbytes = 4 * int(np.prod(shape))
+        folder = probes.SHARED_MEMORY
+        try:
+            with tempfile.TemporaryFile(dir=folder) as memory:  # O_TMPFILE: it has no name
+                os.posix_fallocate(memory.fileno(), 0, nbytes)
+                self._send("slots", shape, file=memory.fileno())
+                return touched(mapped(os.dup(memory.fileno()), shape))
+        except OSError as error:
+            raise BackendUnavailable(
+                f"{folder} has no room for {nbytes >> 20} MiB, the batches that are handed over "
+                f"({folder}: {error.strerror}): make it larger (containers: --shm-size), or use a "
+                "smaller batch"
+            ) from None
 
     def batches(self) -> Iterator[Batch]:
         """Let the loader begin and yield its batches, once.
 
         Raises what the loader there raises, and TrialFailed when its process has died.
         """
-        bridge = self._bridge
-        bridge.send(bridge_far.GO)
+        self._send("begin")
         for k in range(self._count):
             if k:
-                bridge.send(bridge_far.NEXT)  # the batch before is done with: its slot is free
+                self._send("next")
             asked = clock()
-            body, files = bridge.receive(bridge_far.BATCH_KIND)
-            slot, nbytes, begun, sent = BATCH.unpack(body)
-            batch = self._batch(self._slots[slot], nbytes, files)
+            plain, where, begun, sent = self._receive("batch")
+            batch = Batch(*plain)
+            data = None
+            if where == FILE:
+                data = mapped(self._channel.receive_file(), self._shape)
+            elif where >= 0:
+                data = self._slots[where]
+            labels, ids = as_array(batch.labels), as_array(batch.ids)
+            batch = batch._replace(data=data, labels=labels, ids=ids)
             self._copy_s.append(sent - begun)
             self._wake_s.append(clock() - max(asked, sent))
             yield batch
         self._done = True
 
-    def _batch(self, slot: Mapping[str, Any], nbytes: int, files: List[int]) -> Batch:
-        digests = slot.get("digests")
-        return Batch(
-            self._mapped(files[0]) if files else slot.get("data"),
-            slot["labels"].copy(),
-            slot["ids"].copy(),  # the measured loop keeps them
-            nbytes,
-            None if digests is None else [d.decode() for d in digests],
-        )
-
-    def _mapped(self, file: int) -> Any:
-        """Return the pixels that a file of shared memory begins with; they keep it."""
-        count = int(np.prod(self._shape))
-        try:
-            memory = mmap.mmap(file, 4 * count)
-        finally:
-            os.close(file)
-        return np.frombuffer(memory, np.float32, count).reshape(self._shape)
-
     def close(self) -> None:
-        """Have the loader closed, its workers reaped and their I/O told; harmless twice.
+        """Close the loader there, reap its workers and take over their counters.  Idempotent.
 
         Raises TrialFailed where that fails after a whole epoch.
         """
@@ -307,13 +207,34 @@ class BridgedLoader:
             return
         self._open = False
         try:
-            self._bridge.send(bridge_far.CLOSE)
-            self.io = IoCounters(**json.loads(self._bridge.receive(bridge_far.CLOSED)[0]))
-            self._bridge.learn(json.loads(self._bridge.receive(bridge_far.FACTS)[0]))
+            self._send("close")
+            self._io, self.facts = self._receive("closed")
         except IobenchError:
-            self._bridge.close()
-            if self._done:  # else it was said where a batch was due, or nobody wanted the batch
+            self.end()
+            if self._done:  # else batches() has raised it, or nobody wanted the batch
                 raise
+
+    def end(self) -> None:
+        """End and reap the other process and what it started.  Idempotent."""
+        process, self._process = self._process, None
+        self._channel.connection.close()
+        if process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_CLOSE_S)
+        if process.returncode != 0:  # its workers may have outlived it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    def added_to(self, io: IoCounters) -> IoCounters:
+        """Return this process's counters with the other's added, without the messages' bytes."""
+        own = ("rchar", "read_bytes", "major_faults", "cpu_user_s", "cpu_sys_s")
+        total = {name: getattr(io, name) + getattr(self._io, name) for name in own}
+        total["rchar"] -= self._channel.received - self._before
+        return dataclasses.replace(io, **total)
 
     def notes(self) -> Dict[str, Any]:
         """Return what the hand-over took, in seconds a batch, for the trial's record.
@@ -334,26 +255,71 @@ class BridgedLoader:
             }
         }
 
+    def _send(self, *message: Any, file: Optional[int] = None) -> None:
+        """Send a message; raises the other process's error if it no longer listens."""
+        try:
+            self._channel.send(*message, file=file)
+        except OSError:
+            self._receive("")
+
+    def _receive(self, word: str) -> List[Any]:
+        """Return the values of the next message of this word.
+
+        Raises the other process's error, and TrialFailed when it has ended.
+        """
+        while True:
+            try:
+                self._wait()
+                found, *values = self._channel.receive()
+            except (EOFError, OSError):
+                raise TrialFailed(self._death()) from None
+            if found == "error":
+                raise _error(values[0], values[1], self._case.loader)
+            if found == word:
+                return values
+            if found == "batch" and values[1] == FILE:  # on its way when the loader was left
+                os.close(self._channel.receive_file())
+
+    def _wait(self) -> None:
+        """Wait for a message; raises EOFError when the other process has ended.
+
+        Its workers may outlive it and hold its end of the connection open.
+        """
+        while not self._incoming.poll(1e3 * _CHECK_S):
+            ended = self._process is None or self._process.poll() is not None
+            if ended and not self._incoming.poll(0):
+                raise EOFError
+
+    def _death(self) -> str:
+        what = f"the {self._case.loader} loader's process ({self.python})"
+        if self._process is None:
+            return f"{what} has been ended"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CHECK_S)
+        code = self._process.returncode
+        if code is None:
+            return f"{what} closed its connection without an error message"
+        if code < 0:
+            return f"{what} was killed by {signal.Signals(-code).name} (out of memory?)"
+        return f"{what} ended with status {code}; see the worker's standard error"
+
 
 def notes(loader: Any) -> Dict[str, Any]:
-    """Return what a record notes of a bridged loader; {} of any other."""
-    return loader.notes() if isinstance(loader, BridgedLoader) else {}
+    """Return what a record notes of a remote loader; {} of any other."""
+    return loader.notes() if isinstance(loader, RemoteLoader) else {}
 
 
 def with_far_side(io: IoCounters, loader: Any) -> IoCounters:
-    """Return this process's counters with those of a bridged loader added; others as they are."""
-    if not isinstance(loader, BridgedLoader):
-        return io
-    own = ("rchar", "read_bytes", "major_faults", "cpu_user_s", "cpu_sys_s")
-    return dataclasses.replace(io, **{n: getattr(io, n) + getattr(loader.io, n) for n in own})
+    """Return this process's counters, with those of a remote loader's process added."""
+    return loader.added_to(io) if isinstance(loader, RemoteLoader) else io
 
 
-def _error(document: Mapping[str, str], loader: str) -> IobenchError:
-    """Return the far side's exception: one of ours as it was, any other with its type's name."""
-    kind = getattr(errors, document["type"], None)
-    if isinstance(kind, type) and issubclass(kind, IobenchError):
-        return kind(document["message"])
-    return TrialFailed(f"the {loader} loader failed: {document['type']}: {document['message']}")
+def _error(kind: str, message: str, loader: str) -> IobenchError:
+    """Return the other process's exception: one of ours as it was, any other with its type."""
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, IobenchError):
+        return known(message)
+    return TrialFailed(f"the {loader} loader failed: {kind}: {message}")
 
 
 def _environment(python: str) -> Dict[str, str]:
@@ -361,7 +327,7 @@ def _environment(python: str) -> Dict[str, str]:
     variables: Dict[str, Optional[str]] = dict(os.environ)
     if python != sys.executable:
         variables.update(json.loads(os.environ.get(RESTORE, "{}")))
-    package = str(Path(__file__).absolute().parent.parent)
+    package = str(Path(__file__).absolute().parent.parent.parent)
     path = [package, *filter(None, (variables.get("PYTHONPATH") or "").split(os.pathsep))]
     variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     variables["TMPDIR"] = tempfile.gettempdir()  # gone with the trial, as this worker's own

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from iobench.launch import Settings, run_trial
-from iobench.model import INVALID, Dataset, Record, Trial
-from iobench.scheduler import ATTEMPTS
+from iobench.core.cases import Dataset, Trial
+from iobench.core.records import INVALID, Record
+from iobench.run.suite import ATTEMPTS
+from iobench.run.trial import TrialSettings, run_trial
 
 
-def attempted(trial: Trial, dataset: Dataset, settings: Settings) -> Record:
+def attempted(trial: Trial, dataset: Dataset, settings: TrialSettings) -> Record:
     """Return the last of at most three attempts.
 
     The kernel may reclaim pages of the data, or have to read those of a library again, during any

@@ -9,9 +9,11 @@ from typing import Dict, Iterator, List, Mapping
 
 import pytest
 
-from iobench import convert, dataset, registry, starting
-from iobench.errors import ImageError
-from iobench.model import Case, Dataset
+from iobench.core import protocols, registry
+from iobench.core.cases import Case, Dataset
+from iobench.core.errors import ImageError
+from iobench.data import convert, make
+from iobench.run import command
 from tests.capabilities import image_folder, need
 
 RUNTIMES = [name for name in registry.names("runtimes") if name != "bare"]
@@ -31,30 +33,30 @@ def daemon() -> Iterator[None]:
     if not registry.unavailable("runtimes", "docker"):
         yield
         return
-    from iobench import services
+    from iobench.images import docker_daemon
 
-    with services.docker(say, image_folder()):
+    with docker_daemon.docker(say, image_folder()):
         yield
 
 
-def images_of(case: Case) -> Dict[str, starting.ImageUse]:
+def images_of(case: Case) -> Dict[str, protocols.ImageUse]:
     """Return the case's image in the form that its runtime takes; made where it is not yet."""
-    form = starting.runtime_of(case).form()
+    form = registry.runtime_of(case).form()
     if not form:
         return {}
     need("image" if case.image == "torch" else f"{case.image}-image")
     try:
-        return starting.images_for([case], image_folder())
+        return command.images_for([case], image_folder())
     except ImageError:
-        from iobench import images
+        from iobench.images import catalogue, forms
 
-        images.make_form(images.find(case.image, image_folder()), form, say)
-        return starting.images_for([case], image_folder())
+        forms.make_form(catalogue.find(case.image, image_folder()), form, say)
+        return command.images_for([case], image_folder())
 
 
 def small_dataset(root: Path, samples: int = 32) -> Dataset:
     """Make a dataset with the forms that the four pipelines read."""
-    made = dataset.make("imagenet-like", root, samples=samples, seed=1)
+    made = make.make("imagenet-like", root, samples=samples, seed=1)
     for form in ("lmdb", "hdf5"):
         convert.convert(made, form)
     return made
@@ -77,6 +79,6 @@ def needs(case: Case) -> None:
     need(case.runtime)
     for module in ("torch", "dali"):
         need(module)
-    reason = starting.runtime_of(case).available()
+    reason = registry.runtime_of(case).available()
     if reason and case.runtime != "docker":
         pytest.skip(reason)

@@ -5,21 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
-from iobench import pairing
-from iobench.model import (
-    VALID,
-    CacheProof,
-    Case,
-    Contrast,
-    Dataset,
-    IoCounters,
-    Plan,
-    RankResult,
-    Record,
-    Startup,
-    Steps,
-    Trial,
-)
+from iobench.core.cases import Case, Contrast, Dataset, Plan, Trial
+from iobench.core.records import VALID, CacheProof, IoCounters, RankResult, Record, Startup, Steps
+from iobench.plan import blocks
 
 DATASET = Dataset("/d", "t", 32, 0, 1, 1, "d" * 32, "test")
 FINGERPRINT: Mapping[str, Any] = {
@@ -80,9 +68,9 @@ def plan(
     found: Sequence[Case], contrasts: Sequence[Contrast], *, upto: int = 0, probes: bool = False
 ) -> Plan:
     """Return a plan in phase 2 with the blocks up to ``upto`` (0: the last one) and the probes."""
-    groups = pairing.groups(contrasts)
+    groups = blocks.groups(contrasts)
     spans = {g: (0, upto or c[0].pairs) for g, c in groups.items()}
-    trials = pairing.blocks(contrasts, found, seed=1, start=1, spans=spans)
+    trials = blocks.blocks(contrasts, found, seed=1, start=1, spans=spans)
     for together in groups.values() if probes else ():
-        trials += pairing.probe_blocks(together, found, seed=1, start=len(trials) + 1)
+        trials += blocks.probe_blocks(together, found, seed=1, start=len(trials) + 1)
     return Plan("t", "now", 1, 60.0, DATASET, tuple(found), tuple(trials), tuple(contrasts), 2)

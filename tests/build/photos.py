@@ -8,10 +8,11 @@ from typing import Any, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from iobench.dataset import Row, sample_digest, write_index
-from iobench.model import Dataset, Extent
-from iobench.order import sample_order
-from iobench.protocols import LoadRequest, StoredSample
+from iobench.core.cases import Dataset, Extent
+from iobench.core.dataset import sample_digest
+from iobench.core.order import sample_order
+from iobench.core.protocols import LoadRequest, StoredSample
+from iobench.data.index import Row, write_index
 
 
 def picture(seed: int, height: int, width: int) -> np.ndarray:
@@ -46,9 +47,9 @@ def samples(count: int, *, small: bool = False) -> List[StoredSample]:
 
 def pixels(stored: Sequence[StoredSample]) -> List[StoredSample]:
     """Return the same samples as raw pixels."""
-    from iobench import codec
+    from iobench.core import transforms
 
-    return [dataclasses.replace(s, data=codec.decode(s.data)) for s in stored]
+    return [dataclasses.replace(s, data=transforms.decode(s.data)) for s in stored]
 
 
 class Files:
@@ -107,6 +108,23 @@ def store(stored: Sequence[StoredSample], folder: Path, format_: Any, form: str)
     root.mkdir()
     format_.write(stored, root)
     return root
+
+
+#: Samples, the dataset that they are, and the folder of the stored form that holds them.
+Stored = Tuple[List[StoredSample], Dataset, Path]
+
+
+def stored(
+    folder: Path, samples: List[StoredSample], format_: Any = None, form: str = "jpeg"
+) -> Stored:
+    """Store samples in a form (default: one file each) of a dataset in ``folder``."""
+    root = store(samples, folder, format_ or Files(), form)
+    return samples, dataset_of(samples, folder), root
+
+
+def spoilt(samples: Sequence[StoredSample], sample: int, data: bytes) -> List[StoredSample]:
+    """Return the samples with other bytes in place of one's."""
+    return [dataclasses.replace(s, data=data) if s.id == sample else s for s in samples]
 
 
 def request_of(

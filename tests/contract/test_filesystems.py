@@ -8,22 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from iobench import registry
-from iobench.model import IoCounters
-from iobench.mountinfo import Mount, mount_of
-from iobench.mounts import FALLBACK
-from iobench.protocols import FilesystemBackend
+from iobench.core import registry
+from iobench.core.members import FilesystemBackend
+from iobench.core.records import IoCounters
+from iobench.host.mounts import FALLBACK, MountInfo, mount_of
 
 members = pytest.mark.parametrize("name", registry.names("filesystems"))
 HERE = Path(__file__)
 
 
-def mount_for(name: str) -> Mount:
+def mount_for(name: str) -> MountInfo:
     """A mount of the member's own kind, as its fstypes say; the test's own for the fallback."""
     fstypes = sorted(registry.load("filesystems", name).fstypes)
     if not fstypes:
         return mount_of(HERE)
-    return Mount("0:99", "/", "/nowhere", ("rw",), fstypes[0], "source", ("rw",))
+    return MountInfo("0:99", "/", "/nowhere", ("rw",), fstypes[0], "source", ("rw",))
 
 
 @members

@@ -11,11 +11,13 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 
-from iobench import convert, registry, synthesis
-from iobench import dataset as datasets
-from iobench.caffe import hdf5
-from iobench.model import Dataset
-from iobench.protocols import FormatBackend, StoredSample
+from iobench.backends.caffe import hdf5
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Dataset
+from iobench.core.members import FormatBackend
+from iobench.core.protocols import StoredSample
+from iobench.data import convert, make
 from tests.capabilities import need
 
 SAMPLES = 20
@@ -41,7 +43,7 @@ every_form = pytest.mark.parametrize(("name", "content"), stored_forms())
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return synthesis.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=SAMPLES)
+    return make.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=SAMPLES)
 
 
 @pytest.fixture
@@ -200,16 +202,16 @@ def test_files_lists_everything_with_samples_in_it(opened: Any, dataset: Dataset
 @every_form
 def test_the_first_bytes_stay_on_disk_until_read(opened: Any, dataset: Dataset) -> None:
     """Reading brings every page of the sample's own bytes into memory."""
-    from iobench import pagecache
+    from iobench.host import page_cache
 
     form, root, _, reader = opened
     files = form.files(dataset, root)
     for path in files:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-    pagecache.evict(files)
+    page_cache.evict(files)
     reader.read(7)
-    resident = pagecache.residency(files).pages * pagecache.residency(files).fraction
+    resident = page_cache.residency(files).pages * page_cache.residency(files).fraction
     assert resident * 4096 >= sum(extent.length for extent in reader.extents(7)) * 0.99
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iobench import registry
-from iobench.protocols import LauncherBackend
+from iobench.core import registry
+from iobench.core.members import LauncherBackend
 
 members = pytest.mark.parametrize("name", registry.names("launchers"))
 COMMAND = ("python3", "-m", "iobench.worker", "/tmp/a task.json")

@@ -9,12 +9,13 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 
-from iobench import codec, registry
-from iobench.caffe import hdf5
-from iobench.errors import SpecError
-from iobench.model import Dataset
-from iobench.protocols import LoaderBackend, LoadRequest, StoredSample
-from tests import photos
+from iobench.backends.caffe import hdf5
+from iobench.core import registry, transforms
+from iobench.core.cases import Dataset
+from iobench.core.errors import SpecError
+from iobench.core.members import LoaderBackend
+from iobench.core.protocols import LoadRequest, StoredSample
+from tests.build import photos
 from tests.capabilities import need
 
 #: A library that a member needs, as the capability that says whether it is here.
@@ -74,11 +75,12 @@ class Source:
     def request(self, **changes: Any) -> LoadRequest:
         changes.setdefault("batch", BATCH)
         changes.setdefault("order", "stored")
+        changes.setdefault("workers", 1)  # each may be a process that imports its libraries anew
         return photos.request_of(self.stored, self.dataset, self.root, self.format, **changes)
 
 
 def cut(stored: List[StoredSample], height: int, width: int) -> List[StoredSample]:
-    pixels = [codec.decode(s.data)[:height, :width].copy() for s in stored]
+    pixels = [transforms.decode(s.data)[:height, :width].copy() for s in stored]
     return [dataclasses.replace(s, data=d) for s, d in zip(stored, pixels)]
 
 
@@ -93,11 +95,9 @@ def source(
 ) -> Source:
     if form not in sources:
         stored = photos.samples(SAMPLES)
-        if not form.endswith(("-raw", "-float")):
-            pass
-        elif form.endswith("-raw"):  # HDF5 holds pixels of one size
+        if form.endswith("-raw"):  # HDF5 holds pixels of one size
             stored = cut(stored, 228, 230)
-        else:
+        elif form.endswith("-float"):
             stored = cut(stored, 224, 224)
         sources[form] = Source(tmp_path_factory.mktemp(form), form, stored)
     return sources[form]
@@ -156,7 +156,7 @@ def test_it_is_a_loader_backend(loader: str) -> None:
 def test_batches_are_whole_in_order_and_labelled(loader: str, form: str, source: Source) -> None:
     labels = {s.id: s.label for s in source.stored}
     for order in orders_of(loader, form):
-        request = source.request(order=order, stage="read")
+        request = source.request(order=order, stage="read", workers=2)
         batches = run(loader, request)
         assert len(batches) == SAMPLES // BATCH
         assert ids_of(batches) == request.ids.tolist()
@@ -190,7 +190,7 @@ def test_load_gives_dense_float_batches(
             registry.load("loaders", loader).make(source.request(transform=transform))
         return
     batches = run(loader, source.request(transform=transform), **options)
-    shape = (BATCH, *codec.transform(transform).shape)
+    shape = (BATCH, *transforms.transform(transform).shape)
     assert len(batches) == SAMPLES // BATCH
     for batch in batches:
         assert batch.data.shape == shape

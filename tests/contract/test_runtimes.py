@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -12,15 +13,21 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List
+from typing import Callable, Dict, Iterator, List
 
 import pytest
 
-from iobench import calls, containers, limits, registry, spec, starting
-from iobench.launch import Settings, run_trial
-from iobench.model import VALID, Case, Dataset, Record, Trial
-from iobench.protocols import Mount, RuntimeBackend, Start
-from tests import container
+from iobench.analysis import syscalls
+from iobench.core import inside, registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.members import RuntimeBackend
+from iobench.core.protocols import Mount, Start
+from iobench.core.records import VALID, Record
+from iobench.host import engines, limits, probes
+from iobench.run import command as starting
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.spec import load
+from tests.build import containers
 from tests.capabilities import need
 
 members = pytest.mark.parametrize("name", registry.names("runtimes"))
@@ -29,7 +36,7 @@ isolated = pytest.mark.parametrize(
 )
 variants = pytest.mark.parametrize(
     ("name", "options"),
-    [(n, o) for n in container.RUNTIMES for o in container.OPTIONS.get(n, [{}])],
+    [(n, o) for n in containers.RUNTIMES for o in containers.OPTIONS.get(n, [{}])],
     ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
 )
 COMMAND = ("python3", "-m", "iobench.worker", "/tmp/a task.json")
@@ -100,13 +107,13 @@ def test_stopping_what_is_not_there_is_harmless(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return container.small_dataset(tmp_path_factory.mktemp("set") / "data")
+    return containers.small_dataset(tmp_path_factory.mktemp("set") / "data")
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[None]:
     need("docker")
-    with container.daemon():
+    with containers.daemon():
         yield
 
 
@@ -118,7 +125,7 @@ def services(request: pytest.FixtureRequest, name: str) -> None:
 
 
 def case_of(dataset: Dataset, runtime: str, pipeline: str = "torch:lmdb", **fields: object) -> Case:
-    loader, form, content = spec.pipeline(pipeline)
+    loader, form, content = load.pipeline(pipeline)
     case = Case(
         label=pipeline,
         loader=loader,
@@ -134,47 +141,62 @@ def case_of(dataset: Dataset, runtime: str, pipeline: str = "torch:lmdb", **fiel
 
 
 def trial(dataset: Dataset, case: Case, stage: str, cache: str = "-", **settings: object) -> Record:
-    images = container.images_of(case)
-    wanted = Settings(images=images, **settings)  # type: ignore[arg-type]
+    images = containers.images_of(case)
+    wanted = TrialSettings(images=images, **settings)  # type: ignore[arg-type]
     return run_trial(Trial(id="t", case=case, stage=stage, cache=cache), dataset, 1, wanted)
+
+
+OnBareMetal = Callable[[str, str], Record]
+
+
+@pytest.fixture(scope="module")
+def on_bare_metal(data: Dataset) -> OnBareMetal:
+    """Return what runs a pipeline's stage without a container; each is run once."""
+
+    @functools.cache
+    def run(pipeline: str, stage: str) -> Record:
+        return trial(data, case_of(data, "bare", pipeline), stage)
+
+    return run
 
 
 @pytest.mark.system
 @variants
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_the_four_pipelines_run_and_deliver_the_same_samples(
-    name: str, options: Dict[str, str], pipeline: str, data: Dataset, services: None
-) -> None:
+    name: str, options: Dict[str, str], pipeline: str, data: Dataset, services: None,
+    on_bare_metal: OnBareMetal,
+) -> None:  # fmt: skip
     case = case_of(data, name, pipeline, runtime_options=options)
-    container.needs(case)
+    containers.needs(case)
     digest = trial(data, case, "digest")
     assert (digest.status, digest.reasons) == (VALID, ())
-    bare = trial(data, case_of(data, "bare", pipeline), "digest")
+    bare = on_bare_metal(pipeline, "digest")
     assert digest.ranks[0].samples_digest == bare.ranks[0].samples_digest != ""
     cold = trial(data, case, "load", "cold")
     assert (cold.status, cold.reasons) == (VALID, ())
     assert cold.cache.resident_before == 0.0
     assert cold.ready_s > 0
     assert cold.runtime["image"] == "torch"
-    assert cold.runtime["form"] == starting.runtime_of(case).form()
+    assert cold.runtime["form"] == registry.runtime_of(case).form()
     assert cold.runtime["digest"].startswith("sha256:")
-    assert cold.ranks[0].host == containers.host().name
+    assert cold.ranks[0].host == probes.host().name
     seen = cold.ranks[0].fingerprint["limits"]["open_files"]
-    assert seen == containers.host().open_files[0]
+    assert seen == probes.host().open_files[0]
 
 
 @pytest.mark.system
 @variants
 def test_its_system_calls_are_counted_from_the_host_and_are_those_of_bare(
-    name: str, options: Dict[str, str], data: Dataset, services: None
+    name: str, options: Dict[str, str], data: Dataset, services: None, on_bare_metal: OnBareMetal
 ) -> None:
     need("strace")
     case = case_of(data, name, "torch:jpeg", runtime_options=options)
-    container.needs(case)
+    containers.needs(case)
     traced = trial(data, case, "calls")
     assert (traced.status, traced.reasons) == (VALID, ())
-    bare = trial(data, case_of(data, "bare", "torch:jpeg"), "calls")
-    here, there = calls.per_sample(traced), calls.per_sample(bare)
+    bare = on_bare_metal("torch:jpeg", "calls")
+    here, there = syscalls.per_sample(traced), syscalls.per_sample(bare)
     for call in ("open", "read", "stat", "lseek"):
         assert here.get(call, 0) == pytest.approx(there.get(call, 0), abs=0.3), call
 
@@ -185,7 +207,7 @@ def test_a_cached_fraction_is_set_from_what_the_worker_says_of_its_files(
     name: str, options: Dict[str, str], data: Dataset, services: None
 ) -> None:
     case = case_of(data, name, runtime_options=options)
-    container.needs(case)
+    containers.needs(case)
     record = trial(data, case, "load", "0.5")
     assert (record.status, record.reasons) == (VALID, ())
     assert record.cache.resident_before == pytest.approx(0.5, abs=0.1)
@@ -196,7 +218,9 @@ def test_a_cached_fraction_is_set_from_what_the_worker_says_of_its_files(
 def test_a_ceiling_needs_no_runtime(name: str, data: Dataset) -> None:
     need("fio")
     case = case_of(data, name)
-    record = run_trial(Trial(id="t", case=case, stage="ceiling", cache="cold"), data, 1, Settings())
+    record = run_trial(
+        Trial(id="t", case=case, stage="ceiling", cache="cold"), data, 1, TrialSettings()
+    )
     assert (record.status, record.reasons) == (VALID, ())
 
 
@@ -250,16 +274,16 @@ def test_it_cannot_write_outside_its_result_folder(
     name: str, options: Dict[str, str], data: Dataset, tmp_path: Path, services: None
 ) -> None:
     case = case_of(data, name, runtime_options=options)
-    container.needs(case)
-    runtime = starting.runtime_of(case)
-    image = starting.image_of(case, runtime.form(), container.images_of(case))
+    containers.needs(case)
+    runtime = registry.runtime_of(case)
+    image = starting.image_of(case, runtime.form(), containers.images_of(case))
     places = ["/iobench/data", "/iobench/code/iobench", "/", "/opt/iobench", "/usr", "/etc"]
-    host = [Path(data.root), Path(starting.__file__).parent]
+    host = [Path(data.root), Path(starting.__file__).parents[1]]
     if os.path.isdir(image):
         host.append(Path(image, "iobench"))
     before = [tree(folder) for folder in host]
     start = Start(image=image, mounts=starting.mounts(data, tmp_path), name="iobench-intruder")
-    command = [containers.PYTHON_INSIDE, "-c", INTRUDE, *places, "/iobench/work"]
+    command = [inside.PYTHON_INSIDE, "-c", INTRUDE, *places, "/iobench/work"]
     done = subprocess.run(
         runtime.argv(command, start), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
@@ -272,13 +296,13 @@ def test_it_cannot_write_outside_its_result_folder(
 DRIVER = """
 import json, sys
 from pathlib import Path
-from iobench.dataset import locate
-from iobench.launch import Settings, run_trial
-from iobench.model import Case, Trial
-from iobench.starting import ImageUse
+from iobench.core.dataset import locate
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.core.cases import Case, Trial
+from iobench.run.command import ImageUse
 case, images, root = json.loads(sys.stdin.read())
 images = {name: ImageUse(**use) for name, use in images.items()}
-settings = Settings(images=images, decode_delay_s=1.0)
+settings = TrialSettings(images=images, decode_delay_s=1.0)
 trial = Trial(id="t", case=Case(**case), stage="load", cache="warm")
 print(run_trial(trial, locate(Path(root)), 1, settings), flush=True)
 """
@@ -299,8 +323,8 @@ def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
 ) -> None:
     need("root")  # to see every process's environment
     case = case_of(data, name)
-    container.needs(case)
-    images = container.images_of(case)
+    containers.needs(case)
+    images = containers.images_of(case)
     marker = f"MALLOC_ARENA_MAX={10_000_000 + os.getpid()}"
     key, _, value = marker.partition("=")
     document = [case.__dict__, {k: u.__dict__ for k, u in images.items()}, data.root]
@@ -317,21 +341,21 @@ def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
     driver.stdin.close()
 
     def workers() -> List[int]:
-        return [p for p, w in container.marked(marker).items() if "iobench.worker" in w]
+        return [p for p, w in containers.marked(marker).items() if "iobench.worker" in w]
 
     # the worker and both of its loader processes are at it
     seen = wait_for(lambda: sum(1 for p in workers() if not _is_client(p)) >= 3)
-    lines = [" ".join(words) for words in container.marked(marker).values()]
+    lines = [" ".join(words) for words in containers.marked(marker).values()]
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert seen, (lines, (tmp_path / "said").read_text())
-    assert wait_for(lambda: not container.marked(marker)), container.marked(marker)
+    assert wait_for(lambda: not containers.marked(marker)), containers.marked(marker)
     names = set(re.findall(r"--name=(iobench-\w+)", "\n".join(lines)))
     assert len(names) == (1 if name in ("docker", "podman") else 0)
     for found in names:
-        program = ["docker"] if name == "docker" else containers.podman()
+        program = ["docker"] if name == "docker" else engines.podman()
         listed = [*program, "ps", "--all", "--quiet", "--filter", f"name={found}"]
-        assert wait_for(lambda: not containers.ask(listed)[1]), containers.ask(listed)  # noqa: B023
+        assert wait_for(lambda: not probes.ask(listed)[1]), probes.ask(listed)  # noqa: B023
 
 
 def _is_client(pid: int) -> bool:
@@ -353,7 +377,7 @@ def test_limits_are_what_every_arm_sees(
     case = case_of(
         data, name, runtime_options=options, cpus=1.5, memory_bytes=3 << 30
     )  # room for torch and its workers
-    container.needs(case)
+    containers.needs(case)
     if limits.refused(case):
         pytest.skip(limits.refused(case))
     record = trial(data, case, "read", "cold")
@@ -366,7 +390,7 @@ def test_limits_are_what_every_arm_sees(
 @members
 def test_a_memory_limit_is_enforced(name: str, data: Dataset, services: None) -> None:
     case = case_of(data, name, memory_bytes=160 << 20)
-    container.needs(case)
+    containers.needs(case)
     if limits.refused(case):
         pytest.skip(limits.refused(case))
     record = trial(data, case, "load", "warm", limit_s=30.0)
@@ -386,12 +410,14 @@ exec(sys.argv[2])
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["apptainer", "charliecloud", "unpacked"])
 @pytest.mark.parametrize("pipeline", ["torch:lmdb", "dali:jpeg"])
-def test_a_user_without_root_gets_the_same_samples(name: str, pipeline: str, data: Dataset) -> None:
+def test_a_user_without_root_gets_the_same_samples(
+    name: str, pipeline: str, data: Dataset, on_bare_metal: OnBareMetal
+) -> None:
     need("root")  # to become somebody else
     case = case_of(data, name, pipeline)
-    container.needs(case)
-    expected = trial(data, case_of(data, "bare", pipeline), "digest").ranks[0].samples_digest
-    images = container.images_of(case)
+    containers.needs(case)
+    expected = on_bare_metal(pipeline, "digest").ranks[0].samples_digest
+    images = containers.images_of(case)
     script = DRIVER.replace("decode_delay_s=1.0", "").replace(
         '"load", cache="warm"', '"digest", cache="-"'
     )
@@ -426,4 +452,4 @@ def _python_of_all() -> str:
 
 def _package_paths() -> List[str]:
     site = Path(pytest.__file__).parent.parent
-    return [str(Path(starting.__file__).parent.parent), str(site)]
+    return [str(Path(starting.__file__).parents[2]), str(site)]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench import registry
-from iobench.model import Batch
-from iobench.protocols import TrainerBackend
+from iobench.core import registry
+from iobench.core.cases import Batch
+from iobench.core.members import TrainerBackend
 
 #: Options that make a member quick to test; a member that is not named takes none.
 QUICK = {

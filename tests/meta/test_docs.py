@@ -3,7 +3,8 @@
 The words after the fence say how:
 
 ``console``      its ``$ `` lines run, in order, in a copy of this tree (``# exit 2``: the exit
-                 status expected); ``console slow``: only by `make test`
+                 status expected); ``console slow``: only by `make test`; ``console needs:X``: a
+                 test of its own, where this machine has the capability X
 ``sh``           commands of hours, or for another machine: parsed; make's targets and iobench's
                  options are checked
 ``toml NAME``    a spec or a dataset recipe: validated, and written to NAME for later commands
@@ -13,6 +14,7 @@ The words after the fence say how:
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import re
@@ -31,15 +33,34 @@ import tomllib
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from iobench import codec, contrast_spec, options, registry, spec
-from iobench.model import Case
-from tests.report_fixture import suite
+from iobench.cli import listing
+from iobench.core import channel, options, registry, stages, transforms
+from iobench.core.cases import Case
+from iobench.run import worker_process
+from iobench.spec import schema
+from tests import capabilities
+from tests.build.report import suite
+from tests.meta.test_layering import ROOMS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "datasets/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SMOKE = "make smoke"
 KINDS = {"console", "sh", "toml", "python", "text"}
 #: First words of ``sh`` lines that are not ours to check.
-FOREIGN = {"git", "cd", "tar", "scp", "rsync", "sbatch", "srun", "module", "sudo", "apt-get", "du"}
+FOREIGN = {
+    "git",
+    "cd",
+    "pip",
+    "tar",
+    "scp",
+    "rsync",
+    "sbatch",
+    "srun",
+    "module",
+    "sudo",
+    "apt-get",
+    "du",
+}
 
 
 #: What an entry of ``pipelines`` repeats of its case (docs: "which case").
@@ -57,6 +78,13 @@ class Block(NamedTuple):
     @property
     def file(self) -> str:
         return next((word for word in self.words if "." in word), "")
+
+    @property
+    def needs(self) -> str:
+        return next((word.partition(":")[2] for word in self.words if ":" in word), "")
+
+    def runs(self, *, slow: bool) -> bool:
+        return not self.needs and (slow or "slow" not in self.words)
 
 
 def blocks(document: Path) -> Iterator[Block]:
@@ -84,23 +112,28 @@ def environment() -> None:
     subprocess.run([ROOT / "requirements/install.sh", "run"], check=True)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what SMOKE leaves is kept, for the next copy in which it would do the same again."""
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """Return a copy of this tree, with its .venv."""
     tree = tmp_path / "iobench"
-    unwanted = (".git", ".venv", "data", "results", "dist", "wheels", "__pycache__", ".*_cache")
-    matching = shutil.ignore_patterns(*unwanted)
+    made = {".git", ".venv", ".tools", "data", "results", "images", "dist", "wheels"}
+    anywhere = shutil.ignore_patterns("__pycache__", ".*_cache")
 
-    def ignore(folder: str, names: List[str]) -> Set[str]:  # iobench/images is wanted
-        built = {"images", ".tools"} if folder == str(ROOT) else set()
-        return {*matching(folder, names), *built}
+    def ignore(folder: str, names: List[str]) -> Set[str]:
+        return {*anywhere(folder, names), *(made if folder == str(ROOT) else set())}
 
     shutil.copytree(ROOT, tree, ignore=ignore, symlinks=True)
     (tree / ".venv").symlink_to(ROOT / ".venv")
     return tree
 
 
-def run_document(document: Path, tree: Path, *, slow: bool) -> None:
+def run_document(document: Path, tree: Path, kept: Path, *, slow: bool) -> None:
     for block in blocks(document):
         if block.file:
             write(tree / block.file, block.text)
@@ -109,9 +142,19 @@ def run_document(document: Path, tree: Path, *, slow: bool) -> None:
                 [sys.executable, "-c", block.text], cwd=tree, capture_output=True, text=True
             )
             assert done.returncode == 0, f"{block.where}\n{done.stderr}"
-        if block.kind == "console" and (slow or "slow" not in block.words):
-            for line in command_lines(block.text):
-                run_line(line, tree, block.where)
+        if block.kind == "console" and block.runs(slow=slow):
+            run_block(block, tree, kept)
+
+
+def run_block(block: Block, tree: Path, kept: Path) -> None:
+    for line in command_lines(block.text):
+        if line == SMOKE and (kept / "results").exists():
+            shutil.copytree(kept, tree, symlinks=True, dirs_exist_ok=True)
+            continue
+        run_line(line, tree, block.where)
+        if line == SMOKE:
+            for name in ("data", "results"):
+                shutil.copytree(tree / name, kept / name, symlinks=True)
 
 
 def write(path: Path, text: str) -> None:
@@ -152,8 +195,8 @@ def test_console_blocks_hold_commands_only(block: Block) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
-def test_quick_blocks_run(document: Path, copy: Path) -> None:
-    run_document(document, copy, slow=False)
+def test_quick_blocks_run(document: Path, copy: Path, kept: Path) -> None:
+    run_document(document, copy, kept, slow=False)
 
 
 SLOW = [d for d in DOCUMENTS if any("slow" in b.words for b in blocks(d))]
@@ -161,8 +204,19 @@ SLOW = [d for d in DOCUMENTS if any("slow" in b.words for b in blocks(d))]
 
 @pytest.mark.system
 @pytest.mark.parametrize("document", SLOW, ids=ids)
-def test_slow_blocks_run(document: Path, copy: Path) -> None:
-    run_document(document, copy, slow=True)
+@pytest.mark.slow
+def test_slow_blocks_run(document: Path, copy: Path, kept: Path) -> None:
+    run_document(document, copy, kept, slow=True)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("block", [b for b in every("console") if b.needs], ids=lambda b: b.where)
+def test_blocks_that_need_something_run(block: Block, copy: Path, kept: Path) -> None:
+    capabilities.need(block.needs)
+    for other in blocks(ROOT / block.where.rpartition(":")[0]):
+        if other.file:
+            write(copy / other.file, other.text)
+    run_block(block, copy, kept)
 
 
 @pytest.mark.parametrize("block", every("toml"), ids=lambda b: b.where)
@@ -174,8 +228,8 @@ def test_toml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
             write(tmp_path / other.file, other.text)
     write(tmp_path / "block.toml", block.text)
     recipe = "mean_bytes" in tomllib.loads(block.text)
-    module = "recipes" if recipe else "spec"
-    check = f"from iobench import {module}; {module}.load('block.toml')"
+    module = "iobench.data.recipes" if recipe else "iobench.spec.load"
+    check = f"import {module} as read; read.load('block.toml')"
     done = subprocess.run(
         [sys.executable, "-c", check],
         cwd=tmp_path,
@@ -201,7 +255,7 @@ def test_long_commands_are_possible(block: Block) -> None:
         if program == "make":
             subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
         else:
-            from iobench.cli import cli
+            from iobench.cli.main import cli
 
             parse_options(cli, words)
 
@@ -218,22 +272,34 @@ def parse_options(command: click.Command, words: List[str]) -> None:
     command.make_context(name, rest, parent=context)
 
 
+def anchors(document: Path) -> Set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
 def test_links_lead_somewhere(document: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())
-    assert not [t for t in targets if "://" not in t and not (document.parent / t).exists()]
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+        if "://" in target:
+            continue
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 60
 
 
 def test_results_md_names_every_column_and_key() -> None:
-    from iobench.analysis import analyse
+    from iobench.analysis.suite import analyse
+    from iobench.report import publish
     from iobench.report.csv import COLUMNS, EXTRA
 
     plan, records = suite()
-    analysis = analyse(plan, records)
+    analysis = publish.document(analyse(plan, records))
     text = (ROOT / "docs/results.md").read_text()
     named = set(re.findall(r"`(\w+)`", text))
     assert not set(COLUMNS) - named
@@ -243,17 +309,72 @@ def test_results_md_names_every_column_and_key() -> None:
     assert not set(analysis["contrasts"][0]) - named
 
 
+def test_results_md_names_every_table_of_list() -> None:
+    _, found, stable = (ROOT / "docs/results.md").read_text().partition("## Stable names\n")
+    assert found
+    assert not set(listing.tables()) - set(re.findall(r"`(\w+)`", stable))
+
+
+# -- docs/architecture.md against the tree --------------------------------------------------------
+
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+PACKAGE = ROOT / "iobench"
+
+
+def rooms() -> Dict[str, str]:
+    """Return room -> its sentence, as the page's table has them, in its order."""
+    _, _, section = ARCHITECTURE.partition("## Rooms\n")
+    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section.partition("\n## ")[0], re.M))
+
+
+def test_architecture_md_lists_the_rooms_in_the_order_of_imports() -> None:
+    assert list(rooms()) == [room for row in ROOMS for room in row]
+
+
+@pytest.mark.parametrize("room", [room for row in ROOMS for room in row])
+def test_architecture_md_has_the_sentence_of_each_room(room: str) -> None:
+    sentence = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text()))
+    assert rooms()[room] == str(sentence).removesuffix(".")
+
+
+def test_architecture_md_names_every_folder() -> None:
+    named = set(re.findall(r"`([\w/]+)`", ARCHITECTURE))
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".toml")]
+    folders = {str(path.parent.relative_to(PACKAGE)) for path in files} - {"."}
+    assert not folders - named
+
+
+def test_architecture_md_has_every_message_of_the_channel() -> None:
+    _, _, section = ARCHITECTURE.partition("## The control channel\n")
+    rows = re.findall(r"^\| `(\w+)` \|", section.partition("\n## ")[0], re.M)
+    assert sorted(rows) == sorted(kind.__name__ for kind in channel.ControlMessage.__subclasses__())
+
+
+def test_architecture_md_has_the_time_limits_of_the_channel() -> None:
+    limits = (worker_process.HELLO_S, channel.MESSAGE_S, worker_process.GRACE_S)
+    assert [f"{limit:g} s" in ARCHITECTURE for limit in limits] == [True] * 3
+
+
+def test_architecture_md_names_modules_that_exist() -> None:
+    below = {room for row in ROOMS for room in row}
+    paths = re.findall(r"`(\w+(?:/\w+)+)/?`", ARCHITECTURE)
+    named = [path for path in paths if path.split("/")[0] in below]
+    assert named
+    here = [PACKAGE / path for path in named]
+    assert not [str(p) for p in here if not p.is_dir() and not p.with_suffix(".py").exists()]
+
+
 # -- docs/spec.md against the code ---------------------------------------------------------------
 
 SPEC_PAGE = ROOT / "docs/spec.md"
 #: Heading -> the model whose fields its table names, and those that another table names already.
 SECTIONS = {
-    "Top level": (spec.Spec, ()),
-    "[dataset]": (spec.DatasetSpec, ()),
-    "[case]": (spec.CaseSpec, ()),
-    "[[cases]]": (spec.ExtraCase, tuple(spec.CaseSpec.model_fields)),
-    "[ladder]": (spec.LadderSpec, ()),
-    "[[contrasts]]": (spec.ContrastSpec, ()),
+    "Top level": (schema.Spec, ()),
+    "[dataset]": (schema.DatasetSpec, ()),
+    "[case]": (schema.CaseSpec, ()),
+    "[[cases]]": (schema.ExtraCase, tuple(schema.CaseSpec.model_fields)),
+    "[ladder]": (schema.LadderSpec, ()),
+    "[[contrasts]]": (schema.ContrastSpec, ()),
 }
 WORDS = {
     bool: "truth",
@@ -305,9 +426,9 @@ def check_default(cell: str, default: Any, where: str) -> None:
 
 def default_of(key: str, field: FieldInfo, model: Any) -> Any:
     """Return what holds where a spec is silent; for a case what its data type says."""
-    if model is spec.CaseSpec and field.default is None:
+    if model is schema.CaseSpec and field.default is None:
         return getattr(Case(), key, None)
-    return field.default
+    return field.get_default(call_default_factory=True)
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
@@ -320,8 +441,9 @@ def test_spec_md_names_every_key(heading: str) -> None:
         field = model.model_fields[key]
         assert word == kind(field.annotation), key
         assert meaning, key
-        if not isinstance(field.default, pydantic.BaseModel):
-            check_default(default, default_of(key, field, model), key)
+        value = default_of(key, field, model)
+        if not isinstance(value, pydantic.BaseModel):
+            check_default(default, value, key)
 
 
 @pytest.mark.parametrize("axis", ["formats", "loaders", "trainers", "runtimes", "launchers"])
@@ -346,22 +468,21 @@ def test_spec_md_names_every_value() -> None:
         named.setdefault(plain(key), set()).add(plain(value))
 
     def literals(key: str) -> Set[str]:
-        hint = spec.CaseSpec.model_fields[key].annotation
+        hint = schema.CaseSpec.model_fields[key].annotation
         return {a for part in typing.get_args(hint) for a in typing.get_args(part)}
 
     assert named == {
-        "placement": literals("placement"),
+        "placement": set(registry.names("placements")),
         "content": literals("content"),
         "sharing": literals("sharing"),
         "order": {"stored", "shuffled", "window:N"},
-        "transform": set(codec.TRANSFORMS),
+        "transform": set(transforms.TRANSFORMS),
     }
 
 
 def test_spec_md_says_which_stages_and_contents_there_are() -> None:
     rows = {plain(row[0]): row for row in table("`[[contrasts]]`")}
-    stages = typing.get_args(contrast_spec.ContrastSpec.model_fields["stage"].annotation)
-    assert set(re.findall(r"`(\w+)`", rows["stage"][3])) == set(stages)
+    assert set(re.findall(r"`(\w+)`", rows["stage"][3])) == set(stages.contrasted())
     contents = {row[1]: row[2] for row in table("Values") if plain(row[0]) == "content"}
     for content in ("raw", "float"):
         able = {

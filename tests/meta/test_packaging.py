@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import ast
+import email
 import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
-from typing import Dict, List, Set
+from typing import Dict, List
 
 import pytest
 
 import iobench
 from tests.capabilities import need
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
 TOP_LEVEL = {"Dockerfile", "singularity", "README.md", "iobench", "datasets", "tests", "Makefile"}
 TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "requirements"}
@@ -48,6 +50,13 @@ def tracked() -> List[str]:
     if done.returncode:
         pytest.skip("not a git clone (an unpacked bundle)")
     return done.stdout.splitlines()
+
+
+def copy_tracked(folder: Path) -> None:
+    for name in tracked():
+        if (ROOT / name).is_symlink() or (ROOT / name).exists():  # one may be deleted, uncommitted
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
 
 
 @pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
@@ -94,6 +103,18 @@ def test_the_clone_is_small_and_names_no_machine() -> None:
             assert ours.encode() not in data.replace(b"/iobench/work/", b""), name
 
 
+def test_no_package_registrys_address_is_known() -> None:
+    """Images are built from the host's own sources, or DEBIAN_MIRROR, and nowhere else."""
+    hosts = ["registry-1", "deb.debian", "archive.debian", "snapshot.debian", "security.debian"]
+    hosts += ["pypi" + ".org", "pythonhosted", "ghcr.io", "docker.io/", "quay.io", "nvcr.io"]
+    own = Path(__file__).relative_to(ROOT)
+    for name in tracked():
+        path = ROOT / name
+        if path.is_file() and Path(name) != own and Path(name).suffix != ".png":
+            text = path.read_text()
+            assert [host for host in hosts if host in text] == [], name
+
+
 def test_changelog_has_this_version_and_results_affected() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     newest = re.search(r"^## \[(.+?)\].*?(?=^## \[|\Z)", text, re.M | re.S)
@@ -137,6 +158,89 @@ def test_every_benchmark_that_make_names_exists() -> None:
     assert line
     named = {name.replace("-", "_") for name in line[1].split()}
     assert named <= {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+
+
+# -- a wheel -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the tracked files, built in a copy of them."""
+    tree = tmp_path_factory.mktemp("tree")
+    copy_tracked(tree)
+    words = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tree / "dist"), "."]
+    done = run([sys.executable, "-m", "pip", *words], tree)
+    assert done.returncode == 0, done.stderr
+    (built,) = (tree / "dist").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_what_it_reads_and_says_what_it_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (path,) = [name for name in names if name.endswith("/METADATA")]
+        facts = email.message_from_bytes(archive.read(path))
+    for folder in ("iobench/spec/shipped/*.toml", "datasets/*.toml", "iobench/report/*.j2"):
+        there = {path.name for path in ROOT.glob(folder)}
+        assert there
+        assert there <= {Path(name).name for name in names}, folder
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+    needs = facts.get_all("Requires-Dist")
+    assert needs.count("numpy") == 1  # the worker side
+    for extra, files in (
+        ("driver", ["driver.txt", "worker.txt"]),
+        ("torch", ["torch.txt"]),
+        ("dali", ["dali.txt"]),
+    ):
+        wanted = {f"{k}=={v}".lower() for file in files for k, v in pins(file).items()}
+        marker = f'; extra == "{extra}"'
+        found = {n.removesuffix(marker).lower() for n in needs if n.endswith(marker)}
+        assert found == wanted
+
+
+OWN = """
+name = "own"
+[dataset]
+recipe = "smoke"
+samples = 64
+[case]
+trainer = "null"
+batch = 16
+workers = 1
+[matrix]
+pipeline = ["torch:jpeg", "dali:jpeg"]
+[ladder]
+stages = ["load"]
+caches = ["cold"]
+repeats = 1
+"""
+
+
+@pytest.mark.system
+@pytest.mark.timeout(900)
+def test_a_wheel_in_a_clean_environment_runs_smoke(wheel: Path, tmp_path: Path) -> None:
+    need("package-index")
+    assert run([sys.executable, "-m", "venv", "env"], tmp_path).returncode == 0
+    python, program = str(tmp_path / "env/bin/python"), str(tmp_path / "env/bin/iobench")
+    (tmp_path / "own.toml").write_text(OWN)
+
+    def install(what: str) -> None:
+        done = run([python, "-m", "pip", "-q", "install", f"{wheel}{what}"], tmp_path)
+        assert done.returncode == 0, done.stderr
+
+    install("")  # the worker side
+    done = run([program, "run", "smoke"], tmp_path)
+    assert done.returncode == 2
+    assert "pip install 'iobench[driver]'" in done.stderr
+    code = "import iobench.worker.__main__, iobench.worker.self_check"
+    assert run([python, "-c", code], tmp_path).returncode == 0
+    install("[driver]")
+    done = run([program, "run", "smoke"], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "results").glob("*/report.html"))
+    install("[driver,torch,dali]")
+    done = run([program, "run", "own.toml"], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # -- the installer ---------------------------------------------------------------------------
@@ -251,19 +355,25 @@ def test_missing_fio_is_said_and_not_fatal(tree: Path, tmp_path: Path) -> None:
     assert "module load fio" in done.stderr
 
 
+def test_without_root_the_tests_say_what_to_ask_for(tree: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bin"  # neither apt-get nor sudo, and no program of those that tests drive
+    bare.mkdir()
+    for name in ("sh", "dirname", "id", "find"):
+        (bare / name).symlink_to(str(shutil.which(name)))
+    done = install(tree, "test-tools", PATH=str(bare))
+    assert done.returncode == 0
+    asked = done.stderr.splitlines()[-1]
+    assert "Ask for `apt-get install make git patchelf mmdebstrap fio chromium " in asked
+    assert "podman runc uidmap fuse-overlayfs charliecloud squashfs-tools`" in asked
+
+
 @pytest.mark.system
 def test_bundle_sets_up_without_a_network(tmp_path: Path) -> None:
     """A real bundle of a commit, with two small packages in place of the two gigabytes."""
-    for name in ("root", "git", "make", "pypi"):
+    for name in ("root", "git", "make", "package-index"):
         need(name)
     clone = tmp_path / "clone"
-    unwanted = (".git", ".venv", "data", "results", "dist", "__pycache__", ".*_cache", ".tools")
-    matching = shutil.ignore_patterns(*unwanted)
-
-    def ignore(folder: str, names: List[str]) -> Set[str]:  # iobench/images is wanted
-        return {*matching(folder, names), *({"images"} if folder == str(ROOT) else ())}
-
-    shutil.copytree(ROOT, clone, ignore=ignore)
+    copy_tracked(clone)
     kept = [p for p in pins("run.txt").items() if p[0] in ("setuptools", "click")]
     (clone / "requirements/run.txt").write_text("".join(f"{k}=={v}\n" for k, v in kept))
     identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]

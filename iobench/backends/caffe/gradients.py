@@ -17,10 +17,9 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
-from iobench.caffe.library import share
-from iobench.errors import BackendUnavailable, SpecError
-from iobench.model import Scalar
-from iobench.timing import clock as real_clock
+from iobench.core.cases import Scalar
+from iobench.core.clock import clock as real_clock
+from iobench.core.errors import BackendUnavailable, SpecError
 
 #: Open MPI's word for how many ranks there are.
 _SIZE = "OMPI_COMM_WORLD_SIZE"
@@ -148,16 +147,3 @@ def mean(params: Sequence[Any], world_size: Optional[int] = None) -> Any:
             "MPI's"
         )
     return Gradients(params, comm)
-
-
-def declare(rank: int, world_size: int) -> None:
-    """Tell Caffe which of how many solvers this is; call it before any net is made.
-
-    Its LMDB, LevelDB and HDF5 data layers of phase TRAIN then keep every ``world_size``-th record
-    from ``rank`` on (in phase TEST all, and ImageData knows nothing of ranks: give it a list).
-    """
-    if world_size == 1:
-        return
-    import caffe
-
-    share(caffe, rank, world_size)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from iobench.codec import IMAGENET_MEAN
-from iobench.errors import DatasetError
-from iobench.model import Extent
-from iobench.protocols import StoredSample
+from iobench.backends.formats._reader import LazyReader
+from iobench.core.cases import Extent
+from iobench.core.errors import DatasetError
+from iobench.core.protocols import StoredSample
+from iobench.core.transforms import IMAGENET_MEAN
 
 #: Samples a file: 77 MB at 224x224.
 SAMPLES = 128
@@ -78,72 +78,61 @@ def write_last(path: Path, shape: Tuple[int, ...]) -> None:
         file.create_dataset("label", data=np.zeros(1, np.float32))
 
 
-class FloatReader:
+def opened(path: Union[str, Path], cache_bytes: int, driver: Optional[str] = None) -> Any:
+    """Return a file opened for reading.  Raises DatasetError where that fails."""
+    import h5py
+
+    try:
+        return h5py.File(path, "r", rdcc_nbytes=cache_bytes, locking=False, driver=driver)
+    except OSError as error:
+        raise DatasetError(f"cannot open {path}: {error}; convert again") from None
+
+
+class FloatReader(LazyReader):
     """Reads samples one by one, as pixels again; one file is open at a time."""
 
     def __init__(self, root: Path, samples: int, cache_bytes: int) -> None:
+        super().__init__(samples)
         self._paths = files(root)
         if not self._paths:
             raise DatasetError(f"{root} holds no {_NAMES}: convert again")
-        self._samples = samples
         self._cache_bytes = cache_bytes
         self._each = 0
-        self._forget()
-
-    def _forget(self) -> None:
-        self._pid, self._number = 0, -1
-        self._file: Any = None
-        self._data: Any = None
-        self._labels: Any = None
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getstate__(self) -> Dict[str, Any]:
-        fresh = {"_pid": 0, "_number": -1, "_file": None, "_data": None, "_labels": None}
-        return {**self.__dict__, **fresh}
+        self._number = 0
 
     def read(self, index: int) -> Tuple[np.ndarray, int]:
         """Return (pixels, label): (h, w, 3) uint8 RGB."""
         row = self._go_to(index)
-        return pixels(self._data[row]), int(self._labels[row])
+        _, data, labels = self._handles()
+        return pixels(data[row]), int(labels[row])
 
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the sample's row: the dataset lies in one piece."""
         row = self._go_to(index)
-        length = self._data.dtype.itemsize * int(np.prod(self._data.shape[1:]))
-        start = self._data.id.get_offset()
+        data = self._handles()[1]
+        length = data.dtype.itemsize * int(np.prod(data.shape[1:]))
+        start = data.id.get_offset()
         return (Extent(str(self._paths[self._number]), start + row * length, length),)
-
-    def close(self) -> None:
-        """Close the file if this process opened it."""
-        if self._file is not None and self._pid == os.getpid():
-            self._file.close()
-        self._forget()
 
     def _go_to(self, index: int) -> int:
         """Open the file that holds the sample; return its row there."""
         if not 0 <= index < self._samples:
             raise DatasetError(f"no sample {index}: there are {self._samples}")
-        if self._pid != os.getpid() or not self._each:
-            self._open(0)
-            self._each = len(self._labels)
+        if not self._each:
+            self._each = len(self._handles()[2])  # of the first file
         number, row = divmod(index, self._each)
         if number != self._number:
-            self._open(number)
+            self.close()
+            self._number = number
         return row
 
-    def _open(self, number: int) -> None:
-        import h5py
+    def _open(self) -> Tuple[Any, Any, Any]:
+        path = self._paths[min(self._number, len(self._paths) - 1)]
+        file = opened(path, self._cache_bytes)
+        return file, file["data"], file["label"][:]
 
-        if self._file is not None:  # inherited by a fork, too: the library would go on with it
-            with contextlib.suppress(ValueError):
-                self._file.close()
-        self._forget()
-        path = self._paths[min(number, len(self._paths) - 1)]
-        try:
-            self._file = h5py.File(path, "r", rdcc_nbytes=self._cache_bytes, locking=False)
-        except OSError as error:
-            raise DatasetError(f"cannot open {path}: {error}; convert again") from None
-        self._data, self._labels = self._file["data"], self._file["label"][:]
-        self._pid, self._number = os.getpid(), number
+    def _end(self, opened: Any) -> None:
+        with contextlib.suppress(ValueError):
+            opened[0].close()
+
+    _leave = _end  # else the library would go on with it

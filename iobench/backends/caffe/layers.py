@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Optional, Sequence, Tuple
 
-from iobench.caffe.nets import DATA, LABEL
-from iobench.caffe.prototxt import Message, Word, message
+from iobench.backends.caffe.nets import DATA, LABEL
+from iobench.backends.caffe.prototxt import Message, Word, message
 
 #: Caffe's enum of database backends, by format.
 BACKENDS = {"lmdb": "LMDB", "leveldb": "LEVELDB"}

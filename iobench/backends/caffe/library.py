@@ -8,9 +8,8 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
-from iobench.errors import BackendUnavailable
+from iobench.core.errors import BackendUnavailable
 
-_FLOAT = "<f4"
 _SET = "openblas_set_num_threads"
 
 
@@ -20,7 +19,7 @@ class _Memory:
     def __init__(self, address: int, shape: Tuple[int, ...], owner: Any) -> None:
         self.owner = owner
         self.__array_interface__ = {
-            "data": (address, False), "shape": shape, "typestr": _FLOAT, "version": 3,
+            "data": (address, False), "shape": shape, "typestr": "<f4", "version": 3,
         }  # fmt: skip
 
 
@@ -55,27 +54,25 @@ def load() -> Any:
 
 
 def share(caffe: Any, rank: int, world_size: int) -> None:
-    """Tell Caffe which of how many solvers this is, for every net that is made from now on.
+    """Set in Caffe which of how many solvers this is, for every net that is made from now on.
 
-    Raises BackendUnavailable for several of a Caffe that cannot be told (Intel's).
+    Its LMDB, LevelDB and HDF5 data layers of phase TRAIN then keep every ``world_size``-th record
+    from ``rank`` on (in phase TEST all, and ImageData knows nothing of ranks: give it a list).
+    Raises BackendUnavailable for several of a Caffe without such a setting (Intel's).
     """
-    told = {
+    wanted = {
         "set_multiprocess": world_size > 1,
         "set_solver_count": world_size,
         "set_solver_rank": rank,
     }
-    absent = [name for name in told if not hasattr(caffe, name)]
+    absent = [name for name in wanted if not hasattr(caffe, name)]
     if absent and world_size > 1:
         raise BackendUnavailable(
-            f"this Caffe's Python has no {absent[0]}: its data layers cannot be told apart which "
-            "of several ranks they are; use loader threads, or Caffe of `make caffe`"
+            f"this Caffe's Python has no {absent[0]}: its data layers cannot "
+            "divide the data among ranks; use loader threads, or Caffe of `make caffe`"
         )
-    for name, value in told.items():
-        getattr(caffe, name, _ignore)(value)
-
-
-def _ignore(_: int) -> None:
-    """Do nothing: this Caffe knows of one solver only."""
+    for name, value in wanted.items():
+        getattr(caffe, name, lambda _: None)(value)  # a Caffe that knows of one solver only
 
 
 def set_threads(wanted: int, ranks: int = 1) -> Dict[str, Any]:
@@ -84,7 +81,7 @@ def set_threads(wanted: int, ranks: int = 1) -> Dict[str, Any]:
     0: this rank's share of the cores that it may use, where it is one of ``ranks`` on this host.
     ``blas``: the library's file name; ``threads``: what it uses now.  The environment variable
     counts when the library is loaded only, which is long ago here.  Raises BackendUnavailable where
-    another BLAS cannot be told and ``wanted`` is not 0.
+    another BLAS cannot be set and ``wanted`` is not 0.
     """
     found = [(path, ctypes.CDLL(path)) for path in _mapped("openblas")]
     found = [(path, library) for path, library in found if hasattr(library, _SET)]

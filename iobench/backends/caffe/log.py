@@ -39,13 +39,12 @@ class TrainLog:
 
     ``done_s``: when the loss of each step was known, seconds since the training began (before it
     the net was built, and the data layer's queue began to fill).  ``losses``: one a step.
-    ``starved``: how often the log says that a batch was waited for (Caffe says it once in 1000).
+    ``starved``: the log's lines about a wait for a batch (Caffe logs one wait in 1000).
     """
 
     done_s: Sequence[float] = ()
     losses: Sequence[float] = ()
     starved: int = 0
-    stopped_early: bool = False
 
 
 def lines(text: str) -> Iterator[Line]:
@@ -67,17 +66,15 @@ def lines(text: str) -> Iterator[Line]:
 
 
 def training(text: str) -> TrainLog:
-    """Return the steps that a log of ``display: 1`` tells.
+    """Return the steps in a log of ``display: 1``.
 
     Raises ValueError when it holds no beginning or skips a step: it is not such a log.
     """
     begun = None
-    day = 0.0
-    last = 0.0
+    day = last = 0.0
     done: List[float] = []
     losses: List[float] = []
     starved = 0
-    stopped = False
     for line in lines(text):
         if line.time_s < last - _DAY_S / 2:
             day += _DAY_S  # midnight
@@ -91,13 +88,12 @@ def training(text: str) -> TrainLog:
             done.append(day + line.time_s)
             losses.append(float(step[2]))
         starved += line.source == "blocking_queue.cpp"
-        stopped = stopped or line.message.startswith("Optimization stopped early")
     if begun is None:
-        raise ValueError("the log does not say that training began")
-    return TrainLog([t - begun for t in done], losses, starved, stopped)
+        raise ValueError("the log has no line about the begin of the training")
+    return TrainLog([t - begun for t in done], losses, starved)
 
 
-#: (pattern of the message, what it means and what to do).  The first that matches is told.
+#: (pattern of the message, what it means and what to do).  The first match is used.
 _HINTS: Tuple[Tuple[str, str], ...] = (
     (
         r"Failed to parse|ReadProtoFromTextFile|Unknown layer type|[Uu]nknown (bottom|enum)",
@@ -105,7 +101,7 @@ _HINTS: Tuple[Tuple[str, str], ...] = (
     ),
     (
         r"cv_img\.data|Could not load|Could not open or find file",
-        "a list names an image that is missing or no image: `iobench data verify` says which",
+        "a list names an image that is missing or no image: `iobench data verify` names it",
     ),
     (r"Could not decode|ParseFromString", "a record is no image: convert again"),
     (
@@ -131,16 +127,16 @@ _HINTS: Tuple[Tuple[str, str], ...] = (
 
 
 def fatal(text: str) -> str:
-    """Return one line that says why Caffe ended its process, "" where its log does not.
+    """Return in one line why Caffe ended its process, "" if its log does not show it.
 
-    glog's fatal line, what protobuf said of a file before it, and what to do about it.
+    glog's fatal line, protobuf's line about a file before it, and what to do about it.
     """
     found = next((line for line in lines(text) if line.level == "F"), None)
     if found is None:
         return ""
-    said = [m[1] for m in map(_PROTOBUF.search, text.splitlines()) if m]
+    output = [m[1] for m in map(_PROTOBUF.search, text.splitlines()) if m]
     before = [line.message for line in lines(text) if line.level == "E"]
-    reason = " ".join(" ".join([*said[-1:], *before[-1:], found.message]).split())
+    reason = " ".join(" ".join([*output[-1:], *before[-1:], found.message]).split())
     hint = next((h for pattern, h in _HINTS if re.search(pattern, reason)), "")
     advice = f": {hint}" if hint else ": look up that check in Caffe's source"
     return f"Caffe stopped at {found.source}:{found.line}: {reason[:400].rstrip('. ')}{advice}"

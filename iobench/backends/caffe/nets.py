@@ -1,6 +1,6 @@
 """The networks that the Caffe trainers train, from their descriptions to prototxt.
 
-- ``alexnet``, ``resnet18``, ``resnet50``: the very networks of :mod:`iobench.nets` (AlexNet with
+- ``alexnet``, ``resnet18``, ``resnet50``: the networks of ``trainers/_torch_nets`` (AlexNet with
   one tower, ResNets whose 3x3 convolution strides), so that frameworks do equal work.
 - ``caffenet``: BVLC's reference net: AlexNet with two groups, pooling before normalisation
   (Jia et al., arXiv 1408.5093).
@@ -15,11 +15,14 @@ the shapes are those of the papers.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+import functools
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from iobench import nets as shared
-from iobench.caffe.prototxt import Message, Word, message, render
-from iobench.errors import SpecError
+from iobench.backends.caffe.prototxt import Message, Word, message
+from iobench.backends.trainers import _torch_nets as shared
+from iobench.backends.trainers._torch_nets import Network
+from iobench.core.cases import Scalar
+from iobench.core.errors import SpecError
 
 Shape = Tuple[int, int, int]
 
@@ -27,6 +30,7 @@ Shape = Tuple[int, int, int]
 DATA, LABEL = "data", "label"
 #: Blob of the class scores, and of the loss.
 SCORE, LOSS = "score", "loss"
+DEFAULT_NET = "caffenet"
 
 _MSRA = message(type="msra")
 _XAVIER = message(type="xavier")
@@ -248,12 +252,8 @@ def _resnet(b: _Builder, classes: int, depths: Sequence[int], bottleneck: bool) 
     b.linear(SCORE, top, classes)
 
 
-def _resnet18(b: _Builder, classes: int) -> None:
-    _resnet(b, classes, (2, 2, 2, 2), bottleneck=False)
-
-
-def _resnet50(b: _Builder, classes: int) -> None:
-    _resnet(b, classes, (3, 4, 6, 3), bottleneck=True)
+_resnet18 = functools.partial(_resnet, depths=(2, 2, 2, 2), bottleneck=False)
+_resnet50 = functools.partial(_resnet, depths=(3, 4, 6, 3), bottleneck=True)
 
 
 def _small(b: _Builder, classes: int) -> None:
@@ -265,44 +265,36 @@ def _small(b: _Builder, classes: int) -> None:
     b.linear(SCORE, top, classes)
 
 
-@dataclasses.dataclass(frozen=True)
-class Net:
-    """A network: input shape, published classes and the parameter count that goes with them.
-
-    ``cpu_samples_per_s``: a rough training rate of two cores, to estimate a suite's time.
-    """
-
-    build: Callable[[_Builder, int], None]
-    shape: Shape
-    classes: int
-    parameters: int
-    cpu_samples_per_s: float
-
-
-def _as_shared(name: str, build: Callable[[_Builder, int], None], rate: float) -> Net:
-    """Return a net that iobench.nets has too: its shape, classes and parameters."""
-    known = shared.NETS[name]
-    return Net(build, known.shape, known.classes, known.parameters, rate)
+def _as_shared(name: str, build: Callable[[_Builder, int], None], rate: float) -> Network:
+    """Return a net that trainers/_torch_nets has too: its shape, classes and parameters."""
+    return dataclasses.replace(shared.NETS[name], build=build, cpu_samples_per_s=rate)
 
 
 _LARGE = (3, 224, 224)
 
-NETS: Dict[str, Net] = {
+NETS: Dict[str, Network] = {
     "alexnet": _as_shared("alexnet", _alexnet, 30),
-    "caffenet": Net(_caffenet, _LARGE, 1000, 60_965_224, 30),
-    "googlenet": Net(_googlenet, _LARGE, 1000, 6_998_552, 12),
+    "caffenet": Network(_caffenet, _LARGE, 1000, 60_965_224, 30),
+    "googlenet": Network(_googlenet, _LARGE, 1000, 6_998_552, 12),
     "resnet18": _as_shared("resnet18", _resnet18, 10),
     "resnet50": _as_shared("resnet50", _resnet50, 4),
-    "small": Net(_small, _LARGE, 10, 34_458, 2000),
+    "small": Network(_small, _LARGE, 10, 34_458, 2000),
 }
 
 
-def net(name: str) -> Net:
+def net(name: str) -> Network:
     """Return the network of that name; raises SpecError with the valid names."""
-    try:
-        return NETS[name]
-    except KeyError:
-        raise SpecError(f"unknown net {name!r}; there are: {', '.join(sorted(NETS))}") from None
+    return shared.net(name, NETS)
+
+
+def step_s(batch: int, options: Mapping[str, Scalar]) -> float:
+    """Return about how many seconds two cores need for a step of a trainer with these options."""
+    return batch / net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
+
+
+def input_shape(options: Mapping[str, Scalar]) -> Shape:
+    """Return what a trainer with these options takes; of a user's net: what Caffe's crop gives."""
+    return _LARGE if options.get("solver") else net(str(options.get("net", DEFAULT_NET))).shape
 
 
 def classes(name: str, wanted: int, labels: int) -> int:
@@ -330,8 +322,3 @@ def describe(name: str, data: Message, classes: int = 0) -> Tuple[Message, int]:
         message(name=LOSS, type="SoftmaxWithLoss", bottom=[SCORE, LABEL], top=LOSS)
     )
     return message(name=name, layer=[data, *builder.layers]), builder.parameters
-
-
-def text(name: str, data: Message, classes: int = 0) -> str:
-    """Return the prototxt file of :func:`describe`."""
-    return render(describe(name, data, classes)[0])

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
-from iobench.errors import SpecError
+from iobench.core.errors import SpecError
 
 _TOKEN = re.compile(
     r"""(?P<blank>\s+|\#[^\n]*)
@@ -173,7 +173,7 @@ class _Parser:
 
     def _error(self, at: int, what: str) -> SpecError:
         line = self._text.count("\n", 0, at) + 1
-        return SpecError(f"{self._where}, line {line}: {what}; mend that prototxt file")
+        return SpecError(f"{self._where}, line {line}: {what}; fix that prototxt file")
 
 
 def _unescaped(match: Any) -> str:

@@ -6,25 +6,24 @@ import dataclasses
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
-from iobench.caffe import nets
-from iobench.caffe.prototxt import Message, Word, message, parse, render
-from iobench.errors import SpecError
+from iobench.backends.caffe import nets
+from iobench.backends.caffe.prototxt import Message, Word, message, parse, render
+from iobench.core.errors import SpecError
 
 #: A loss below this leaves probabilities of the other classes near float32's smallest numbers.
 _NOTHING = 1e-6
 SOLVER, NET = "solver.prototxt", "net.prototxt"
-#: Fields of a user's solver that say where the net is, what else runs, and when it ends.
-_NETS = ("net", "train_net", "net_param", "train_net_param")
+#: Fields of a user's solver for its net, what else runs, and its end.
 _OURS = (
-    *_NETS, "test_net", "test_net_param", "train_state", "test_state", "test_iter",
-    "test_interval", "test_initialization", "display", "average_loss", "max_iter", "snapshot",
-    "snapshot_prefix", "snapshot_after_train", "snapshot_format", "snapshot_diff", "solver_mode",
-    "device_id", "random_seed", "debug_info",
+    "net", "train_net", "net_param", "train_net_param", "test_net", "test_net_param", "train_state",
+    "test_state", "test_iter", "test_interval", "test_initialization", "display", "average_loss",
+    "max_iter", "snapshot", "snapshot_prefix", "snapshot_after_train", "snapshot_format",
+    "snapshot_diff", "solver_mode", "device_id", "random_seed", "debug_info",
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class SolverJob:
     """What Caffe is asked to train.
 
     ``net``, ``solver``: the files' text; the solver names ``net.prototxt`` in the folder where
@@ -45,7 +44,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class SolverSettings:
     """How a net of ours is trained: SGD with a fixed rate."""
 
     learning_rate: float = 0.01
@@ -68,8 +67,10 @@ def vanished(losses: Sequence[float]) -> str:
     )
 
 
-def ours(name: str, data: Message, classes: int, settings: Settings, run: Message) -> Job:
-    """Return the job of a net of :mod:`iobench.caffe.nets`.  ``run``: see :func:`running`."""
+def ours(
+    name: str, data: Message, classes: int, settings: SolverSettings, run: Message
+) -> SolverJob:
+    """Return the job of a net of ``caffe/nets``.  ``run``: see :func:`running`."""
     net, parameters = nets.describe(name, data, classes)
     solver = message(
         type="SGD",
@@ -79,7 +80,7 @@ def ours(name: str, data: Message, classes: int, settings: Settings, run: Messag
         weight_decay=float(settings.weight_decay),
     )
     solver = solver.without(*(field for field, _ in run.fields)).plus(run)
-    return Job(name, render(net), solver, parameters)
+    return SolverJob(name, render(net), solver, parameters)
 
 
 def running(iterations: int, seed: int, display: int = 0, *, frozen: bool = False) -> Message:
@@ -98,7 +99,7 @@ def running(iterations: int, seed: int, display: int = 0, *, frozen: bool = Fals
     )
 
 
-def users(path: str, data: Message, run: Message) -> Job:
+def users(path: str, data: Message, run: Message) -> SolverJob:
     """Return the job of a user's solver: its own net and rule, our data layer and length.
 
     Layers without a bottom in the TRAIN phase are its data layers: there must be one, with two
@@ -115,12 +116,8 @@ def users(path: str, data: Message, run: Message) -> Job:
     layers, tops = _without_data(net, where)
     ours = message(top=tops).plus(data.without("top"))
     whole = message(name=net.get("name", "net"), layer=[ours, *layers])
-    rule = _rest(solver).without(*(name for name, _ in run.fields)).plus(run)
-    return Job(str(net.get("name") or Path(path).stem), render(whole), rule)
-
-
-def _rest(solver: Message) -> Message:
-    return solver.without(*_OURS)
+    rule = solver.without(*_OURS, *(name for name, _ in run.fields)).plus(run)
+    return SolverJob(str(net.get("name") or Path(path).stem), render(whole), rule)
 
 
 def _read(path: Path, what: str) -> Message:
@@ -158,16 +155,16 @@ def _without_data(net: Message, where: str) -> Tuple[List[Message], List[str]]:
     training = [layer for layer in net.all("layer") if _trains(layer)]
     sources = [layer for layer in training if not layer.all("bottom")]
     if len(sources) != 1 or len(sources[0].all("top")) != 2:
-        said = ", ".join(f"{s.get('type')} with {len(s.all('top'))} tops" for s in sources)
+        listed = ", ".join(f"{s.get('type')} with {len(s.all('top'))} tops" for s in sources)
         raise SpecError(
             f"{where} must have one data layer for training, with two tops (data and label), and "
-            f"has: {said or 'none'}"
+            f"has: {listed or 'none'}"
         )
     return [layer for layer in training if layer.all("bottom")], sources[0].all("top")
 
 
 def _trains(layer: Message) -> bool:
-    """Tell whether a layer is part of the net in the TRAIN phase (stages and levels left out)."""
+    """Return whether a layer is part of the net in the TRAIN phase (stages and levels left out)."""
     phases = [rule.get("phase") for rule in layer.all("include") if rule.get("phase")]
     phases += [layer.get("phase")] if layer.get("phase") else []
     excluded = [rule.get("phase") for rule in layer.all("exclude")]

@@ -9,10 +9,11 @@ from typing import Optional, Tuple
 
 import numpy as np
 
-from iobench import codec, sstable
-from iobench.caffe import hdf5
-from iobench.errors import DatasetError, SpecError
-from iobench.protocols import LoadRequest
+from iobench.backends.caffe import hdf5
+from iobench.backends.formats import _sstable
+from iobench.core import transforms
+from iobench.core.errors import DatasetError, SpecError
+from iobench.core.protocols import LoadRequest
 
 #: Largest whole number up to which float32, Caffe's type of a label, holds every one.
 _EXACT = 1 << 24
@@ -27,9 +28,9 @@ class Sources:
         self._shadow: Optional[Path] = None
 
     def close(self) -> None:
-        """Remove what was written; harmless twice."""
+        """Remove what was written.  Idempotent."""
         if self._shadow is not None:
-            sstable.remove(self._shadow)
+            _sstable.remove(self._shadow)
             self._shadow = None
         if self._folder is not None:
             self._folder.cleanup()
@@ -45,7 +46,7 @@ class Sources:
     def database(self) -> Path:
         """Return a folder of links: Caffe locks, and LevelDB writes, where a database is opened."""
         if self._request.format_name == "leveldb":
-            self._shadow = self._shadow or sstable.shadow(self._request.root)
+            self._shadow = self._shadow or _sstable.shadow(self._request.root)
             return self._shadow
         folder = self.folder / "lmdb"
         folder.mkdir(exist_ok=True)
@@ -85,7 +86,7 @@ class Sources:
         names = [str(path) for path in found]
         if not shuffled and len(names) > 1:
             last = self.folder / "last.h5"
-            hdf5.write_last(last, codec.transform(self._request.transform).shape)
+            hdf5.write_last(last, transforms.transform(self._request.transform).shape)
             names.append(str(last))
         if any(c.isspace() for name in names for c in name):
             raise DatasetError(f"Caffe's list of HDF5 files takes no blanks: move {names[0]!r}")

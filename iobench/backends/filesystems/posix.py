@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Tuple
 
-from iobench.model import IoCounters, Scalar
-from iobench.mountinfo import Mount, mount_of
-from iobench.protocols import Filesystem, FilesystemBackend
+from iobench.core.cases import Scalar
+from iobench.core.members import FilesystemBackend
+from iobench.core.protocols import Filesystem
+from iobench.core.records import IoCounters
+from iobench.host.mounts import MountInfo, mount_of
+from iobench.host.probes import read
 
 SYS_BLOCK = Path("/sys/dev/block")
 SECTOR_BYTES = 512  # of /sys/.../stat, whatever the device's own sector is
@@ -15,25 +18,19 @@ SECTOR_BYTES = 512  # of /sys/.../stat, whatever the device's own sector is
 OWN_CACHE = {"zfs": "the ARC", "gpfs": "the pagepool"}
 
 
-class Posix:
+class Posix(Filesystem):
     """A mount whose bytes the kernel accounts per process, if a block device is below it."""
 
-    def __init__(self, *, mount: Mount) -> None:
+    def __init__(self, *, mount: MountInfo) -> None:
         self._mount = mount
         self._device = _block_device(mount)
 
     def describe(self, path: Path) -> Mapping[str, Scalar]:
         """Return the mount's facts, and the block device's where there is one."""
         mount = self._mount
-        facts: Dict[str, Scalar] = {
-            "fstype": mount.fstype,
-            "mount_point": mount.mount_point,
-            "source": mount.source,
-            "options": ",".join((*mount.options, *mount.super_options)),
-            "device": mount.device,
-            "overlay": mount.fstype == "overlay",
-        }
-        ahead = _read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb"))
+        facts = mount.facts()
+        facts["overlay"] = mount.fstype == "overlay"
+        ahead = read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb"))
         if ahead:
             facts["read_ahead_kb"] = int(ahead)
         if self._device:
@@ -44,7 +41,7 @@ class Posix:
         """Return what the whole device delivered, everybody's reads included."""
         if not self._device:
             return {}
-        fields = _read(SYS_BLOCK / self._device / "stat").split()
+        fields = read(SYS_BLOCK / self._device / "stat").split()
         if len(fields) < 3:
             return {}
         return {"device_reads": int(fields[0]), "device_read_bytes": int(fields[2]) * SECTOR_BYTES}
@@ -68,7 +65,7 @@ class Posix:
                 "filesystem, or ask for warm"
             )
         loop = _disk(self._device) / "loop"
-        if self._device and loop.is_dir() and _read(loop / "dio") == "0":
+        if self._device and loop.is_dir() and read(loop / "dio") == "0":
             return (
                 f"{self._mount.source} is a loop device without direct I/O: its backing file "
                 "stays in this machine's page cache; attach it with losetup --direct-io=on"
@@ -76,7 +73,7 @@ class Posix:
         return ""
 
 
-def _block_device(mount: Mount, depth: int = 0) -> str:
+def _block_device(mount: MountInfo, depth: int = 0) -> str:
     """Return ``major:minor`` of the block device below a mount, "" when there is none.
 
     btrfs mounts carry an anonymous number, so the source is asked too; an overlay is on whatever
@@ -92,7 +89,7 @@ def _block_device(mount: Mount, depth: int = 0) -> str:
             return _block_device(mount_of(Path(below)), depth + 1)
         return ""
     if mount.source.startswith("/dev/") and mount.fstype not in ("zfs", "fuse"):
-        number = _read(Path("/sys/class/block", Path(mount.source).resolve().name, "dev"))
+        number = read(Path("/sys/class/block", Path(mount.source).resolve().name, "dev"))
         if number and (SYS_BLOCK / number).exists():
             return number
     return ""
@@ -102,14 +99,14 @@ def _describe_device(device: str) -> Dict[str, Scalar]:
     facts: Dict[str, Scalar] = {"block_device": (SYS_BLOCK / device).resolve().name}
     disk = _disk(device)
     for name in ("rotational", "scheduler"):
-        value = _read(disk / "queue" / name)
+        value = read(disk / "queue" / name)
         if value:
             facts[name] = value if name == "scheduler" else value == "1"
     loop = disk / "loop"
     facts["loop"] = loop.is_dir()
     if loop.is_dir():
-        facts["loop_backing_file"] = _read(loop / "backing_file")
-        facts["loop_direct_io"] = _read(loop / "dio") == "1"
+        facts["loop_backing_file"] = read(loop / "backing_file")
+        facts["loop_direct_io"] = read(loop / "dio") == "1"
     facts["virtual_disk"] = "virtio" in str(disk) or disk.name.startswith(("vd", "xvd"))
     return facts
 
@@ -120,18 +117,6 @@ def _disk(device: str) -> Path:
     return folder.parent if (folder / "partition").exists() else folder
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def make(*, mount: Mount) -> Filesystem:
-    """Return the filesystem of one mount."""
-    return Posix(mount=mount)
-
-
 BACKEND = FilesystemBackend(
-    make=make, summary="a local filesystem on a block device; the fallback for any other"
+    Posix, "a local filesystem on a block device; the fallback for any other"
 )

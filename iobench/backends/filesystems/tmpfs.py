@@ -5,31 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Mapping, Optional, Tuple
 
-from iobench.model import IoCounters, Scalar
-from iobench.mountinfo import Mount
-from iobench.protocols import Filesystem, FilesystemBackend
+from iobench.core.cases import Scalar
+from iobench.core.members import FilesystemBackend
+from iobench.core.protocols import Filesystem
+from iobench.core.records import IoCounters
+from iobench.host.mounts import MountInfo
 
 
-class Tmpfs:
+class Tmpfs(Filesystem):
     """tmpfs or ramfs: the page cache is the storage."""
 
-    def __init__(self, *, mount: Mount) -> None:
+    def __init__(self, *, mount: MountInfo) -> None:
         self._mount = mount
 
     def describe(self, path: Path) -> Mapping[str, Scalar]:
         """Return the mount's facts; there is no device."""
-        mount = self._mount
-        return {
-            "fstype": mount.fstype,
-            "mount_point": mount.mount_point,
-            "source": mount.source,
-            "options": ",".join((*mount.options, *mount.super_options)),
-            "device": mount.device,
-        }
-
-    def counters(self, path: Path) -> Mapping[str, int]:
-        """Return {}: nothing crosses this mount."""
-        return {}
+        return self._mount.facts()
 
     def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
         """Return 0: no byte comes from a device."""
@@ -43,11 +34,6 @@ class Tmpfs:
         )
 
 
-def make(*, mount: Mount) -> Filesystem:
-    """Return the filesystem of one mount."""
-    return Tmpfs(mount=mount)
-
-
 BACKEND = FilesystemBackend(
-    make=make, summary="files in memory: always warm", fstypes=frozenset({"tmpfs", "ramfs"})
+    Tmpfs, "files in memory: always warm", fstypes=frozenset({"tmpfs", "ramfs"})
 )

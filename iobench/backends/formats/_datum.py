@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Tuple, Union
 
 import numpy as np
 
-from iobench.errors import DatasetError
-from iobench.protocols import StoredSample
+from iobench.core.errors import DatasetError
+from iobench.core.protocols import StoredSample
 
 
 class Datum(NamedTuple):

@@ -14,11 +14,11 @@ import struct
 import tempfile
 from multiprocessing import util
 from pathlib import Path
-from typing import Any, List, NamedTuple, Tuple
+from typing import List, NamedTuple, Tuple
 
-from iobench.datum import read_varint
-from iobench.errors import DatasetError
-from iobench.model import Extent
+from iobench.backends.formats._datum import read_varint
+from iobench.core.cases import Extent
+from iobench.core.errors import DatasetError
 
 TABLE = "*.ldb"
 _MAGIC = 0xDB4775248B80FB57
@@ -54,7 +54,7 @@ def shadow(root: Path) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """Remove what :func:`shadow` made; harmless twice."""
+    """Remove what :func:`shadow` made.  Idempotent."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -90,13 +90,13 @@ class Blocks:
 
 def _table(path: Path) -> _Table:
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        footer = _at(file, max(size - _FOOTER_BYTES, 0), _FOOTER_BYTES)
+        fd = file.fileno()
+        footer = os.pread(fd, _FOOTER_BYTES, max(os.fstat(fd).st_size - _FOOTER_BYTES, 0))
         if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
             raise DatasetError(f"{path} is no table of a LevelDB: convert again")
         _, _, where = _handle(footer, 0)
         offset, length, _ = _handle(footer, where)
-        index = _at(file, offset, length + _TRAILER_BYTES)
+        index = os.pread(fd, length + _TRAILER_BYTES, offset)
         if len(index) < length + _TRAILER_BYTES or index[length] != 0:
             raise DatasetError(f"{path} has an index that is compressed or cut short")
         ends, blocks = [], []
@@ -104,7 +104,7 @@ def _table(path: Path) -> _Table:
             start, count, _ = _handle(value, 0)
             ends.append(key[:-_INTERNAL_BYTES])
             blocks.append((start, count + _TRAILER_BYTES))
-        head = _at(file, blocks[0][0], 4096)
+        head = os.pread(fd, 4096, blocks[0][0])
     key_bytes, at = read_varint(head, read_varint(head, 0)[1])
     _, at = read_varint(head, at)
     return _Table(path, head[at : at + key_bytes - _INTERNAL_BYTES], ends, blocks)
@@ -133,7 +133,3 @@ def _handle(data: bytes, at: int) -> Tuple[int, int, int]:
     offset, at = read_varint(data, at)
     length, at = read_varint(data, at)
     return offset, length, at
-
-
-def _at(file: Any, offset: int, length: int) -> bytes:
-    return os.pread(file.fileno(), length, offset)

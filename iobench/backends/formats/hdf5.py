@@ -1,6 +1,6 @@
 """One HDF5 file: variable-length JPEG bytes in ``jpeg``, or pixels of one size in ``pixels``.
 
-Content ``float`` is Caffe's own layout, in several files: :mod:`iobench.caffe.hdf5`.
+Content ``float`` is Caffe's own layout, in several files: :mod:`iobench.backends.caffe.hdf5`.
 
 Layout of what ``extents`` tells: HDF5 File Format Specification 3.0, III.E (global heap).
 """
@@ -15,10 +15,12 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from iobench.caffe import hdf5 as caffe_layout
-from iobench.errors import DatasetError
-from iobench.model import Dataset, Extent
-from iobench.protocols import FormatBackend, Reader, StoredSample
+from iobench.backends.caffe import hdf5 as caffe_layout
+from iobench.backends.formats._reader import LazyReader
+from iobench.core.cases import Dataset, Extent
+from iobench.core.errors import DatasetError
+from iobench.core.members import FormatBackend
+from iobench.core.protocols import Reader, StoredSample
 
 DATA = "data.h5"
 DRIVERS = ("sec2", "core")
@@ -32,36 +34,23 @@ _COLLECTION = struct.Struct("<4sB3xQ")
 _SMALLEST_COLLECTION = 4096
 
 
-class Hdf5Reader:
+class Hdf5Reader(LazyReader):
     """Reads samples one by one through the HDF5 library."""
 
     def __init__(
         self, root: Path, samples: int, driver: str, cache_bytes: int, readahead: bool
     ) -> None:
+        super().__init__(samples)
         self._path = str(root / DATA)
-        self._samples = samples
         self._driver = driver
         self._cache_bytes = cache_bytes
         self._readahead = readahead
-        self._forget()
-
-    def _forget(self) -> None:
-        self._pid = 0
-        self._file: Any = None
-        self._data: Any = None
-        self._labels: Any = None
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getstate__(self) -> Dict[str, Any]:
-        fresh = {"_pid": 0, "_file": None, "_data": None, "_labels": None}
-        return {**self.__dict__, **fresh}
 
     def read(self, index: int) -> Tuple[Any, int]:
         """Return (data, label): a view of JPEG bytes, or (h, w, 3) uint8."""
-        data = self._dataset()[index]
-        return (data.data if data.ndim == 1 else data), int(self._labels[index])
+        _, dataset, labels = self._handles()
+        data = dataset[index]
+        return (data.data if data.ndim == 1 else data), int(labels[index])
 
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the ranges that the library must fetch.
@@ -71,55 +60,35 @@ class Hdf5Reader:
         rest.  A collection may hold several samples while they fit into 64 KiB (read amplification
         that is HDF5's own).  Pixels: the chunk.
         """
-        dataset = self._dataset()
+        dataset = self._handles()[1]
         chunk = dataset.chunks[0]
-        first = index - index % chunk
-        where = dataset.id.get_chunk_info_by_coord((first,) + (0,) * (dataset.ndim - 1))
+        start = index - index % chunk
+        where = dataset.id.get_chunk_info_by_coord((start,) + (0,) * (dataset.ndim - 1))
         if dataset.ndim > 1:
             return (Extent(self._path, where.byte_offset, where.size),)
-        offset = where.byte_offset + (index - first) * _REFERENCE.size
-        fd = os.open(self._path, os.O_RDONLY)
-        try:
-            _, address, _ = _REFERENCE.unpack(os.pread(fd, _REFERENCE.size, offset))
-            signature, _, size = _COLLECTION.unpack(os.pread(fd, _COLLECTION.size, address))
-        finally:
-            os.close(fd)
+        offset = where.byte_offset + (index - start) * _REFERENCE.size
+        with open(self._path, "rb", buffering=0) as file:
+            _, address, _ = _REFERENCE.unpack(os.pread(file.fileno(), _REFERENCE.size, offset))
+            head = os.pread(file.fileno(), _COLLECTION.size, address)
+        signature, _, size = _COLLECTION.unpack(head)
         if signature != b"GCOL":
             raise DatasetError(f"{self._path}: no heap at {address}: convert again")
-        head = Extent(self._path, address, _SMALLEST_COLLECTION)
-        rest = Extent(self._path, address + head.length, size - head.length)
+        first = Extent(self._path, address, _SMALLEST_COLLECTION)
+        rest = Extent(self._path, address + first.length, size - first.length)
         reference = Extent(self._path, offset, _REFERENCE.size)
-        return (reference, head, rest) if rest.length else (reference, head)
+        return (reference, first, rest) if rest.length else (reference, first)
 
-    def close(self) -> None:
-        """Close the file if this process opened it."""
-        if self._file is not None and self._pid == os.getpid():
-            self._file.close()
-        self._forget()
+    def _end(self, opened: Any) -> None:
+        opened[0].close()
 
-    def _dataset(self) -> Any:
-        if self._pid != os.getpid():
-            self._start()
-        return self._data
+    _leave = _end  # else the library would go on using the handle
 
-    def _start(self) -> None:
-        import h5py
-
-        if self._file is not None:  # inherited by a fork: the library would go on using its handle
-            self._file.close()
-            self._forget()
-        options = {"driver": None if self._driver == "sec2" else self._driver}
-        try:
-            self._file = h5py.File(
-                self._path, "r", rdcc_nbytes=self._cache_bytes, locking=False, **options
-            )
-        except OSError as error:
-            raise DatasetError(f"cannot open {self._path}: {error}; convert again") from None
+    def _open(self) -> Tuple[Any, Any, Any]:
+        driver = None if self._driver == "sec2" else self._driver
+        file = caffe_layout.opened(self._path, self._cache_bytes, driver=driver)
         if not self._readahead and self._driver == "sec2":
-            os.posix_fadvise(self._file.id.get_vfd_handle(), 0, 0, os.POSIX_FADV_RANDOM)
-        self._data = self._file["jpeg" if "jpeg" in self._file else "pixels"]
-        self._labels = self._file["label"][:]
-        self._pid = os.getpid()
+            os.posix_fadvise(file.id.get_vfd_handle(), 0, 0, os.POSIX_FADV_RANDOM)
+        return file, file["jpeg" if "jpeg" in file else "pixels"], file["label"][:]
 
 
 class Hdf5Format:
@@ -181,7 +150,13 @@ class Hdf5Format:
             raise DatasetError("no samples to write")
         raw = isinstance(first.data, np.ndarray)
         if raw and first.data.dtype == np.float32:
-            self._write_floats(itertools.chain((first,), stream), root)
+            if self._chunk or self._compression:
+                raise DatasetError(
+                    "float content lies in one piece, as Caffe's own tools write it: leave chunk "
+                    "and compression out"
+                )
+            each = self._shard or caffe_layout.SAMPLES
+            caffe_layout.write(itertools.chain((first,), stream), root, each)
             return
         if self._shard:
             raise DatasetError(f"shard = {self._shard} is of float content alone: leave it out")
@@ -191,7 +166,15 @@ class Hdf5Format:
                 f"length lie in HDF5's heap, which filters do not reach"
             )
         with h5py.File(root / DATA, "w") as file:
-            data = self._pixels(file, first.data.shape) if raw else self._references(file)
+            shape = first.data.shape if raw else ()
+            data = file.create_dataset(
+                "pixels" if raw else "jpeg",
+                shape=(0, *shape),
+                maxshape=(None, *shape),
+                dtype=np.uint8 if raw else h5py.vlen_dtype(np.uint8),
+                chunks=(self._chunk or (1 if raw else REFERENCES), *shape),
+                compression=self._compression or None,
+            )
             labels: List[int] = []
             for count, sample in enumerate(itertools.chain((first,), stream)):
                 if count == data.shape[0]:
@@ -202,35 +185,6 @@ class Hdf5Format:
                 labels.append(sample.label)
             data.resize(len(labels), axis=0)
             file.create_dataset("label", data=np.array(labels, np.int64))
-
-    def _write_floats(self, samples: Iterable[StoredSample], root: Path) -> None:
-        if self._chunk or self._compression:
-            raise DatasetError(
-                "float content lies in one piece, as Caffe's own tools write it: leave chunk and "
-                "compression out"
-            )
-        caffe_layout.write(samples, root, self._shard or caffe_layout.SAMPLES)
-
-    def _pixels(self, file: Any, shape: Tuple[int, ...]) -> Any:
-        return file.create_dataset(
-            "pixels",
-            shape=(0, *shape),
-            maxshape=(None, *shape),
-            dtype=np.uint8,
-            chunks=(self._chunk or 1, *shape),
-            compression=self._compression or None,
-        )
-
-    def _references(self, file: Any) -> Any:
-        import h5py
-
-        return file.create_dataset(
-            "jpeg",
-            shape=(0,),
-            maxshape=(None,),
-            dtype=h5py.vlen_dtype(np.uint8),
-            chunks=(self._chunk or REFERENCES,),
-        )
 
     def open(self, dataset: Dataset, root: Path) -> Reader:
         """Return a reader; the file is opened by the first read."""

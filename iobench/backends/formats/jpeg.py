@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-from iobench.dataset import load_index
-from iobench.errors import DatasetError
-from iobench.model import Dataset, Extent
-from iobench.protocols import FormatBackend, StoredSample
+from iobench.core.cases import Dataset, Extent
+from iobench.core.dataset import load_index
+from iobench.core.errors import DatasetError
+from iobench.core.members import FormatBackend
+from iobench.core.protocols import Reader, StoredSample
 
 
-class JpegReader:
+class JpegReader(Reader):
     """Opens, reads and closes one file a sample; holds no handle, so a fork shares nothing."""
 
     def __init__(self, dataset: Dataset, root: Path) -> None:
@@ -55,9 +56,6 @@ class JpegReader:
         """Return the whole file."""
         path = self._path(index)
         return (Extent(path, 0, os.stat(path).st_size),)
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _path(self, index: int) -> str:
         return f"{self._root}/{self._files[index]}"

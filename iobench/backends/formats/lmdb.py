@@ -1,6 +1,6 @@
 """Caffe's LMDB: one ``Datum`` message a key ``%08d_<name>``, as convert_imageset writes it.
 
-What a message holds: :mod:`iobench.datum`.
+What a message holds: :mod:`iobench.backends.formats._datum`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
-from iobench.datum import datum, key_of, parse_datum, pixels_of
-from iobench.errors import DatasetError
-from iobench.model import Dataset, Extent
-from iobench.protocols import FormatBackend, StoredSample
+from iobench.backends.formats._datum import datum, key_of, parse_datum, pixels_of
+from iobench.backends.formats._reader import LazyReader
+from iobench.core.cases import Dataset, Extent
+from iobench.core.errors import DatasetError
+from iobench.core.members import FormatBackend
+from iobench.core.protocols import StoredSample
 
 DATA = "data.mdb"
 #: Bytes a write transaction collects.
@@ -62,7 +64,7 @@ class _Shared:
 _SHARED = _Shared()
 
 
-class LmdbReader:
+class LmdbReader(LazyReader):
     """Reads samples through LMDB's memory map, by a read transaction of its own.
 
     Readers of one database share its environment within a process, so that each thread may have
@@ -70,25 +72,11 @@ class LmdbReader:
     """
 
     def __init__(self, root: Path, samples: int, readahead: bool, lock: bool) -> None:
+        super().__init__(samples)
         self._root = str(root)
-        self._samples = samples
         self._readahead = readahead
         self._lock = lock
-        self._forget()
-
-    def _forget(self) -> None:
-        self._pid = 0
-        self._key: Any = None
-        self._transaction: Any = None
-        self._cursor: Any = None
-        self._base: Optional[int] = None
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getstate__(self) -> Dict[str, Any]:
-        handles = ("_key", "_transaction", "_cursor", "_base")
-        return {**self.__dict__, "_pid": 0, **dict.fromkeys(handles)}
+        self._base: Optional[int] = None  # where this process maps the file
 
     def read(self, index: int) -> Tuple[Any, int]:
         """Return (data, label): a view of the JPEG in the map, or (h, w, 3) uint8 RGB.
@@ -115,34 +103,20 @@ class LmdbReader:
 
         The pages of the tree are read, a record's own only where they lie beside them.
         """
-        if self._pid != os.getpid():
-            self._start()
-        with self._transaction.cursor() as cursor:
+        with self._handles()[1].cursor() as cursor:
             return sum(1 for _ in cursor.iternext(keys=True, values=False))
 
-    def close(self) -> None:
-        """End the transaction if this process began it; the last reader closes the environment."""
-        key = self._key if self._pid == os.getpid() else None
-        if key is not None:
-            self._cursor.close()
-            self._transaction.abort()
-        self._forget()
-        if key is not None:
-            _SHARED.give_back(key)
-
     def _value(self, index: int) -> Any:
-        if self._pid != os.getpid():
-            self._start()
-        if not 0 <= index < self._samples or not self._cursor.set_range(b"%08d_" % index):
+        cursor = self._handles()[2]
+        if not 0 <= index < self._samples or not cursor.set_range(b"%08d_" % index):
             raise DatasetError(f"{self._root} has no sample {index}: it has {self._samples}")
-        return self._cursor.value()
+        return cursor.value()
 
-    def _start(self) -> None:
+    def _open(self) -> Tuple[Any, Any, Any]:
         import lmdb
 
-        # what a fork inherited is dropped first: LMDB forbids its use in the child, and the binding
-        # refuses to open a path twice
-        self._forget()
+        # what a fork inherited was dropped before: LMDB forbids its use in the child, and the
+        # binding refuses to open a path twice
         try:
             key, environment = _SHARED.take(self._root, lock=self._lock, readahead=self._readahead)
         except lmdb.Error as error:
@@ -153,10 +127,15 @@ class LmdbReader:
             raise DatasetError(
                 f"{self._root}/{DATA} was cut short; delete the folder, convert again"
             )
-        self._key, self._pid = key, os.getpid()
-        self._transaction = environment.begin(buffers=True)
-        self._cursor = self._transaction.cursor()
         self._base = None
+        transaction = environment.begin(buffers=True)
+        return key, transaction, transaction.cursor()
+
+    def _end(self, opened: Any) -> None:
+        key, transaction, cursor = opened
+        cursor.close()
+        transaction.abort()
+        _SHARED.give_back(key)
 
 
 class LmdbFormat:

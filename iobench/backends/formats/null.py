@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterable, List, Sequence, Tuple
 
-from iobench.model import Dataset, Extent
-from iobench.protocols import FormatBackend, StoredSample
+from iobench.core.cases import Dataset, Extent
+from iobench.core.members import FormatBackend
+from iobench.core.protocols import Reader, StoredSample
 
 
-class NullReader:
+class NullReader(Reader):
     """Hands out empty samples."""
 
     def __init__(self, samples: int) -> None:
@@ -25,9 +26,6 @@ class NullReader:
     def extents(self, index: int) -> Sequence[Extent]:
         """Return no range: nothing is on disk."""
         return ()
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class NullFormat:

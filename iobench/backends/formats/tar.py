@@ -11,20 +11,22 @@ import os
 import tarfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from iobench.errors import DatasetError
-from iobench.model import Dataset, Extent
-from iobench.protocols import FormatBackend, StoredSample
+from iobench.backends.formats._reader import LazyReader
+from iobench.core.cases import Dataset, Extent
+from iobench.core.errors import DatasetError
+from iobench.core.members import FormatBackend
+from iobench.core.protocols import StoredSample
 
 INDEX = "index.npy"  # int64 (samples, 4): shard, offset, length, label
 #: A reader keeps this many shards open.
 OPEN_SHARDS = 64
 
 
-class TarReader:
+class TarReader(LazyReader):
     """Reads samples out of shards by offset."""
 
     def __init__(self, root: Path) -> None:
@@ -33,14 +35,7 @@ class TarReader:
             self._index = np.load(root / INDEX)
         except (OSError, ValueError) as error:
             raise DatasetError(f"cannot read {root / INDEX}: {error}; convert again") from None
-        self._open: OrderedDict[int, int] = OrderedDict()
-        self._pid = 0
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict(), "_pid": 0}
+        super().__init__(len(self._index))
 
     def read(self, index: int) -> Tuple[bytes, int]:
         """Return (JPEG, label): bytes, by one pread.  Raises DatasetError on a short read."""
@@ -55,26 +50,21 @@ class TarReader:
         shard, offset, length, _ = map(int, self._index[index])
         return (Extent(self._path(shard), offset, length),)
 
-    def close(self) -> None:
-        """Close the shards that this process opened."""
-        if self._pid == os.getpid():
-            for fd in self._open.values():
-                os.close(fd)
-        self._open = OrderedDict()
+    def _open(self) -> OrderedDict[int, int]:
+        return OrderedDict()
+
+    def _end(self, opened: Any) -> None:
+        for fd in opened.values():
+            os.close(fd)
 
     def _descriptor(self, shard: int) -> int:
-        if self._pid != os.getpid():
-            self.close()
-            self._pid = os.getpid()
-        fd = self._open.get(shard)
-        if fd is None:
-            fd = os.open(self._path(shard), os.O_RDONLY)
-            self._open[shard] = fd
-            if len(self._open) > OPEN_SHARDS:
-                os.close(self._open.popitem(last=False)[1])
-        else:
-            self._open.move_to_end(shard)
-        return fd
+        shards = self._handles()
+        if shard not in shards:
+            shards[shard] = os.open(self._path(shard), os.O_RDONLY)
+            if len(shards) > OPEN_SHARDS:
+                os.close(shards.popitem(last=False)[1])
+        shards.move_to_end(shard)
+        return int(shards[shard])
 
     def _path(self, shard: int) -> str:
         return f"{self._root}/{shard_name(shard)}"
@@ -101,13 +91,11 @@ class TarFormat:
         shard = 0
         while sample is not None:
             with tarfile.open(root / shard_name(shard), "w", format=tarfile.USTAR_FORMAT) as tar:
-                while sample is not None:
+                while sample is not None and tar.offset < self._shard_bytes:
                     offset = _add(tar, f"{sample.id:08d}.jpg", sample.data)
                     _add(tar, f"{sample.id:08d}.cls", str(sample.label).encode())
                     rows.append((shard, offset, len(sample.data), sample.label))
                     sample = next(stream, None)
-                    if tar.offset >= self._shard_bytes:
-                        break
             shard += 1
         np.save(root / INDEX, np.array(rows, np.int64).reshape(-1, 4))
 
@@ -117,16 +105,12 @@ class TarFormat:
 
     def files(self, dataset: Dataset, root: Path) -> List[Path]:
         """Return every shard, in id order."""
-        return list(_shards(root))
+        return sorted(root.glob("shard-*.tar"))
 
 
 def shard_name(shard: int) -> str:
     """Return the file name of a shard."""
     return f"shard-{shard:06d}.tar"
-
-
-def _shards(root: Path) -> Iterator[Path]:
-    return iter(sorted(root.glob("shard-*.tar")))
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import List, Mapping, Sequence, Tuple
 
-from iobench.errors import SpecError
-from iobench.protocols import Launcher, LauncherBackend
+from iobench.core.errors import SpecError
+from iobench.core.members import LauncherBackend
+from iobench.core.protocols import Launcher
 
 
-class Local:
+class Local(Launcher):
     """Starts a single process on this machine."""
-
-    def available(self) -> str:
-        """Return "": it needs nothing."""
-        return ""
 
     def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
         """Return the command.  Raises SpecError for more than one rank."""
@@ -29,9 +26,4 @@ class Local:
         return 0, 1
 
 
-def make() -> Launcher:
-    """Return the launcher."""
-    return Local()
-
-
-BACKEND = LauncherBackend(make=make, summary="one process on this machine")
+BACKEND = LauncherBackend(Local, "one process on this machine")

@@ -11,12 +11,14 @@ import re
 import shutil
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from iobench.containers import asked_once
-from iobench.errors import SpecError
-from iobench.protocols import Failure, Launcher, LauncherBackend
+from iobench.core.errors import SpecError
+from iobench.core.members import Failure, LauncherBackend
+from iobench.core.protocols import Launcher
+from iobench.host.probes import asked_once
 
 BINDINGS = ("none", "hwthread", "core", "socket", "numa")
 RANK, SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
+LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
 #: One host's ranks talk through shared memory, and look for no fabric.  "none": the kernel's single
 #: copy (process_vm_readv) needs ptrace, which containers forbid; every arm shall copy alike.  plm,
 #: ras: this node alone, whatever a batch system has allocated beside it (srun is in no container).
@@ -36,10 +38,16 @@ _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting\s
 _TRACE = re.compile(r"\[\S+:\d+\] ")
 
 
-class MpiRun:
+class MpiRun(Launcher):
     """Starts ranks on this node by Open MPI."""
 
-    def __init__(self, program: str, bind_to: str, oversubscribe: bool) -> None:
+    def __init__(
+        self, *, program: str = "mpirun", bind_to: str = "none", oversubscribe: bool = True
+    ) -> None:
+        """``program``: mpirun's name or path, where the ranks run.  ``bind_to``: ``none`` leaves
+        ranks and their loader processes to the scheduler; ``core`` puts a rank with all its loader
+        processes on one core.  ``oversubscribe``: more ranks than cores may start.
+        """
         if bind_to not in BINDINGS:
             raise SpecError(f"bind_to {bind_to!r} is not possible; allowed: {', '.join(BINDINGS)}")
         if not program or program.startswith("-"):
@@ -53,9 +61,9 @@ class MpiRun:
                 f"no program {self._program}: install Open MPI (Debian: openmpi-bin) or load its "
                 "module; cases of stack caffe bring their own"
             )
-        code, said = asked_once(self._program, "--version")
-        if code or "Open MPI" not in said:
-            first = said.splitlines()[0] if said else f"exit status {code}"
+        code, output = asked_once(self._program, "--version")
+        if code or "Open MPI" not in output:
+            first = output.splitlines()[0] if output else f"exit status {code}"
             return f"{self._program} is not Open MPI's ({first}): put Open MPI's first on PATH"
         return ""
 
@@ -71,42 +79,34 @@ class MpiRun:
         return [*words, "--bind-to", self._bind_to, "-np", str(world_size), *command]
 
     def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
-        """Return (rank, world size) as Open MPI tells each process; (0, 1) outside of it."""
+        """Return (rank, world size) from Open MPI's variables; (0, 1) outside of it."""
         return int(env.get(RANK, "0")), int(env.get(SIZE, "1"))
+
+    def local_rank(self, env: Mapping[str, str]) -> int:
+        """Return the rank among those of this node."""
+        return int(env.get(LOCAL_RANK, "0"))
 
 
 def failure(text: str) -> Optional[Failure]:
-    """Return which rank mpirun says failed first, and standard error without mpirun's words."""
+    """Return the rank that mpirun reports to have failed first; None if it reports none."""
     parts = _RULE.split(text)
     lines = (line for part in parts[0::2] for line in part.splitlines())
-    said = "\n".join(line for line in lines if line.strip() and not _TRACE.match(line))
+    output = "\n".join(line for line in lines if line.strip() and not _TRACE.match(line))
     for words in parts[1::2]:
-        killed, ended = _KILLED.search(words), _STATUS.search(words)
-        if killed:
-            return Failure(int(killed[1]), -int(killed[2]), said)
-        if ended:
-            return Failure(int(ended[1]), int(ended[2]), said)
-        improper = _IMPROPER.search(words)
-        if improper:
-            return Failure(int(improper[1]), 1, said)
+        if killed := _KILLED.search(words):
+            return Failure(int(killed[1]), -int(killed[2]), output)
+        if ended := _STATUS.search(words):
+            return Failure(int(ended[1]), int(ended[2]), output)
+        if improper := _IMPROPER.search(words):
+            return Failure(int(improper[1]), 1, output)
     return None
 
 
-def make(*, program: str = "mpirun", bind_to: str = "none", oversubscribe: bool = True) -> Launcher:
-    """Return the launcher.
-
-    ``program``: mpirun's name or path, where the ranks run.  ``bind_to``: ``none`` leaves ranks and
-    their loader processes to the scheduler; ``core`` puts a rank with all its loader processes on
-    one core.  ``oversubscribe``: more ranks than cores may start.
-    """
-    return MpiRun(program, bind_to, oversubscribe)
-
-
 BACKEND = LauncherBackend(
-    make=make,
-    summary="several ranks on one node, by Open MPI's mpirun",
+    MpiRun,
+    "several ranks on one node, by Open MPI's mpirun",
     inside=True,
-    images=frozenset({"caffe"}),
+    stacks=frozenset({"caffe"}),
     variables=QUIET,
     failure=failure,
 )

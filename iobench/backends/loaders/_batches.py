@@ -9,12 +9,12 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from iobench import codec
-from iobench.dataset import sample_digest
-from iobench.errors import DatasetError
-from iobench.model import Batch
-from iobench.protocols import LoadRequest, Reader
-from iobench.timing import clock
+from iobench.core import transforms
+from iobench.core.cases import Batch
+from iobench.core.clock import clock
+from iobench.core.dataset import sample_digest
+from iobench.core.errors import DatasetError
+from iobench.core.protocols import LoadRequest, Reader
 
 #: What decoding and transforming import.
 REQUIRES = ("simplejpeg", "cv2")
@@ -41,7 +41,7 @@ class BatchMaker:
 
     def __init__(self, request: LoadRequest, reader: Optional[Reader] = None) -> None:
         self._request = request
-        self._transform = codec.transform(request.transform)
+        self._transform = transforms.transform(request.transform)
         self._reader = reader or request.format.open(request.dataset, request.root)
 
     def make(self, ids: np.ndarray, data: Optional[np.ndarray] = None) -> Batch:
@@ -52,7 +52,7 @@ class BatchMaker:
         """
         request = self._request
         if request.stage != "read":
-            codec.single_thread()
+            transforms.single_thread()
         labels = np.empty(len(ids), np.int64)
         nbytes = 0
         digests: List[str] = []
@@ -71,14 +71,14 @@ class BatchMaker:
         request = self._request
         if request.stage == "read":
             return touch(stored)
-        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
+        pixels = transforms.decode(stored, delay_s=request.decode_delay_s)
         if row is not None:
-            random = codec.SampleRandom(request.seed, request.epoch, sample)
+            random = transforms.SampleRandom(request.seed, request.epoch, sample)
             self._transform.apply(pixels, random, row)
         return int(stored.nbytes) if isinstance(stored, (np.ndarray, memoryview)) else len(stored)
 
     def close(self) -> None:
-        """Close the Reader; harmless twice."""
+        """Close the Reader.  Idempotent."""
         self._reader.close()
 
 
@@ -89,15 +89,30 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
     read before the first is decoded: a device with a rate limit, or one that reads ahead, would
     else recover during each decode, and a slower decode would look like a faster read.
     """
-    codec.single_thread()
-    transform = codec.transform(request.transform)
+    transforms.single_thread()
+    transform = transforms.transform(request.transform)
     reader = request.format.open(request.dataset, request.root)
     row = np.empty(transform.shape, np.float32)
     times: Dict[str, List[float]] = {"read_s": [], "decode_s": [], "transform_s": []}
     wanted = np.asarray(request.ids)[:samples].tolist()
-    every = [_read(request, reader, sample, times["read_s"]) for sample in wanted]
-    for sample, stored in zip(wanted, every):
-        _work(request, transform, sample, stored, row, times)
+    every: List[Any] = []
+    sample = -1
+    try:
+        for sample in wanted:
+            start = clock()
+            every.append(reader.read(sample)[0])
+            touch(every[-1])
+            times["read_s"].append(clock() - start)
+        for sample, stored in zip(wanted, every):
+            start = clock()
+            pixels = transforms.decode(stored, delay_s=request.decode_delay_s)
+            decoded = clock()
+            random = transforms.SampleRandom(request.seed, request.epoch, sample)
+            transform.apply(pixels, random, row)
+            times["transform_s"].append(clock() - decoded)
+            times["decode_s"].append(decoded - start)
+    except (DatasetError, OSError, ValueError) as error:
+        raise DatasetError(at(request, sample, error)) from error
     del every, stored
     reader.close()
     return times
@@ -107,36 +122,3 @@ def at(request: LoadRequest, sample: int, error: Exception) -> str:
     """Return one line that names the sample and says what is wrong with it."""
     text = " ".join(str(error).split())
     return f"sample {sample} of {request.root}: {text}"
-
-
-def _work(
-    request: LoadRequest,
-    transform: Any,
-    sample: int,
-    stored: Any,
-    row: np.ndarray,
-    times: Dict[str, List[float]],
-) -> None:
-    """Decode and transform one sample into ``row``, and append the seconds of each."""
-    try:
-        start = clock()
-        pixels = codec.decode(stored, delay_s=request.decode_delay_s)
-        decoded = clock()
-        random = codec.SampleRandom(request.seed, request.epoch, sample)
-        transform.apply(pixels, random, row)
-        times["transform_s"].append(clock() - decoded)
-        times["decode_s"].append(decoded - start)
-    except (DatasetError, OSError, ValueError) as error:
-        raise DatasetError(at(request, sample, error)) from error
-
-
-def _read(request: LoadRequest, reader: Any, sample: int, times: List[float]) -> Any:
-    """Return a sample's stored data, every page of it touched, and append the seconds it took."""
-    try:
-        start = clock()
-        stored, _ = reader.read(sample)
-        touch(stored)
-        times.append(clock() - start)
-    except (DatasetError, OSError, ValueError) as error:
-        raise DatasetError(at(request, sample, error)) from error
-    return stored

@@ -13,11 +13,13 @@ from typing import Any, Dict, Iterator, List, Literal, Optional, Tuple
 
 import numpy as np
 
-from iobench import codec
-from iobench.dataset import sample_digest
-from iobench.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
-from iobench.model import Batch, Extent
-from iobench.protocols import LoaderBackend, LoadRequest, Reader
+from iobench.backends.loaders import _dali_nodes
+from iobench.core import transforms
+from iobench.core.cases import Batch
+from iobench.core.dataset import sample_digest
+from iobench.core.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
+from iobench.core.members import LoaderBackend
+from iobench.core.protocols import LoadRequest, Reader
 
 #: Formats that DALI reads by itself.
 NATIVE = ("jpeg", "lmdb", "tar")
@@ -52,6 +54,7 @@ class DaliLoader:
         self._request = request
         self._count = len(request.ids) // request.batch
         self._form = request.root.name if request.format_name != "jpeg" else "jpeg"
+        self._raw = self._form.endswith("-raw")
         self._native = reader == "native" and self._form in NATIVE
         self._mmap, self._antialias, self._device = mmap, antialias, device
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
@@ -79,16 +82,15 @@ class DaliLoader:
         return [] if pool is None else list(pool.pids())
 
     def close(self) -> None:
-        """Stop the threads and reap the processes; harmless twice.
+        """Stop the threads and reap the processes.  Idempotent.
 
         Batches that were handed out stay valid.
         """
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             pool = getattr(pipe, "_py_pool", None)
-            getattr(
-                pipe, "_shutdown", pipe.__del__
-            )()  # joins DALI's threads now, not when the garbage collector comes
+            # joins DALI's threads now, not when the garbage collector comes
+            getattr(pipe, "_shutdown", pipe.__del__)()
             if pool is not None:
                 pool.close()
         if self._folder is not None:
@@ -98,14 +100,14 @@ class DaliLoader:
     def _build(self, start_method: str) -> Any:
         request = self._request
         on_gpu = self._device == "mixed"
-        seed = codec.SampleRandom(request.seed, request.epoch).below(_SEEDS)
-        pipe = _dali().pipeline.Pipeline(
+        seed = transforms.SampleRandom(request.seed, request.epoch).below(_SEEDS)
+        pipe = _dali_nodes.dali().pipeline.Pipeline(
             batch_size=request.batch,
             num_threads=max(request.workers, 1),
             device_id=0 if on_gpu else None,
             prefetch_queue_depth=request.prefetch,
-            # the default of 1.53 and 2.4, said because batches are views: the other executor uses
-            # a batch's memory again while it is still looked at
+            # the default of 1.53 and 2.4, set because batches are views: the other executor reuses
+            # a batch's memory while it is still read
             exec_dynamic=True,
             seed=seed,
             py_num_workers=max(request.workers, 1),
@@ -114,13 +116,20 @@ class DaliLoader:
         with pipe:
             stored, facts = self._source()
             self._facts = list(facts)
-            pipe.set_outputs(self._work(stored), stored.shape(), *facts.values())
+            made = _dali_nodes.processed(
+                request,
+                stored,
+                device=self._device,
+                antialias=self._antialias,
+                raw=self._raw,
+            )
+            pipe.set_outputs(made, stored.shape(), *facts.values())
         pipe.build()
         return pipe
 
     def _source(self) -> Tuple[Any, Dict[str, Any]]:
         """Return the node of the stored bytes, and those of the facts that come with them."""
-        fn = _dali().fn
+        fn = _dali_nodes.dali().fn
 
         request = self._request
         if not self._native:
@@ -148,7 +157,7 @@ class DaliLoader:
         return stored, {"digits": fn.pad(digits, fill_value=ord(" "))}
 
     def _external(self) -> Tuple[Any, Dict[str, Any]]:
-        fn, types = _dali().fn, _dali().types
+        fn, types = _dali_nodes.dali().fn, _dali_nodes.dali().types
 
         request = self._request
         stored, ids, labels = fn.external_source(
@@ -157,55 +166,11 @@ class DaliLoader:
             batch=False,
             parallel=True,
             dtype=[types.UINT8, types.INT64, types.INT64],
-            ndim=[3 if self._form.endswith("-raw") else 1, 1, 1],
+            ndim=[3 if self._raw else 1, 1, 1],
             prefetch_queue_depth=request.prefetch,
             bytes_per_sample_hint=int(np.asarray(request.sizes).max()) + 1024,
         )
         return stored, {"ids": ids, "labels": labels}
-
-    def _work(self, stored: Any) -> Any:
-        """Return the node of what the stage makes of the stored bytes."""
-        fn, types = _dali().fn, _dali().types
-
-        request = self._request
-        if request.stage == "read":
-            # one pass over the bytes, on the worker threads: a mapped file is read by touching it
-            return stored if request.digest else fn.reductions.max(stored)
-        transform = codec.transform(request.transform)
-        raw = self._form.endswith("-raw")
-        decoder: Dict[str, Any] = {"device": self._device, "output_type": types.RGB}
-        crop: Dict[str, Any] = {}
-        if request.transform == "rrc224":
-            area: Dict[str, Any] = {
-                "random_area": list(codec.AREA),
-                "random_aspect_ratio": list(codec.RATIO),
-                "num_attempts": codec.TRIES,
-            }
-            scale: Dict[str, Any] = {
-                "interp_type": types.INTERP_LINEAR,
-                "antialias": self._antialias,
-            }
-            if raw:
-                images = fn.random_resized_crop(stored, size=[224, 224], **area, **scale)
-            else:
-                images = fn.decoders.image_random_crop(stored, **decoder, **area)
-                images = fn.resize(images, resize_x=224, resize_y=224, **scale)
-        else:
-            images = stored if raw else fn.decoders.image(stored, **decoder)
-            if request.transform == "crop224":
-                where = fn.random.uniform(range=(0.0, 1.0)), fn.random.uniform(range=(0.0, 1.0))
-                crop = {"crop": (224, 224), "crop_pos_x": where[0], "crop_pos_y": where[1]}
-            else:
-                images = _padded_crop(images)
-        return fn.crop_mirror_normalize(
-            images,
-            dtype=types.FLOAT,
-            output_layout="CHW",
-            mirror=fn.random.coin_flip(probability=0.5),
-            mean=list(transform.mean),
-            std=list(transform.std),
-            **crop,
-        )
 
     def _tar_index(self) -> Tuple[List[str], List[str]]:
         """Return the shards and an index of each, written from the format's own.
@@ -216,9 +181,9 @@ class DaliLoader:
         rows: Dict[str, List[str]] = {}
         with _opened(request) as reader:
             for i, label in enumerate(np.asarray(request.labels).tolist()):
-                path, offset, length = _only(reader, i)
-                digits = offset + _blocks(length) + _BLOCK, len(str(label))
-                row = f"jpg {offset} {length} cls {digits[0]} {digits[1]}"
+                ((path, offset, length),) = reader.extents(i)  # tar: a member is in one piece
+                digits = offset + -(-length // _BLOCK) * _BLOCK + _BLOCK
+                row = f"jpg {offset} {length} cls {digits} {len(str(label))}"
                 rows.setdefault(path, []).append(row)
         self._folder = tempfile.TemporaryDirectory(prefix="iobench-dali-")
         indices = []
@@ -231,7 +196,7 @@ class DaliLoader:
     def _batch(self, wanted: np.ndarray, outputs: Any) -> Batch:
         request = self._request
         made, shapes = outputs[:2]
-        facts = {name: _array(out) for name, out in zip(self._facts, outputs[2:])}
+        facts = {name: _dali_nodes.as_array(out) for name, out in zip(self._facts, outputs[2:])}
         ids = facts["ids"].ravel().astype(np.int64) if "ids" in facts else wanted
         if "labels" in facts:
             labels = facts["labels"].ravel().astype(np.int64)
@@ -244,12 +209,12 @@ class DaliLoader:
         if request.digest:
             digests = [sample_digest(np.asarray(made.at(i))) for i in range(len(ids))]
         elif request.stage == "load":
-            data = _data(made)
-        nbytes = int(_array(shapes).prod(axis=1).sum())
+            data = _dali_nodes.as_batch(made)
+        nbytes = int(_dali_nodes.as_array(shapes).prod(axis=1).sum())
         return Batch(data, labels, ids, nbytes, digests)
 
     def _blame(self, k: int, error: Exception) -> str:
-        """Return one line that names the sample: DALI says what, seldom which."""
+        """Return one line that names the sample, which DALI's own error seldom does."""
         request = self._request
         end = (k + 1 + request.prefetch) * request.batch
         with _opened(request) as reader:
@@ -281,7 +246,7 @@ class _Source:
 
 
 def _check(request: LoadRequest, device: str, reader: str) -> None:
-    codec.transform(request.transform)
+    transforms.transform(request.transform)
     if device not in ("cpu", "mixed"):
         raise SpecError(f"device {device!r} is not possible; allowed: cpu, mixed")
     if reader not in ("native", "external"):
@@ -305,14 +270,6 @@ def _check_stored(request: LoadRequest) -> None:
         )
 
 
-def _dali() -> Any:
-    import nvidia.dali.fn
-    import nvidia.dali.pipeline
-    import nvidia.dali.types
-
-    return nvidia.dali
-
-
 @contextlib.contextmanager
 def _opened(request: LoadRequest) -> Iterator[Reader]:
     reader = request.format.open(request.dataset, request.root)
@@ -324,54 +281,13 @@ def _opened(request: LoadRequest) -> Iterator[Reader]:
 
 def _complaint(reader: Reader, sample: int, transform: str) -> str:
     """Return what is wrong with a sample, "" when our own codec can use it."""
-    chosen = codec.transform(transform)
+    chosen = transforms.transform(transform)
     try:
-        pixels = codec.decode(reader.read(sample)[0])
-        chosen.apply(pixels, codec.SampleRandom(sample), np.empty(chosen.shape, np.float32))
+        pixels = transforms.decode(reader.read(sample)[0])
+        chosen.apply(pixels, transforms.SampleRandom(sample), np.empty(chosen.shape, np.float32))
     except (IobenchError, OSError, ValueError) as error:
         return " ".join(str(error).split())
     return ""
-
-
-def _blocks(length: int) -> int:
-    """Return ``length`` rounded up to whole tar blocks."""
-    return -(-length // _BLOCK) * _BLOCK
-
-
-def _only(reader: Reader, sample: int) -> Extent:
-    extents = reader.extents(sample)
-    if len(extents) != 1:
-        raise DatasetError(f"sample {sample} lies in {len(extents)} pieces; DALI reads one")
-    return extents[0]
-
-
-def _padded_crop(images: Any) -> Any:
-    """Cut 32x32 at random out of the image padded by 4: CIFAR's augmentation."""
-    fn, types = _dali().fn, _dali().types
-
-    room = fn.cast(images.shape()[:2], dtype=types.FLOAT) + (4 + 4 - 32 + 1)
-    start = fn.cast(fn.random.uniform(range=(0.0, 1.0), shape=[2]) * room - 4.5, dtype=types.INT32)
-    return fn.slice(
-        images, start=start, shape=(32, 32), axes=(0, 1), out_of_bounds_policy="pad", fill_values=0
-    )
-
-
-def _array(outputs: Any) -> np.ndarray:
-    """Return a dense CPU or GPU list of equal shapes as an array, without a copy on the CPU."""
-    return np.asarray(outputs.as_cpu().as_tensor())
-
-
-def _data(outputs: Any) -> Any:
-    """Return the batch where it lies: a NumPy view of host memory, a torch view of the GPU's.
-
-    The view keeps DALI's buffer alive; the pipeline goes on in other buffers.
-    """
-    tensor = outputs.as_tensor()
-    if "GPU" not in type(outputs).__name__:
-        return np.asarray(tensor)
-    import torch
-
-    return torch.from_dlpack(tensor)  # type: ignore[attr-defined]
 
 
 _FUSED = "DALI decodes only the random crop, fused with the transform: not a step that runs alone"

@@ -14,14 +14,15 @@ from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple
 
 import numpy as np
 
-from iobench import codec
-from iobench.caffe import hdf5, layers, library, sources
-from iobench.caffe.nets import DATA, LABEL
-from iobench.caffe.prototxt import Message, message, render
-from iobench.dataset import sample_digest
-from iobench.errors import DatasetError, SpecError
-from iobench.model import Batch, Scalar
-from iobench.protocols import LoaderBackend, LoadRequest
+from iobench.backends.caffe import hdf5, layers, library, sources
+from iobench.backends.caffe.nets import DATA, LABEL
+from iobench.backends.caffe.prototxt import Message, message, render
+from iobench.core import transforms
+from iobench.core.cases import Batch, Scalar
+from iobench.core.dataset import sample_digest
+from iobench.core.errors import DatasetError, SpecError
+from iobench.core.members import LoaderBackend
+from iobench.core.protocols import LoadRequest
 
 #: Grey levels by which another JPEG library may differ (none do by default: libjpeg-turbo's
 #: accurate transform and smooth upsampling are everybody's).
@@ -56,7 +57,9 @@ class NativeLoader:
         Raises SpecError for what the layer of this format has not, or the request asks too much.
         """
         self._layer = _LAYERS[request.format_name]
+        self._queues = self._layer in ("Data", "ImageData")
         self._shuffle, self._rand_skip = shuffle, rand_skip
+        self._any_order = shuffle or rand_skip > 0  # Caffe itself changes the order
         self._height, self._width = new_height, new_width
         self._mirror, self._mean, self._scale = mirror, mean, scale
         self._request = request
@@ -68,23 +71,8 @@ class NativeLoader:
         self.in_pieces = self._layer == "HDF5Data"
         self._sources = sources.Sources(request)
         self._net: Any = None
-        self._text = render(
-            message(name="data", layer=[self.layer(self._rows, plain=request.digest)])
-        )
-
-    @property
-    def _queues(self) -> bool:
-        return self._layer in ("Data", "ImageData")
-
-    @property
-    def _rows(self) -> int:
-        """Return the samples of one forward pass; only one by one may images be of any size."""
-        return 1 if self._request.digest else self._request.batch
-
-    @property
-    def _any_order(self) -> bool:
-        """Tell whether Caffe itself changes the order."""
-        return self._shuffle or self._rand_skip > 0
+        rows = 1 if request.digest else request.batch  # only one by one may images be of any size
+        self._text = render(message(name="data", layer=[self.layer(rows, plain=request.digest)]))
 
     def batches(self) -> Iterator[Batch]:
         """Build the net and yield ``len(ids) // batch`` batches.
@@ -107,13 +95,14 @@ class NativeLoader:
             numbers = net.blobs[LABEL].data.astype(np.int64).ravel()
             ids, labels = self._who(wanted, numbers)
             seen.append(numbers)
-            nbytes = self._nbytes(ids)
+            reads = self._layer != "DummyData"
+            nbytes = int(np.asarray(self._request.sizes)[ids].sum()) if reads else 0
             del data
             yield Batch(found.copy() if self._count == 1 else found, labels, ids, nbytes)
         self._hold_against(np.concatenate(seen), np.asarray(every, np.int64))
 
     def close(self) -> None:
-        """Stop the layer's thread and take away what was written for it; harmless twice.
+        """Stop the layer's thread and take away what was written for it.  Idempotent.
 
         An array that is still held keeps the layer, and its thread, until it is let go.
         """
@@ -141,8 +130,8 @@ class NativeLoader:
     def layer(self, batch: int, *, rows: bool = True, plain: bool = False) -> Message:
         """Return the data layer; what it reads from beside the data is written on the way.
 
-        ``rows``: where a list says the labels, they are the samples' places in the request, so that
-        every batch tells which samples it holds.  ``plain``: pixels as they are stored.  The files
+        ``rows``: where a list has labels, they are the samples' places in the request, so that
+        every batch shows which samples it holds.  ``plain``: pixels as they are stored.  The files
         last until :meth:`close`.
         """
         request = self._request
@@ -169,7 +158,7 @@ class NativeLoader:
         if self._layer == "HDF5Data":
             files = self._sources.files(shuffled=self._shuffle)
             return layers.hdf5(files, batch=batch, shuffle=self._shuffle and not plain)
-        return layers.dummy(batch, codec.transform(request.transform).shape)
+        return layers.dummy(batch, transforms.transform(request.transform).shape)
 
     # -- what is asked of Caffe ----------------------------------------------------------------
 
@@ -206,7 +195,7 @@ class NativeLoader:
             raise SpecError(f"stage {request.stage!r}: {_ONE_THREAD}")
 
     def _transform(self) -> Optional[Message]:
-        chosen = codec.transform(self._request.transform)
+        chosen = transforms.transform(self._request.transform)
         mean = tuple(reversed(chosen.mean)) if self._mean == "imagenet" else ()
         return layers.transform(
             crop=chosen.shape[1], mirror=self._mirror, mean=mean, scale=self._scale
@@ -217,7 +206,7 @@ class NativeLoader:
         caffe = library.load()
         request = self._request
         library.share(caffe, self._rank, self._world)
-        seed = codec.SampleRandom(request.seed + request.rank, request.epoch)
+        seed = transforms.SampleRandom(request.seed + request.rank, request.epoch)
         caffe.set_random_seed(seed.below(1 << 31))  # a rank its own crops and mirrors
         path = self._sources.folder / "data.prototxt"
         path.write_text(self._text)
@@ -228,7 +217,7 @@ class NativeLoader:
     # -- what came back ------------------------------------------------------------------------
 
     def _who(self, wanted: np.ndarray, numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-        """Return (ids, labels) of a batch: what its numbers say, or what was wanted."""
+        """Return (ids, labels) of a batch: from its numbers, or as they were requested."""
         labels = np.asarray(self._request.labels, np.int64)
         if self._layer == "ImageData":
             ids = np.asarray(self._request.ids, np.int64)[numbers]
@@ -253,11 +242,6 @@ class NativeLoader:
                 f"{len(wanted)}, the first at place {wrong[0]}: convert again, or run "
                 f"`iobench data verify`"
             )
-
-    def _nbytes(self, ids: np.ndarray) -> int:
-        if self._layer == "DummyData":
-            return 0
-        return int(np.asarray(self._request.sizes)[ids].sum())
 
     def _proof(self) -> Iterator[Batch]:
         """Yield digests: of the stored bytes where the layer's whole pixels are our decoder's.
@@ -292,10 +276,10 @@ class NativeLoader:
 
 
 def _digest(seen: np.ndarray, stored: Any) -> str:
-    expected = codec.decode(stored)
+    expected = transforms.decode(stored)
     if seen.shape != expected.shape:
         return sample_digest(seen)
-    same = codec.pixel_differences(seen, expected)["max"] <= TOLERANCE
+    same = transforms.pixel_differences(seen, expected)["max"] <= TOLERANCE
     return sample_digest(stored if same else seen)
 
 
@@ -309,7 +293,7 @@ BACKEND = LoaderBackend(
     NativeLoader,
     "Caffe's own data layers: LMDB, LevelDB, a list of JPEG files, HDF5 floats",
     requires=("caffe",),
-    image="caffe",
+    stack="caffe",
     stages=frozenset({"load"}),
     no_stage={"read": _ONE_THREAD, "decode": _ONE_THREAD},
     formats=frozenset({"jpeg", *_WALKED}),

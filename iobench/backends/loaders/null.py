@@ -7,10 +7,11 @@ from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from iobench import codec
-from iobench.errors import SpecError
-from iobench.model import Batch
-from iobench.protocols import LoaderBackend, LoadRequest
+from iobench.core import transforms
+from iobench.core.cases import Batch
+from iobench.core.errors import SpecError
+from iobench.core.members import LoaderBackend
+from iobench.core.protocols import LoadRequest
 
 
 class NullLoader:
@@ -39,7 +40,7 @@ class NullLoader:
         self._sleep = sleep
         self._data: Any = None
         if data == "resident" and request.stage == "load":
-            shape = codec.transform(request.transform).shape
+            shape = transforms.transform(request.transform).shape
             self._data = np.zeros((request.batch, *shape), np.float32)
 
     def batches(self) -> Iterator[Batch]:

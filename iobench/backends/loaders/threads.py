@@ -15,11 +15,12 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import numpy as np
 
-from iobench import codec
-from iobench.batching import BatchMaker, probe
-from iobench.errors import SpecError
-from iobench.model import Batch
-from iobench.protocols import LoaderBackend, LoadRequest
+from iobench.backends.loaders._batches import BatchMaker, probe
+from iobench.core import transforms
+from iobench.core.cases import Batch
+from iobench.core.errors import SpecError
+from iobench.core.members import LoaderBackend
+from iobench.core.protocols import LoadRequest
 
 
 class ThreadsLoader:
@@ -43,7 +44,7 @@ class ThreadsLoader:
         self._ids = [ids[k * request.batch : (k + 1) * request.batch] for k in range(count)]
         self._buffers = _buffers(request, min(self.queue_batches + 1, count))
         if request.stage != "read":
-            codec.single_thread()  # imports the libraries before the clock starts
+            transforms.single_thread()  # imports the libraries before the clock starts
         reader = request.format.open(request.dataset, request.root)
         if walk and not hasattr(reader, "walk"):
             raise SpecError(f"walk: {request.format_name} is not walked; only lmdb is")
@@ -79,7 +80,7 @@ class ThreadsLoader:
             yield found
 
     def close(self) -> None:
-        """Stop the threads after the batches they are at; harmless twice."""
+        """Stop the threads after the batches they are at.  Idempotent."""
         self._turns.close()
         for thread in self._threads:
             thread.join()
@@ -88,13 +89,11 @@ class ThreadsLoader:
 
     def _work(self, maker: BatchMaker) -> None:
         for k in self._turns.claimed():
-            self._turns.give(k, self._attempt(maker, k))
-
-    def _attempt(self, maker: BatchMaker, k: int) -> Union[Batch, BaseException]:
-        try:
-            return self._make(maker, k)
-        except BaseException as error:  # noqa: BLE001  (raised again where the batch is due)
-            return error
+            try:
+                made: Union[Batch, BaseException] = self._make(maker, k)
+            except BaseException as error:  # noqa: BLE001  (raised again where the batch is due)
+                made = error
+            self._turns.give(k, made)
 
     def _make(self, maker: BatchMaker, k: int) -> Batch:
         return maker.make(self._ids[k], self._buffers[k % len(self._buffers)])
@@ -160,7 +159,7 @@ def _buffers(request: LoadRequest, count: int) -> List[Optional[np.ndarray]]:
     """Return the memory of ``count`` batches, its pages in place; None a batch without data."""
     if request.stage != "load":
         return [None] * max(count, 1)
-    shape = (request.batch, *codec.transform(request.transform).shape)
+    shape = (request.batch, *transforms.transform(request.transform).shape)
     return [np.full(shape, 0, np.float32) for _ in range(max(count, 1))]
 
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import warnings
 from typing import Any, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from iobench import codec
-from iobench.batching import BatchMaker, probe
-from iobench.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
-from iobench.model import Batch
-from iobench.protocols import LoaderBackend, LoadRequest
+from iobench.backends.loaders._batches import BatchMaker, probe
+from iobench.core import transforms
+from iobench.core.cases import Batch
+from iobench.core.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
+from iobench.core.members import LoaderBackend
+from iobench.core.protocols import LoadRequest
+from iobench.host import probes
 
 #: Seconds in which the worker processes must be up.
 _START_S = 120.0
-_SHARED_MEMORY = "/dev/shm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class _Samples:
 
     def __init__(self, request: LoadRequest, shared: bool) -> None:
         self._samples = len(request.ids)
-        self._shape = codec.transform(request.transform).shape
+        self._shape = transforms.transform(request.transform).shape
         self._fills = request.stage == "load"
         self._shared = shared
         self._maker = BatchMaker(request)
@@ -75,7 +75,7 @@ class _Gate:
         self._go = context.Event()
 
     def __call__(self, worker: int) -> None:
-        codec.single_thread()
+        transforms.single_thread()
         self._up.release()
         self._go.wait()
 
@@ -126,7 +126,7 @@ class TorchLoader:
         #: Whether batches lie in shared memory: see :meth:`descriptor`.
         self.shares = request.stage == "load" and request.workers > 0 and not pins
         if request.stage == "load" and request.workers:
-            codec.single_thread()  # imports the libraries before the fork, not in every worker
+            transforms.single_thread()  # imports the libraries before the fork, not in every worker
             _check_shared_memory(request, self.queue_batches)
         ids = np.asarray(request.ids, np.int64)
         batches = [ids[k * request.batch : (k + 1) * request.batch] for k in range(self._count)]
@@ -174,7 +174,7 @@ class TorchLoader:
         return int(batch.data.untyped_storage()._share_fd_cpu_()[0])
 
     def close(self) -> None:
-        """Stop and reap the workers; harmless twice."""
+        """Stop and reap the workers.  Idempotent."""
         if self._gate is not None:
             self._gate.open()
         iterator, self._iterator = self._iterator, None
@@ -208,15 +208,11 @@ def _empty_batch(shape: Tuple[int, ...], shared: bool) -> Any:
 
 
 def _check_shared_memory(request: LoadRequest, queued: int) -> None:
-    shape = codec.transform(request.transform).shape
-    needed = (queued + 1) * request.batch * math.prod(shape) * 4
-    if not os.path.isdir(_SHARED_MEMORY):
-        return
-    status = os.statvfs(_SHARED_MEMORY)
-    free = status.f_bavail * status.f_frsize
-    if free < needed:
+    needed = (queued + 1) * transforms.batch_bytes(request.transform, request.batch)
+    capacity, free = probes.shared_memory()
+    if capacity and free < needed:
         raise BackendUnavailable(
-            f"{_SHARED_MEMORY} has {free >> 20} MiB free, the torch loader's queue needs "
+            f"{probes.SHARED_MEMORY} has {free >> 20} MiB free, the torch loader's queue needs "
             f"{needed >> 20} MiB: make it larger (containers: --shm-size), or use fewer workers, "
             "prefetch or batch"
         )
@@ -228,5 +224,5 @@ BACKEND = LoaderBackend(
     requires=("torch", "simplejpeg", "cv2"),
     stages=frozenset({"read", "decode", "load"}),
     probe=probe,
-    image="torch",
+    stack="torch",
 )

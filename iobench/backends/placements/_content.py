@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -10,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from iobench import dataset as datasets
-from iobench import registry
-from iobench.errors import DatasetError
-from iobench.model import Case, Dataset
-from iobench.protocols import DATA_INSIDE
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset
+from iobench.core.errors import DatasetError
+from iobench.core.inside import DATA_INSIDE
+from iobench.host import files as host_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +30,28 @@ class Content:
 
     def check_space(self, folder: Path, what: str) -> None:
         """Raise DatasetError unless ``folder``'s filesystem has room."""
-        datasets.check_space(folder, self.nbytes, len(self.files), what)
+        host_files.check_space(folder, self.nbytes, len(self.files), what)
+
+    def copy_to(self, root: Path) -> None:
+        """Copy the index and the files into the folder ``root``."""
+        shutil.copy2(Path(self.dataset.root, datasets.INDEX), root)
+        made: set[Path] = set()
+        for name, source in zip(self.names, self.files):
+            target = root / name
+            if target.parent not in made:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                made.add(target.parent)
+            shutil.copy2(source, target)
 
     def send(self, argv: Sequence[str], uid: int, gid: int, what: str) -> str:
         """Write it as a tar, ``iobench/data/...``, into a program's stdin; return its stdout.
 
         All is owned by ``uid`` and ``gid``: only to its owner the kernel tells what is cached of a
-        file.  Raises DatasetError with the end of what the program said.
+        file.  Raises DatasetError with the end of the program's standard error.
         """
-        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrote:
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as wrote:
             try:
-                process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=wrote, stderr=said)
+                process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=wrote, stderr=output)
             except FileNotFoundError:
                 raise DatasetError(
                     f"{what} needs the program {argv[0]}: install it, or use another placement"
@@ -53,9 +66,9 @@ class Content:
                 except BaseException:
                     process.kill()
                     raise
-            said.seek(0)
+            output.seek(0)
             wrote.seek(0)
-            complaint = said.read().decode(errors="replace").strip()
+            complaint = output.read().decode(errors="replace").strip()
             if process.returncode:
                 raise DatasetError(f"{what}: {argv[0]} failed: {_end(complaint)}")
             return wrote.read().decode(errors="replace").strip()
@@ -70,7 +83,7 @@ class Content:
         with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as tar:
             begun: set[str] = set()
             index = Path(self.dataset.root, datasets.INDEX)
-            for name, path in [(datasets.INDEX, index), *zip(self.names, self.files, strict=True)]:
+            for name, path in [(datasets.INDEX, index), *zip(self.names, self.files)]:
                 target = f"{top}/{name}"
                 for parent in [*reversed(Path(target).relative_to(top).parents)]:
                     folder = tarfile.TarInfo(str(Path(top, parent)))
@@ -115,4 +128,4 @@ def at(dataset: Dataset, root: Path) -> Dataset:
 
 def _end(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(lines[-2:])[-400:] or "it said nothing"
+    return "; ".join(lines[-2:])[-400:] or "no output"

@@ -1,6 +1,6 @@
 """Data inside a docker or podman image: one layer on top of the image that the runtime runs.
 
-Containers and images made here carry a label that says who made them, so those of a process that
+Containers and images made here carry a label that names their process, so those of a process that
 is gone are removed by the next suite.
 """
 
@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench import containers
-from iobench.containers import ask
-from iobench.errors import DatasetError
-from iobench.model import Placement
-from iobench.placements.content import Content
-from iobench.protocols import DATA_INSIDE, Say
+from iobench.backends.placements._content import Content
+from iobench.core.cases import Placement
+from iobench.core.errors import DatasetError
+from iobench.core.inside import DATA_INSIDE
+from iobench.core.protocols import Say
+from iobench.host import engines, probes
+from iobench.host.probes import ask
 
 FORMS = ("docker", "podman")
 LABEL = "iobench.placement"
@@ -35,11 +36,8 @@ def tag(name: str) -> str:
 
 def store(form: str) -> Path:
     """Return a folder on the filesystem where the engine keeps its images."""
-    if form == "docker":
-        found = _ask(form, "info", "--format", "{{.DockerRootDir}}")
-    else:
-        found = _ask(form, "info", "--format", "{{.Store.GraphRoot}}")
-    path = Path(found)
+    fields = {"docker": "{{.DockerRootDir}}", "podman": "{{.Store.GraphRoot}}"}
+    path = Path(_ask(form, "info", "--format", fields[form]))
     return next((p for p in (path, *path.parents) if os.access(p, os.X_OK)), Path("/"))
 
 
@@ -68,8 +66,8 @@ def sweep(form: str, say: Say) -> None:
         (["ps", "--all", *show], ["rm", "--force"]),
         (["images", *show], ["rmi", "--force"]),
     ):
-        code, said = ask([*_words(form), *listing])
-        for name in said.split() if code == 0 else ():
+        code, output = ask([*_words(form), *listing])
+        for name in output.split() if code == 0 else ():
             if not _alive(_label_of(form, name)):
                 say(f"removing {form} {name}, which a suite that was killed left")
                 ask([*_words(form), *remove, name])
@@ -89,41 +87,41 @@ def _described(place: Placement) -> Placement:
 
 
 def reachable(folder: Path) -> bool:
-    """Tell whether this user may look into a folder of the engine's store."""
+    """Return whether this user may look into a folder of the engine's store."""
     return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _user(form: str) -> tuple[int, int]:
     """Return who owns the data inside: whom the worker runs as (rootless: root inside)."""
-    if os.geteuid() != 0 if form == "podman" else containers.docker_maps() == "rootless":
+    if os.geteuid() != 0 if form == "podman" else engines.docker_maps() == "rootless":
         return 0, 0
     return os.geteuid(), os.getegid()
 
 
 def _words(form: str) -> Sequence[str]:
-    return ["docker"] if form == "docker" else containers.podman()
+    return ["docker"] if form == "docker" else engines.podman()
 
 
 def _ask(form: str, *words: str) -> str:
-    code, said = ask([*_words(form), *words], _LIMIT_S)
+    code, output = ask([*_words(form), *words], _LIMIT_S)
     if code:
-        raise DatasetError(f"placement image: `{form} {words[0]}` failed: {said}")
-    return said
+        raise DatasetError(f"placement image: `{form} {words[0]}` failed: {output}")
+    return output
 
 
 def _label_of(form: str, name: str) -> str:
-    code, said = ask([*_words(form), "inspect", "--format", "{{json .Config.Labels}}", name])
-    return str((json.loads(said) or {}).get(LABEL, "")) if code == 0 else ""
+    code, output = ask([*_words(form), "inspect", "--format", "{{json .Config.Labels}}", name])
+    return str((json.loads(output) or {}).get(LABEL, "")) if code == 0 else ""
 
 
 def _owner(pid: int) -> str:
     """Return who this process is, never to be used again on this machine."""
-    fields = containers.read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    fields = probes.read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return f"{socket.gethostname()}/{pid}/{fields[19] if len(fields) > 19 else 'gone'}"
 
 
 def _alive(owner: str) -> bool:
-    """Tell whether a label's process still runs; on another machine it might."""
+    """Return whether a label's process still runs; on another machine it might."""
     host, _, rest = owner.partition("/")
     pid = rest.partition("/")[0]
     if host != socket.gethostname() or not pid.isdigit():

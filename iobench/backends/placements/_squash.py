@@ -7,15 +7,33 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from iobench import dataset as datasets
-from iobench import registry
-from iobench.model import Placement
-from iobench.placements.content import Content
+from iobench.backends.placements._content import Content
+from iobench.backends.placements._folders import FolderPlacing
+from iobench.core import registry
+from iobench.core.cases import Placement
+from iobench.host import files
 
 NAME = "data.sqfs"
 _AS_IT_IS = ("-noI", "-noD", "-noF", "-noX", "-no-xattrs", "-no-progress", "-quiet")
+
+
+class SquashPlacing(FolderPlacing):
+    """Puts the data into a squashfs file beside the dataset; ``mount``: how a runtime shows it."""
+
+    mount = ""
+
+    def shared_by(self, form: str, image: str) -> tuple[str, str]:
+        """Return ("sif", ""): one file serves every image."""
+        return "sif", ""
+
+    @contextmanager
+    def put(self, place: Placement, data: Content, image: str) -> Iterator[Placement]:
+        """Make the file, in a folder which the driver removes."""
+        yield packed(dataclasses.replace(place, mount=self.mount), data)
 
 
 def packed(place: Placement, data: Content) -> Placement:
@@ -23,7 +41,7 @@ def packed(place: Placement, data: Content) -> Placement:
     path = Path(place.root, NAME)
     argv = ["mksquashfs", "-", str(path), "-tar", *_AS_IT_IS]
     data.send(argv, os.geteuid(), os.getegid(), f"placement {place.kind}")
-    datasets.settle(path.parent)
+    files.settle(path.parent)
     return dataclasses.replace(place, files=str(path), filesystem=_reader(), inside=True)
 
 

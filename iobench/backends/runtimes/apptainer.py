@@ -9,11 +9,14 @@ import stat
 from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
-from iobench import containers, tools
-from iobench.containers import asked_once, inner_env, workdir
-from iobench.errors import SpecError
-from iobench.model import Scalar
-from iobench.protocols import Runtime, RuntimeBackend, Start
+from iobench.backends.runtimes import _oci
+from iobench.backends.runtimes._oci import inner_env, workdir
+from iobench.core.cases import Scalar
+from iobench.core.errors import SpecError
+from iobench.core.members import RuntimeBackend
+from iobench.core.protocols import Runtime, Start
+from iobench.host import probes, tools
+from iobench.host.probes import asked_once
 
 MODES = ("auto", "sif", "sandbox")
 #: Settings of the user's that would show the worker more than its mounts.
@@ -23,10 +26,15 @@ ETC = Path("/etc")
 _ECL_ACTIVE = re.compile(r"^\s*activated\s*=\s*true\b", re.MULTILINE)
 
 
-class Apptainer:
+class Apptainer(Runtime):
     """Runs a command in an image, as the calling user, with no more than that user's rights."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, *, mode: str = "auto") -> None:
+        """``mode``: ``sif``, ``sandbox`` (the unpacked folder), or ``auto``: a SIF where one can be
+        mounted.  Raises SpecError for another word.
+        """
+        if mode not in MODES:
+            raise SpecError(f"mode {mode!r} is not possible; allowed: {', '.join(MODES)}")
         self._mode = mode
 
     def available(self) -> str:
@@ -36,15 +44,15 @@ class Apptainer:
                 "no program apptainer or singularity: load the site's module, or install it "
                 "(apptainer.org)"
             )
-        code, said = asked_once(tools.apptainer(), "--version")
+        code, output = asked_once(tools.apptainer(), "--version")
         if code:
-            return f"{tools.apptainer()} does not start ({said})"
+            return f"{tools.apptainer()} does not start ({output})"
         if os.geteuid() != 0 and not _setuid():
-            reason = containers.user_namespaces()
+            reason = probes.user_namespaces()
             if reason:
                 return reason
         if self.form() == "sif" and self._mode == "sif" and not _kernel_mounts():
-            return containers.fuse() and f"{containers.fuse()}, or set mode = 'sandbox'"
+            return probes.fuse() and f"{probes.fuse()}, or set mode = 'sandbox'"
         return ""
 
     def form(self) -> str:
@@ -53,13 +61,13 @@ class Apptainer:
         ``auto`` takes the folder where a SIF cannot be mounted: no root, and /dev/fuse closed.
         """
         if self._mode == "auto":
-            return "sif" if _kernel_mounts() or not containers.fuse() else "rootfs"
+            return "sif" if _kernel_mounts() or not probes.fuse() else "rootfs"
         return {"sif": "sif", "sandbox": "rootfs"}[self._mode]
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
         """Return ``apptainer exec ... IMAGE env NAME=value ... command``.
 
-        Raises SpecError for a path that ``--bind`` cannot say.
+        Raises SpecError for a path that ``--bind`` cannot express.
         """
         name = tools.apptainer() or tools.APPTAINERS[0]
         words = ["env"]
@@ -68,7 +76,7 @@ class Apptainer:
         words += [f"{key}={value}" for key, value in tools.apptainer_env().items()]
         words += [name, "-q", "exec", "--containall", "--cleanenv", "--no-home"]
         words += ["--nv"] if start.gpus else []
-        for path in containers.KERNEL_FILES if os.geteuid() == 0 else ():
+        for path in _oci.KERNEL_FILES if os.geteuid() == 0 else ():
             words += ["--bind", f"{path}:{path}:ro"]
         words += ["--bind", "/sys/fs/cgroup:/sys/fs/cgroup:ro"]  # its limits can be seen inside
         for mount in start.mounts:
@@ -88,20 +96,17 @@ class Apptainer:
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the program, its version, how the image is mounted, rootless or not."""
-        said = asked_once(tools.apptainer(), "--version")[1].split()
+        output = asked_once(tools.apptainer(), "--version")[1].split()
         return {
             "program": tools.apptainer(),
-            "version": said[-1] if said else "",
+            "version": output[-1] if output else "",
             "mounted": _mounted(image),
             "rootless": os.geteuid() != 0,
         }
 
-    def stop(self, name: str) -> None:
-        """Do nothing: a container is a child of the process that was started, and dies with it."""
-
 
 def _kernel_mounts() -> bool:
-    """Tell whether a SIF is mounted by the kernel: root, or setuid whose configuration lets it."""
+    """Return whether the kernel mounts a SIF: root, or setuid whose configuration lets it."""
     return os.geteuid() == 0 or (_setuid() and _setuid_may_mount())
 
 
@@ -112,7 +117,7 @@ def _top() -> Optional[Path]:
 
 
 def _setuid() -> bool:
-    """Tell whether the program's starter is installed setuid root."""
+    """Return whether the program's starter is installed setuid root."""
     top = _top()
     for name in tools.APPTAINERS if top else ():
         try:
@@ -125,7 +130,7 @@ def _setuid() -> bool:
 
 
 def _setuid_may_mount() -> bool:
-    """Tell whether the configuration lets the setuid starter have the kernel mount squashfs.
+    """Return whether the configuration lets the setuid starter have the kernel mount squashfs.
 
     Since 1.3 it does so, by default, only where the site limits which containers may run; before,
     there was no such setting, and it always did.
@@ -133,19 +138,19 @@ def _setuid_may_mount() -> bool:
     top = _top()
     for name in tools.APPTAINERS:
         for folder in (f"{top}/etc/{name}", f"{ETC}/{name}"):
-            text = containers.read(Path(folder, f"{name}.conf"))
+            text = probes.read(Path(folder, f"{name}.conf"))
             if text:
                 rows = (line.partition("=") for line in text.splitlines() if line[:1] != "#")
-                said = {key.strip(): value.strip().lower() for key, _, value in rows}
-                return _allowed(said, containers.read(Path(folder, "ecl.toml")))
+                settings = {key.strip(): value.strip().lower() for key, _, value in rows}
+                return _allowed(settings, probes.read(Path(folder, "ecl.toml")))
     return True
 
 
-def _allowed(said: Mapping[str, str], ecl: str) -> bool:
-    answer = said.get("allow setuid-mount squashfs", "yes")
+def _allowed(settings: Mapping[str, str], ecl: str) -> bool:
+    answer = settings.get("allow setuid-mount squashfs", "yes")
     if answer != "iflimited":
         return answer == "yes"
-    limits = {value for key, value in said.items() if key.startswith("limit container ")}
+    limits = {value for key, value in settings.items() if key.startswith("limit container ")}
     return bool(limits - {"", "null"}) or bool(_ECL_ACTIVE.search(ecl))
 
 
@@ -157,23 +162,12 @@ def _mounted(image: str) -> str:
     return "kernel squashfs" if _kernel_mounts() else "squashfuse"
 
 
-def make(*, mode: str = "auto") -> Runtime:
-    """Return the runtime.
-
-    ``mode``: ``sif``, ``sandbox`` (the unpacked folder), or ``auto``: a SIF where one can be
-    mounted.  Raises SpecError for another word.
-    """
-    if mode not in MODES:
-        raise SpecError(f"mode {mode!r} is not possible; allowed: {', '.join(MODES)}")
-    return Apptainer(mode)
-
-
 def data_images() -> str:
     """Return what mounts a filesystem image of data: ``squashfs`` (kernel), or ``squashfuse``."""
     return "squashfs" if _kernel_mounts() else "squashfuse"
 
 
 BACKEND = RuntimeBackend(
-    make=make, summary="Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True,
+    Apptainer, "Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True,
     data_images=data_images, no_overlay="",
 )  # fmt: skip

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import List, Mapping, Sequence
 
-from iobench.model import Scalar
-from iobench.protocols import Runtime, RuntimeBackend, Start
+from iobench.core.cases import Scalar
+from iobench.core.members import RuntimeBackend
+from iobench.core.protocols import Runtime, Start
 
 
-class Bare:
+class Bare(Runtime):
     """Runs a command on the host, as the user that calls."""
-
-    def available(self) -> str:
-        """Return "": the host is always here."""
-        return ""
 
     def form(self) -> str:
         """Return "": there is no image."""
@@ -31,13 +28,5 @@ class Bare:
         """Return {}: there is no image."""
         return {}
 
-    def stop(self, name: str) -> None:
-        """Do nothing: the process group was all there is."""
 
-
-def make() -> Runtime:
-    """Return the runtime."""
-    return Bare()
-
-
-BACKEND = RuntimeBackend(make=make, summary="the host itself, no container")
+BACKEND = RuntimeBackend(Bare, summary="the host itself, no container")

@@ -8,14 +8,18 @@ import sys
 from pathlib import Path
 from typing import List, Mapping, Sequence
 
-from iobench import containers, readonly
-from iobench.containers import asked_once, inner_env
-from iobench.errors import SpecError
-from iobench.model import Scalar
-from iobench.protocols import WORK_INSIDE, Runtime, RuntimeBackend, Start
+from iobench.backends.runtimes import _oci, _readonly
+from iobench.backends.runtimes._oci import inner_env, workdir
+from iobench.core.cases import Scalar
+from iobench.core.errors import SpecError
+from iobench.core.inside import PATH_INSIDE
+from iobench.core.members import RuntimeBackend
+from iobench.core.protocols import Runtime, Start
+from iobench.host import probes
+from iobench.host.probes import asked_once
 
 
-class Charliecloud:
+class Charliecloud(Runtime):
     """Runs a command by ``ch-run``, as the calling user.
 
     ``ch-run`` binds folders writable: those that shall not be are made read-only before it, in a
@@ -27,7 +31,7 @@ class Charliecloud:
         """Return "" when there is ch-run and user namespaces are on, else reason and remedy."""
         if shutil.which("ch-run") is None:
             return "no program ch-run: install Charliecloud (Debian: charliecloud)"
-        return containers.user_namespaces()
+        return probes.user_namespaces()
 
     def form(self) -> str:
         """Return ``rootfs``: an unpacked folder."""
@@ -38,13 +42,13 @@ class Charliecloud:
 
         Raises SpecError for a path that ``-b`` cannot say.
         """
-        words = ["env", f"USER={_user()}"]
+        words = ["env", f"USER={os.environ.get('USER') or f'uid{os.geteuid()}'}"]
         fixed = [start.image] if start.image else []
         fixed += [str(mount.host) for mount in start.mounts if not mount.writable]
         if os.geteuid() == 0:
-            fixed += containers.KERNEL_FILES
+            fixed += _oci.KERNEL_FILES
         if fixed:
-            words += [sys.executable, "-I", "-S", str(Path(readonly.__file__)), *fixed, "--"]
+            words += [sys.executable, "-I", "-S", str(Path(_readonly.__file__)), *fixed, "--"]
         words += ["ch-run", "--private-tmp", "--no-passwd"]
         for mount in start.mounts:
             if ":" in f"{mount.host}{mount.inside}":
@@ -53,35 +57,22 @@ class Charliecloud:
                     "docker or podman"
                 )
             words.append(f"--bind={mount.host}:{mount.inside}")
-        if any(mount.inside == WORK_INSIDE for mount in start.mounts):
-            words.append(f"--cd={WORK_INSIDE}")
-        inside = [*inner_env(start, "-i", f"PATH={containers.PATH_INSIDE}"), *command]
+        words += workdir("--cd={}", start)
+        inside = [*inner_env(start, "-i", f"PATH={PATH_INSIDE}"), *command]
         return [*words, start.image, "--", *inside]
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the version and how the image is mounted."""
-        _, said = asked_once("env", "USER=root", "ch-run", "--version")
+        _, output = asked_once("env", "USER=root", "ch-run", "--version")
         return {
             "program": "ch-run",
-            "version": said.splitlines()[0].split()[-1] if said else "",
+            "version": output.splitlines()[0].split()[-1] if output else "",
             "mounted": "plain directory" if os.path.isdir(image) else "squashfuse",
             "rootless": os.geteuid() != 0,
         }
 
-    def stop(self, name: str) -> None:
-        """Do nothing: the container is the process that was started."""
-
-
-def _user() -> str:
-    return os.environ.get("USER") or f"uid{os.geteuid()}"
-
-
-def make() -> Runtime:
-    """Return the runtime."""
-    return Charliecloud()
-
 
 BACKEND = RuntimeBackend(
-    make=make, summary="Charliecloud: an unpacked folder in a user namespace", isolated=True,
+    Charliecloud, "Charliecloud: an unpacked folder in a user namespace", isolated=True,
     no_overlay="ch-run lays nothing but memory over an image; 'image' puts the data into the tree",
 )  # fmt: skip

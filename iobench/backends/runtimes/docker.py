@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from typing import List, Mapping, Sequence
 
-from iobench import containers
-from iobench.containers import ask, asked_once, docker_maps, host, oci_run
-from iobench.model import Scalar
-from iobench.protocols import Runtime, RuntimeBackend, Start
+from iobench.backends.runtimes._oci import NO_OVERLAY, OciRuntime
+from iobench.core.cases import Scalar
+from iobench.core.members import RuntimeBackend
+from iobench.core.protocols import Start
+from iobench.host.engines import docker_maps
+from iobench.host.probes import ask, asked_once, host
 
 _FORMAT = "{{.Server.Version}} {{.Client.Version}}"
 
 
-class Docker:
+class Docker(OciRuntime):
     """Runs a command in a container of the daemon that DOCKER_HOST names, else the machine's."""
-
-    def __init__(self, shm_mb: int, label: str) -> None:
-        self._shm_bytes, self._label = containers.shm_of(shm_mb), label
 
     def available(self) -> str:
         """Return "" when a daemon answers, else the reason with the remedy."""
@@ -31,12 +29,12 @@ class Docker:
                 f"DOCKER_HOST={address} is another machine's daemon, which sees none of this one's "
                 "files: unset it"
             )
-        code, said = ask(["docker", "version", "--format", _FORMAT])
+        code, output = ask(["docker", "version", "--format", _FORMAT])
         if code == 0:
             return ""
-        if "permission denied" in said.lower():
+        if "permission denied" in output.lower():
             return "the docker daemon's socket is closed to this user: join the group docker"
-        return f"the docker daemon does not answer ({said}): start it (`systemctl start docker`)"
+        return f"the docker daemon does not answer ({output}): start it (`systemctl start docker`)"
 
     def form(self) -> str:
         """Return ``docker``: an image that the daemon holds."""
@@ -50,14 +48,9 @@ class Docker:
         """
         facts, maps = host(), docker_maps()
         user = "0:0" if maps == "rootless" else f"{facts.uid}:{facts.gid}"
-        words = oci_run(self._sized(start), facts, user=user, gpu=["--gpus=all"])
         extra = [f"--group-add={group}" for group in facts.groups if maps != "rootless"]
         extra += ["--userns=host"] if maps == "userns" else []
-        extra += [f"--security-opt=label={self._label}"] if self._label else []
-        return ["docker", words[0], *extra, *words[1:], *command]
-
-    def _sized(self, start: Start) -> Start:
-        return dataclasses.replace(start, shm_bytes=start.shm_bytes or self._shm_bytes)
+        return ["docker", *self.run(start, facts, extra, user=user, gpu="--gpus=all"), *command]
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the daemon's and the client's version, the storage driver, rootless or not."""
@@ -76,24 +69,7 @@ class Docker:
         ask(["docker", "rm", "--force", "--volumes", name])
 
 
-def make(*, shm_mb: int = 0, label: str = "") -> Runtime:
-    """Return the runtime.
-
-    ``shm_mb``: size of /dev/shm in MiB (0: the host's).  ``label``: SELinux, as in
-    ``--security-opt label=...`` (``disable`` lets a container read files that are not labelled for
-    containers).
-    """
-    return Docker(shm_mb, label)
-
-
-def limits() -> str:
-    """Return "": the daemon enforces cpus and memory."""
-    return ""
-
-
 BACKEND = RuntimeBackend(
-    make=make, summary="a Docker container, without network or capabilities", isolated=True,
-    limits=limits,
-    no_overlay="its writable layer begins empty in every trial's container; 'image' puts the data "
-    "into the layer below",
+    Docker, "a Docker container, without network or capabilities", isolated=True,
+    limits=lambda: "", no_overlay=NO_OVERLAY,
 )  # fmt: skip

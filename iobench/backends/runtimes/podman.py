@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from pathlib import Path
 from typing import List, Mapping, Sequence
 
-from iobench import containers
-from iobench.containers import ask, asked_once, host, oci_run
-from iobench.model import Scalar
-from iobench.protocols import Runtime, RuntimeBackend, Start
+from iobench.backends.runtimes._oci import NO_OVERLAY, OciRuntime
+from iobench.core.cases import Scalar
+from iobench.core.members import RuntimeBackend
+from iobench.core.protocols import Start
+from iobench.host import engines, probes
+from iobench.host.probes import ask, asked_once, host
 
 
-class Podman:
+class Podman(OciRuntime):
     """Runs a command in a container of the calling user's own storage."""
 
-    def __init__(self, oci_runtime: str, shm_mb: int, label: str) -> None:
-        self._oci_runtime, self._label = oci_runtime, label
-        self._shm_bytes = containers.shm_of(shm_mb)
+    def __init__(self, *, oci_runtime: str = "", shm_mb: int = 0, label: str = "") -> None:
+        """``oci_runtime``: ``runc``, ``crun`` ... ("": podman's own, or runc where crun refuses
+        this host's control groups).  ``shm_mb``, ``label``: as docker's.
+        """
+        super().__init__(shm_mb=shm_mb, label=label)
+        self._oci_runtime = oci_runtime
 
     def available(self) -> str:
         """Return "" when podman can set up its storage here, else the reason with the remedy."""
         if shutil.which("podman") is None:
             return "no program podman: install it (Debian: podman), or use apptainer"
         if os.geteuid() != 0:
-            reason = containers.user_namespaces()
+            reason = probes.user_namespaces()
             if reason:
                 return reason
-        code, said = asked_once(*self._words(), "info", "--format", "{{.Store.GraphDriverName}}")
-        return "" if code == 0 else f"podman cannot start ({said}): `podman info` says more"
+        code, output = asked_once(*self._words(), "info", "--format", "{{.Store.GraphDriverName}}")
+        return "" if code == 0 else f"podman cannot start ({output}): `podman info` says more"
 
     def form(self) -> str:
         """Return ``podman``: an image in the user's storage."""
@@ -43,21 +47,19 @@ class Podman:
         capability inside; so it needs no range of subordinate ids.
         """
         facts = host()
-        start = dataclasses.replace(start, shm_bytes=start.shm_bytes or self._shm_bytes)
         user = f"{facts.uid}:{facts.gid}" if facts.uid == 0 else "0:0"
-        words = oci_run(start, facts, user=user, gpu=["--device=nvidia.com/gpu=all"])
         extra = [f"--ulimit=nproc={facts.processes}:{facts.processes}"]  # podman's wish may be more
         if facts.uid == 0:
             extra += [f"--group-add={group}" for group in facts.groups]
             extra += ["--pids-limit=-1"]
-        extra += [f"--security-opt=label={self._label}"] if self._label else []
-        return [*self._words(), words[0], *extra, *words[1:], *command]
+        words = self.run(start, facts, extra, user=user, gpu="--device=nvidia.com/gpu=all")
+        return [*self._words(), *words, *command]
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return podman's version, its OCI runtime and storage driver, rootless or not."""
         form = "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}}"
-        said = asked_once(*self._words(), "info", "--format", form)[1].split()
-        version, runtime, driver = said if len(said) == 3 else ("", "", "")
+        output = asked_once(*self._words(), "info", "--format", form)[1].split()
+        version, runtime, driver = output if len(output) == 3 else ("", "", "")
         return {
             "program": "podman",
             "version": version,
@@ -74,17 +76,7 @@ class Podman:
             ask(remove)
 
     def _words(self) -> List[str]:
-        return containers.podman(self._oci_runtime)
-
-
-def make(*, oci_runtime: str = "", shm_mb: int = 0, label: str = "") -> Runtime:
-    """Return the runtime.
-
-    ``oci_runtime``: ``runc``, ``crun`` ... ("": podman's own, or runc where crun refuses this
-    host's control groups).  ``shm_mb``: size of /dev/shm in MiB (0: the host's).  ``label``:
-    SELinux, as in ``--security-opt label=...``.
-    """
-    return Podman(oci_runtime, shm_mb, label)
+        return engines.podman(self._oci_runtime)
 
 
 def limits() -> str:
@@ -97,7 +89,7 @@ def limits() -> str:
         return ""
     uid = os.getuid()
     slices = Path(f"user.slice/user-{uid}.slice/user@{uid}.service/cgroup.controllers")
-    delegated = containers.read(containers.CGROUPS / slices).split()
+    delegated = probes.read(probes.CGROUPS / slices).split()
     if {"cpu", "memory"} <= set(delegated):
         return ""
     return (
@@ -107,8 +99,6 @@ def limits() -> str:
 
 
 BACKEND = RuntimeBackend(
-    make=make, summary="a Podman container, rootless where the user is", isolated=True,
-    limits=limits,
-    no_overlay="its writable layer begins empty in every trial's container; 'image' puts the data "
-    "into the layer below",
+    Podman, "a Podman container, rootless where the user is", isolated=True,
+    limits=limits, no_overlay=NO_OVERLAY,
 )  # fmt: skip

@@ -6,20 +6,18 @@ import os
 import platform
 from typing import List, Mapping, Sequence
 
-from iobench.containers import PYTHON_INSIDE, asked_once
-from iobench.model import Scalar
-from iobench.protocols import Runtime, RuntimeBackend, Start
+from iobench.core.cases import Scalar
+from iobench.core.inside import PYTHON_INSIDE
+from iobench.core.members import RuntimeBackend
+from iobench.core.protocols import Runtime, Start
+from iobench.host.probes import asked_once
 
 #: Variables that would lead the image's Python to the host's packages or libraries.
 LEAKS = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
-class Unpacked:
+class Unpacked(Runtime):
     """Runs a command on the host; the driver takes the interpreter of the unpacked image."""
-
-    def available(self) -> str:
-        """Return "": a folder needs nothing (:meth:`identify` says whether its Python starts)."""
-        return ""
 
     def form(self) -> str:
         """Return ``rootfs``: an unpacked folder."""
@@ -39,16 +37,8 @@ class Unpacked:
         python = f"{image.rstrip('/')}{PYTHON_INSIDE}"
         if not image or not os.path.exists(python):
             return facts
-        code, said = asked_once(python, "-I", "-c", "import ctypes, ssl")
-        return facts if code == 0 else {**facts, "cannot_run": said}
-
-    def stop(self, name: str) -> None:
-        """Do nothing: the process group was all there is."""
+        code, output = asked_once(python, "-I", "-c", "import ctypes, ssl")
+        return facts if code == 0 else {**facts, "cannot_run": output}
 
 
-def make() -> Runtime:
-    """Return the runtime."""
-    return Unpacked()
-
-
-BACKEND = RuntimeBackend(make=make, summary="the image's files on the host, no container")
+BACKEND = RuntimeBackend(Unpacked, summary="the image's files on the host, no container")

@@ -9,28 +9,34 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from iobench.errors import SpecError
+from iobench.core.errors import SpecError
 
 
 @dataclasses.dataclass(frozen=True)
-class Net:
-    """A network: input shape, published classes and the parameter count that goes with them."""
+class Network:
+    """A network: input shape, published classes and the parameter count that goes with them.
 
-    build: Callable[[int], Any]
+    ``build``: makes a torch module of a number of classes; Caffe's: adds the layers to a builder.
+    """
+
+    build: Callable[..., Any]
     shape: Tuple[int, int, int]
     classes: int
     parameters: int
     cpu_samples_per_s: float  # a rough training rate of two cores, to estimate a suite's time
 
 
-def net(name: str) -> Net:
-    """Return the network of that name; raises SpecError with the valid names."""
-    try:
-        return NETS[name]
-    except KeyError:
-        raise SpecError(f"unknown net {name!r}; there are: {', '.join(sorted(NETS))}") from None
+def net(name: str, nets: Optional[Mapping[str, Network]] = None) -> Network:
+    """Return the network of that name, of torch's or of ``nets``.
+
+    Raises SpecError with the valid names.
+    """
+    known = nets or NETS
+    if name not in known:
+        raise SpecError(f"unknown net {name!r}; there are: {', '.join(sorted(known))}")
+    return known[name]
 
 
 def parameters(module: Any) -> int:
@@ -69,6 +75,7 @@ def resnet(classes: int, *, depths: Sequence[int], bottleneck: bool) -> Any:
     """Return an ImageNet ResNet with ``depths`` blocks in its four stages."""
     from torch import nn
 
+    residual, _ = _modules()
     layers = [*_conv(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for stage, depth in enumerate(depths):
@@ -78,7 +85,7 @@ def resnet(classes: int, *, depths: Sequence[int], bottleneck: bool) -> Any:
             stride = 2 if stage and not block else 1
             body = _bottleneck(channels, width, stride) if bottleneck else None
             layers.append(
-                _residual(
+                residual(
                     body or _basic(channels, width, stride),
                     nn.Sequential(*_conv(channels, outputs, 1, stride))
                     if stride > 1 or channels != outputs
@@ -93,13 +100,14 @@ def resnet_cifar(classes: int, *, blocks: int) -> Any:
     """Return a CIFAR ResNet of 6 * ``blocks`` + 2 layers, shortcuts padded with zeros."""
     from torch import nn
 
+    residual, padded = _modules()
     layers = [*_conv(3, 16, 3, 1), nn.ReLU(inplace=True)]
     channels = 16
     for width in (16, 32, 64):
         for block in range(blocks):
             stride = 2 if width > 16 and not block else 1
-            shortcut = _padded(stride, width - channels) if stride > 1 else nn.Identity()
-            layers.append(_residual(_basic(channels, width, stride), shortcut))
+            shortcut = padded(stride, width - channels) if stride > 1 else nn.Identity()
+            layers.append(residual(_basic(channels, width, stride), shortcut))
             channels = width
     return _initialised(nn.Sequential(*layers, *_head(channels, classes)))
 
@@ -137,14 +145,6 @@ def _head(channels: int, classes: int) -> Tuple[Any, ...]:
     from torch import nn
 
     return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
-
-
-def _residual(body: Any, shortcut: Any) -> Any:
-    return _modules()[0](body, shortcut)
-
-
-def _padded(stride: int, channels: int) -> Any:
-    return _modules()[1](stride, channels)
 
 
 @functools.cache
@@ -190,21 +190,23 @@ def _initialised(module: Any) -> Any:
 
 _LARGE = (3, 224, 224)
 
-NETS: Dict[str, Net] = {
-    "alexnet": Net(alexnet, _LARGE, 1000, 61_100_840, 60),
-    "resnet18": Net(
+NETS: Dict[str, Network] = {
+    "alexnet": Network(alexnet, _LARGE, 1000, 61_100_840, 60),
+    "resnet18": Network(
         functools.partial(resnet, depths=(2, 2, 2, 2), bottleneck=False),
         _LARGE,
         1000,
         11_689_512,
         28,
     ),
-    "resnet50": Net(
+    "resnet50": Network(
         functools.partial(resnet, depths=(3, 4, 6, 3), bottleneck=True),
         _LARGE,
         1000,
         25_557_032,
         10,
     ),
-    "resnet44cifar": Net(functools.partial(resnet_cifar, blocks=7), (3, 32, 32), 10, 658_586, 300),
+    "resnet44cifar": Network(
+        functools.partial(resnet_cifar, blocks=7), (3, 32, 32), 10, 658_586, 300
+    ),
 }

@@ -11,30 +11,24 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy as np
 
-from iobench import allreduce
-from iobench.caffe import layers, library, nets
-from iobench.caffe import solver as solvers
-from iobench.errors import SpecError
-from iobench.model import Batch, Scalar
-from iobench.protocols import TrainerBackend
-from iobench.timing import clock
+from iobench.backends.caffe import gradients, layers, library, nets
+from iobench.backends.caffe import solver as solvers
+from iobench.core.cases import Batch, Scalar
+from iobench.core.clock import clock
+from iobench.core.errors import SpecError
+from iobench.core.members import TrainerBackend
+from iobench.core.protocols import Trainer
 
-DEFAULT_NET = "caffenet"
-#: Input of a net of the user's: what the transforms that Caffe knows give.
-_SHAPE = (3, 224, 224)
 _MANY = 1 << 30
 
 
-class CaffeTrainer:
+class CaffeTrainer(Trainer):
     """One solver; a step is forward, backward and update, each timed (clearing the gradients is
     the update's).
 
     Of several ranks each has one, begins with the weights of rank 0 and, between backward and
-    update, takes the mean of all ranks' gradients (:mod:`iobench.allreduce`).
+    update, takes the mean of all ranks' gradients (:mod:`iobench.backends.caffe.gradients`).
     """
-
-    feeds_itself = False
-    device = "cpu"
 
     def __init__(
         self,
@@ -44,7 +38,7 @@ class CaffeTrainer:
         world_size: int = 1,
         sharers: int = 1,
         labels: int = 0,
-        net: str = DEFAULT_NET,
+        net: str = nets.DEFAULT_NET,
         classes: int = 0,
         learning_rate: float = 0.01,
         momentum: float = 0.9,
@@ -63,16 +57,15 @@ class CaffeTrainer:
         """
         if threads < 0 or classes < 0 or seed < 0:
             raise SpecError("threads, classes and seed must be 0 (the default) or more")
-        shape = _SHAPE if solver else nets.net(net).shape
+        shape = nets.input_shape({"net": net, "solver": solver})
         data = layers.memory(batch, shape)
         frozen = learning_rate == 0
-        run = solvers.running(
-            _MANY, seed + rank, frozen=frozen
-        )  # each rank its own crops, mirrors and dropout
+        # each rank its own crops, mirrors and dropout
+        run = solvers.running(_MANY, seed + rank, frozen=frozen)
         if solver:
             job = solvers.users(solver, data, run)
         else:
-            settings = solvers.Settings(learning_rate, momentum, weight_decay)
+            settings = solvers.SolverSettings(learning_rate, momentum, weight_decay)
             job = solvers.ours(net, data, nets.classes(net, classes, labels), settings, run)
         caffe = library.load()
         self._blas = library.set_threads(threads, sharers)
@@ -80,13 +73,13 @@ class CaffeTrainer:
             self._solver: Any = caffe.get_solver(str(job.write(Path(folder))))
         self._net: Any = self._solver.net
         self._last = len(self._net.layers) - 1
-        self._exchange = allreduce.mean(_learned(self._net), world_size)
+        self._exchange = gradients.mean(_learned(self._net), world_size)
         self._exchange.broadcast()
         self._shape, self._batch, self._name = (batch, *shape), batch, job.name
         self._version = str(caffe.__version__)
         self._score = _score_of(self._net)
-        self._classes = _classes_of(self._net, self._score)
-        self._parameters = job.parameters or _trained(self._net)
+        self._classes = int(self._net.blobs[self._score].data.shape[1])
+        self._parameters = job.parameters or sum(int(b.count) for b in _learned(self._net))
         self._labels = np.zeros((batch, 1, 1, 1), np.float32)
         self._address = 0
         self._keep_losses = losses
@@ -117,9 +110,6 @@ class CaffeTrainer:
         forwards.append(forward - cleared)
         backwards.append(backward - forward)
         updates.append(cleared - begun + done - exchanged)
-
-    def sync(self) -> None:
-        """Do nothing: a step is complete when it returns."""
 
     def right(self, batch: Batch) -> int:
         """Return how many of a batch's samples the net, as it is, gives their own class.
@@ -165,9 +155,9 @@ class CaffeTrainer:
         return facts
 
     def close(self) -> None:
-        """Free the net; harmless twice."""
+        """Free the net.  Idempotent."""
         self._net = self._solver = None
-        self._exchange = allreduce.Alone()
+        self._exchange = gradients.Alone()
 
     def _give(self, batch: Batch) -> np.ndarray:
         """Point the net at a batch; the array returned must live until it was read."""
@@ -210,10 +200,6 @@ def _score_of(net: Any) -> str:
     return str(net.bottom_names[losses[-1]][0])
 
 
-def _classes_of(net: Any, score: str) -> int:
-    return int(net.blobs[score].data.shape[1])
-
-
 def _learned(net: Any) -> List[Any]:
     """Return all parameters but batch normalisation's statistics."""
     kinds = dict(zip(net._layer_names, (layer.type for layer in net.layers)))
@@ -222,25 +208,12 @@ def _learned(net: Any) -> List[Any]:
     ]
 
 
-def _trained(net: Any) -> int:
-    """Return how many values are learned."""
-    return sum(int(blob.count) for blob in _learned(net))
-
-
-def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
-    return batch / nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
-
-
-def _shape(options: Mapping[str, Scalar]) -> Tuple[int, int, int]:
-    return _SHAPE if options.get("solver") else nets.net(str(options.get("net", DEFAULT_NET))).shape
-
-
 BACKEND = TrainerBackend(
     CaffeTrainer,
     "real training by Caffe (CPU): alexnet, caffenet, googlenet, resnet18, resnet50, or solver=",
     requires=("caffe",),
-    image="caffe",
-    step_s=_guess,
-    shape=_shape,
+    stack="caffe",
+    step_s=nets.step_s,
+    shape=nets.input_shape,
     ranks=True,
 )

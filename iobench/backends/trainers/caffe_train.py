@@ -1,7 +1,7 @@
 """Real training by the program `caffe train`, which reads the data itself: as its users run it.
 
-Its steps are told from its log, whose lines carry microseconds.  It does not tell how long a step
-waited for its data, nor which samples a batch held: both are said in the record.
+Its steps are read from its log, whose lines carry microseconds.  The log shows neither how long a
+step waited for its data nor which samples a batch held: the record states both.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import numpy as np
 
-from iobench.caffe import layers, log, nets
-from iobench.caffe import solver as solvers
-from iobench.caffe.prototxt import Message
-from iobench.errors import BackendUnavailable, SpecError, TrialFailed
-from iobench.model import Batch, Scalar, Steps
-from iobench.protocols import LoadRequest, TrainerBackend
-from iobench.timing import Measured, clock
+from iobench.backends.caffe import layers, log, nets
+from iobench.backends.caffe import solver as solvers
+from iobench.backends.caffe.prototxt import Message
+from iobench.core.cases import Batch, Scalar
+from iobench.core.clock import clock
+from iobench.core.errors import BackendUnavailable, SpecError, TrialFailed
+from iobench.core.members import TrainerBackend
+from iobench.core.protocols import LoadRequest, Measured, Trainer
+from iobench.core.records import Steps
 
-DEFAULT_NET = "caffenet"
-_SHAPE = (3, 224, 224)
 #: Steps of a replay that nothing ends before, and those that it has at least.
 _MANY, _FEW = 2000, 3
 _POLL_S = 0.01
@@ -37,18 +37,17 @@ _REMARK = (
 )
 
 
-class CaffeTrain:
+class CaffeTrain(Trainer):
     """One run of the program for each training; the solver and the net are made here."""
 
     feeds_itself = True
-    device = "cpu"
 
     def __init__(
         self,
         *,
         batch: int,
         labels: int = 0,
-        net: str = DEFAULT_NET,
+        net: str = nets.DEFAULT_NET,
         classes: int = 0,
         learning_rate: float = 0.01,
         momentum: float = 0.9,
@@ -64,21 +63,18 @@ class CaffeTrain:
         """
         if threads < 0 or classes < 0 or seed < 0:
             raise SpecError("threads, classes and seed must be 0 (the default) or more")
-        self._shape = _SHAPE if solver else nets.net(net).shape
+        self._shape = nets.input_shape({"net": net, "solver": solver})
         self._program = program()
         self._threads = threads or len(os.sched_getaffinity(0))
         self._batch, self._net, self._seed = batch, net, seed
         self._classes = 0 if solver else nets.classes(net, classes, labels)
-        self._settings = solvers.Settings(learning_rate, momentum, weight_decay)
+        self._settings = solvers.SolverSettings(learning_rate, momentum, weight_decay)
         self._solver, self._keep_losses = solver, losses
         self._facts: Dict[str, Scalar] = {}
 
     def step(self, batch: Batch) -> None:
         """Refuse: the program takes no batches."""
         raise SpecError("trainer caffe_train reads the data itself: use loader native with it")
-
-    def sync(self) -> None:
-        """Do nothing: the program has ended when its run returns."""
 
     def feed(self, loader: Any, request: LoadRequest, *, warmup: int) -> Measured:
         """Train one epoch on what the native ``loader``'s layer reads of ``request``.
@@ -93,7 +89,7 @@ class CaffeTrain:
     def replay(self, request: LoadRequest, *, seconds: float) -> Measured:
         """Train on constant data that is filled once, for about ``seconds`` (0: 2000 steps).
 
-        At a learning rate of 0: see :func:`iobench.caffe.solver.running`.
+        At a learning rate of 0: see :func:`iobench.backends.caffe.solver.running`.
         """
         found = self._run(layers.dummy(self._batch, self._shape), _MANY, seconds, frozen=True)
         ids = np.asarray(request.ids, np.int64)[: self._batch]
@@ -101,7 +97,7 @@ class CaffeTrain:
         return _measured(found, [ids] * len(found.done_s), sizes, 1)
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return the net, its threads, the program, and what its last run told."""
+        """Return the net, its threads, the program, and facts of its last run."""
         known = {} if self._solver else {"net": self._net}
         return {
             "kind": "caffe_train",
@@ -115,21 +111,16 @@ class CaffeTrain:
             **self._facts,
         }
 
-    def close(self) -> None:
-        """Do nothing: no run is left behind."""
-
-    def _job(self, data: Message, steps: int, frozen: bool) -> solvers.Job:
-        frozen = frozen or self._settings.learning_rate == 0
-        run = solvers.running(steps, self._seed, display=1, frozen=frozen)
-        if self._solver:
-            return solvers.users(self._solver, data, run)
-        return solvers.ours(self._net, data, self._classes, self._settings, run)
-
     def _run(
         self, data: Message, steps: int, seconds: float = 0.0, *, frozen: bool = False
     ) -> log.TrainLog:
         """Run the program for ``steps`` steps, or end it after ``seconds``; return its log."""
-        job = self._job(data, steps, frozen)
+        frozen = frozen or self._settings.learning_rate == 0
+        run = solvers.running(steps, self._seed, display=1, frozen=frozen)
+        if self._solver:
+            job = solvers.users(self._solver, data, run)
+        else:
+            job = solvers.ours(self._net, data, self._classes, self._settings, run)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as name:
             argv = [self._program, "train", f"-solver={job.write(Path(name))}"]
             path = Path(name, "log")
@@ -152,7 +143,7 @@ class CaffeTrain:
         self._note(job, found, took_s)
         return found
 
-    def _note(self, job: solvers.Job, found: log.TrainLog, took_s: float) -> None:
+    def _note(self, job: solvers.SolverJob, found: log.TrainLog, took_s: float) -> None:
         self._facts = {
             "net": job.name,
             "parameters": job.parameters or None,
@@ -230,19 +221,11 @@ def _measured(
     return Measured(steps, list(ids))
 
 
-def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
-    return batch / nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
-
-
-def _shape(options: Mapping[str, Scalar]) -> Tuple[int, int, int]:
-    return _SHAPE if options.get("solver") else nets.net(str(options.get("net", DEFAULT_NET))).shape
-
-
 BACKEND = TrainerBackend(
     CaffeTrain,
     "real training by the program `caffe train`, on what loader native reads",
-    image="caffe",
+    stack="caffe",
     loaders=frozenset({"native"}),
-    step_s=_guess,
-    shape=_shape,
+    step_s=nets.step_s,
+    shape=nets.input_shape,
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, Mapping, NamedTuple, Optional
 
-from iobench.errors import SpecError
-from iobench.model import Batch, Scalar
-from iobench.protocols import TrainerBackend
-from iobench.timing import clock as real_clock
+from iobench.core.cases import Batch, Scalar
+from iobench.core.clock import clock as real_clock
+from iobench.core.errors import SpecError
+from iobench.core.members import TrainerBackend
+from iobench.core.protocols import Trainer
 
 
 class Accelerator(NamedTuple):
@@ -51,16 +52,13 @@ def step_seconds(
     return nominal.step_s * batch / nominal.batch
 
 
-class EmulatedTrainer:
+class EmulatedTrainer(Trainer):
     """Returns from each step at an absolute deadline: its start plus the step's seconds.
 
     It sleeps until ``spin_s`` before the deadline (timers wake late by 50-100 microseconds) and
     spins the rest.  ``busy`` spins throughout, as a framework that polls its device does: that
     takes a core from the loader and is another trainer, never to be pooled with this one.
     """
-
-    feeds_itself = False
-    device = "cpu"
 
     def __init__(
         self,
@@ -94,9 +92,6 @@ class EmulatedTrainer:
         while clock() < deadline:
             pass
 
-    def sync(self) -> None:
-        """Do nothing: a step is complete when it returns."""
-
     def describe(self) -> Mapping[str, Scalar]:
         """Return the step's seconds and where they come from."""
         facts: Dict[str, Scalar] = {
@@ -117,16 +112,12 @@ class EmulatedTrainer:
             )
         return facts
 
-    def close(self) -> None:
-        """Do nothing."""
-
 
 def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
-    accelerator, step_s = options.get("accelerator"), options.get("step_s")
+    step_s = options.get("step_s")
+    accelerator = str(options.get("accelerator") or "") or None
     return step_seconds(
-        batch,
-        None if accelerator is None else str(accelerator),
-        float(step_s) if isinstance(step_s, (int, float)) else None,
+        batch, accelerator, float(step_s) if isinstance(step_s, (int, float)) else None
     )
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from iobench.model import Batch, Scalar
-from iobench.protocols import TrainerBackend
+from iobench.core.cases import Batch, Scalar
+from iobench.core.members import TrainerBackend
+from iobench.core.protocols import Trainer
 
 
-class NullTrainer:
+class NullTrainer(Trainer):
     """Takes batches and does nothing with them."""
-
-    feeds_itself = False
-    device = "cpu"
 
     def __init__(self, *, batch: int) -> None:
         self._batch = batch
@@ -20,15 +18,9 @@ class NullTrainer:
     def step(self, batch: Batch) -> None:
         """Do nothing."""
 
-    def sync(self) -> None:
-        """Do nothing."""
-
     def describe(self) -> Mapping[str, Scalar]:
         """Return that it does nothing."""
         return {"kind": "null", "batch": self._batch, "step_s": 0.0}
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 BACKEND = TrainerBackend(NullTrainer, "nobody trains", ranks=True)

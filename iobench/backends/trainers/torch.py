@@ -6,18 +6,17 @@ from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
-from iobench import nets
-from iobench.errors import BackendUnavailable, SpecError
-from iobench.model import Batch, Scalar
-from iobench.protocols import TrainerBackend
+from iobench.backends.trainers import _torch_nets
+from iobench.core.cases import Batch, Scalar
+from iobench.core.errors import BackendUnavailable, SpecError
+from iobench.core.members import TrainerBackend
+from iobench.core.protocols import Trainer
 
 DEFAULT_NET = "resnet18"
 
 
-class TorchTrainer:
-    """Trains one of :data:`iobench.nets.NETS`; a step returns when the device has finished it."""
-
-    feeds_itself = False
+class TorchTrainer(Trainer):
+    """Trains one of the nets of ``_torch_nets``; a step returns when the device has finished it."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class TorchTrainer:
 
         Raises SpecError for an unknown net or device, BackendUnavailable without a GPU for cuda.
         """
-        chosen = nets.net(net)
+        chosen = _torch_nets.net(net)
         if device not in ("cpu", "cuda"):
             raise SpecError(f"device {device!r} is not possible; allowed: cpu, cuda")
         if threads < 0 or classes < 0:
@@ -61,7 +60,7 @@ class TorchTrainer:
         self._layout = layout
         self._channels_last = channels_last
         self._net: Any = chosen.build(self._classes).to(device).to(memory_format=layout).train()
-        self._parameters = nets.parameters(self._net)
+        self._parameters = _torch_nets.parameters(self._net)
         self._optimiser: Any = torch.optim.SGD(
             self._net.parameters(), lr=learning_rate, momentum=momentum
         )
@@ -105,7 +104,7 @@ class TorchTrainer:
         return facts
 
     def close(self) -> None:
-        """Free the net; harmless twice."""
+        """Free the net.  Idempotent."""
         self._net = self._optimiser = None
 
     def _tensors(self, batch: Batch) -> Any:
@@ -129,11 +128,11 @@ class TorchTrainer:
 
 
 def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
-    return batch / nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
+    return batch / _torch_nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
 
 
 def _shape(options: Mapping[str, Scalar]) -> Tuple[int, int, int]:
-    return nets.net(str(options.get("net", DEFAULT_NET))).shape
+    return _torch_nets.net(str(options.get("net", DEFAULT_NET))).shape
 
 
 BACKEND = TrainerBackend(
@@ -142,5 +141,5 @@ BACKEND = TrainerBackend(
     requires=("torch",),
     step_s=_guess,
     shape=_shape,
-    image="torch",
+    stack="torch",
 )

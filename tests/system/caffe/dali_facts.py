@@ -9,9 +9,9 @@ from typing import Any, Dict
 
 import numpy as np
 
-from iobench import codec, dataset, registry
-from iobench.model import Dataset
-from iobench.protocols import LoadRequest
+from iobench.core import dataset, registry, transforms
+from iobench.core.cases import Dataset
+from iobench.core.protocols import LoadRequest
 
 BATCH = 4
 
@@ -57,9 +57,9 @@ def windows(found: Dataset, form: str, batch: Any) -> None:
     """Hold the pixels of a batch against our own decoder's: exact windows, mirrored or not."""
     made = registry.load("formats", form).make()
     reader = made.open(found, dataset.form_root(found, form))
-    mean = np.array(codec.IMAGENET_MEAN)[:, None, None]
+    mean = np.array(transforms.IMAGENET_MEAN)[:, None, None]
     for sample, row in zip(batch.ids.tolist(), batch.data):
-        image = codec.decode(reader.read(sample)[0])
+        image = transforms.decode(reader.read(sample)[0])
         window = np.rint(row + mean).astype(np.uint8).transpose(1, 2, 0)
         assert any(holds(image, window[:, ::flip]) for flip in (1, -1)), (form, sample)
     reader.close()

@@ -1,7 +1,7 @@
 """Run by Caffe's own Python (3.9, no pytest): the real loader and trainers, on a made dataset.
 
-``python -m tests.caffe_inside FUNCTION '{"argument": ...}'`` prints what the function returns, as
-JSON; tests/test_caffe_system.py holds it against what it should be.
+``python -m tests.system.caffe.inside FUNCTION '{"argument": ...}'`` prints what it returns, as
+JSON; test_caffe.py holds it against what it should be.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from iobench import bridge, codec, registry, timing
-from iobench.dataset import load_index, locate
-from iobench.errors import IobenchError
-from iobench.model import Case
-from iobench.order import sample_order
-from iobench.protocols import LoadRequest
+from iobench.core import registry, transforms
+from iobench.core.cases import Case
+from iobench.core.dataset import load_index, locate
+from iobench.core.errors import IobenchError
+from iobench.core.order import sample_order
+from iobench.core.protocols import LoadRequest
+from iobench.worker import loop, remote_loader
 
 
 def request(root: str, form: str, **changes: Any) -> LoadRequest:
@@ -51,7 +52,7 @@ def loader(
     wanted = request(root, form, **changes)
     if name == "torch":  # it lives in another Python
         case = Case(loader=name, format=wanted.format_name, loader_options=options)
-        return bridge.Bridge(os.environ[bridge.PYTHON], case).loader(wanted)
+        return remote_loader.RemoteLoader(os.environ[remote_loader.PYTHON], case).open(wanted)
     return registry.load("loaders", name).make(wanted, **options)
 
 
@@ -61,7 +62,7 @@ def trainer(name: str = "caffe", **options: Any) -> Any:
 
 def modules(names: List[str]) -> List[str]:
     """Return those that this Python cannot import."""
-    return [name for name in names if not registry._importable(name)]
+    return [name for name in names if not registry.importable(name)]
 
 
 def digests(root: str, form: str, **changes: Any) -> Dict[str, Any]:
@@ -82,12 +83,12 @@ def crops(root: str, form: str, options: Dict[str, Any]) -> Dict[str, Any]:
     made = loader(root, form, options)
     wanted = made._request
     reader = wanted.format.open(wanted.dataset, wanted.root)
-    mean = np.array(codec.IMAGENET_MEAN, np.float32)
+    mean = np.array(transforms.IMAGENET_MEAN, np.float32)
     places = []
     for batch in made.batches():
         for row, sample in zip(batch.data, batch.ids.tolist()):
             pixels = np.rint(row[::-1].transpose(1, 2, 0) + mean)
-            places.append(_find(pixels, codec.decode(reader.read(sample)[0])))
+            places.append(_find(pixels, transforms.decode(reader.read(sample)[0])))
     reader.close()
     made.close()
     return {"places": places}
@@ -127,7 +128,7 @@ def epochs(
     before = _right(made, held_out, batch)
     for epoch in range(count):
         source = loader(root, form, options, name=name, batch=batch, epoch=epoch, times=times)
-        timing.measure(source.batches(), made, warmup=1)
+        loop.measure(source.batches(), made, warmup=1)
         source.close()
     return {"before": before, "after": _right(made, held_out, batch), **made.describe()}
 
@@ -136,8 +137,8 @@ def snapshot(
     root: str, form: str, *, count: int, batch: int, held_out: str, **net: Any
 ) -> Dict[str, Any]:
     """Train ``count`` epochs by the program; let the trainer judge the weights that it kept."""
-    from iobench.caffe import solver
-    from iobench.caffe.prototxt import message
+    from iobench.backends.caffe import solver
+    from iobench.backends.caffe.prototxt import message
 
     running = solver.running
     keep = message(snapshot_after_train=True, snapshot_prefix=os.path.abspath("kept"))
@@ -183,14 +184,16 @@ def program(root: str, form: str, **options: Any) -> Dict[str, Any]:
 
 def parameters(names: List[str]) -> Dict[str, int]:
     """Return what Caffe itself counts in each net: all blobs but batch normalisation's."""
-    from iobench.caffe import layers, library, nets
-    from iobench.trainers.caffe import _learned
+    from iobench.backends.caffe import layers, library, nets
+    from iobench.backends.caffe.prototxt import render
+    from iobench.backends.trainers.caffe import _learned
 
     caffe = library.load()
     counted = {}
     for name in names:
         path = Path(f"net-{name}.prototxt")
-        path.write_text(nets.text(name, layers.memory(1, nets.net(name).shape)))
+        found, _ = nets.describe(name, layers.memory(1, nets.net(name).shape))
+        path.write_text(render(found))
         net = caffe.Net(str(path), caffe.TRAIN)
         counted[name] = sum(int(blob.count) for blob in _learned(net))
     return counted
@@ -243,7 +246,7 @@ def solver(root: str, path: str) -> Dict[str, Any]:
     """Train one epoch by a solver of the user's, in process and by the program."""
     made = trainer(batch=4, solver=path)
     source = loader(root, "jpeg", {})
-    timing.measure(source.batches(), made, warmup=1)
+    loop.measure(source.batches(), made, warmup=1)
     source.close()
     by_program = trainer("caffe_train", batch=4, solver=path)
     source = loader(root, "jpeg", {})

@@ -1,6 +1,6 @@
 """Run by a worker's Python, whichever: import the worker side, use it, print what came out as JSON.
 
-    python -m tests.python39_facts DATASET MODULE ...
+    python -m tests.system.caffe.python39_facts DATASET MODULE ...
 
 Standard library, numpy and iobench only; Python 3.9.  test_python39.py compares what two say.
 """
@@ -15,9 +15,11 @@ from typing import Any, Dict, Iterator, List
 
 import numpy as np
 
-from iobench import codec, dataset, fingerprint, order, registry, timing
-from iobench.errors import DatasetError
-from iobench.model import Batch, Dataset
+from iobench.core import dataset, order, registry, transforms
+from iobench.core.cases import Batch, Dataset
+from iobench.core.errors import DatasetError
+from iobench.host import fingerprint
+from iobench.worker import loop
 
 
 def stored(found: Dataset) -> Dict[str, str]:
@@ -45,7 +47,7 @@ def digest_of(rows: List[Any]) -> str:
 
 def decoded(found: Dataset) -> str:
     files = sorted(Path(found.jpeg_root).rglob("*.jp*g"))
-    return digest_of([(codec.decode(file.read_bytes()), 0) for file in files])
+    return digest_of([(transforms.decode(file.read_bytes()), 0) for file in files])
 
 
 def transformed() -> Dict[str, List[float]]:
@@ -53,10 +55,10 @@ def transformed() -> Dict[str, List[float]]:
     y, x, c = np.ogrid[:300, :400, :3]
     picture = ((y * 3 + x * 2 + c * 40) % 256).astype(np.uint8)
     found = {}
-    for name in sorted(codec.TRANSFORMS):
-        transform = codec.transform(name)
+    for name in sorted(transforms.TRANSFORMS):
+        transform = transforms.transform(name)
         row = np.empty(transform.shape, np.float32)
-        transform.apply(picture, codec.SampleRandom(1, 2, 3), row)
+        transform.apply(picture, transforms.SampleRandom(1, 2, 3), row)
         found[name] = [float(row.mean(dtype=np.float64)), *map(float, row[:, 5, 7])]
     return found
 
@@ -86,21 +88,19 @@ def measured() -> Dict[str, Any]:
     """Return the loop's figures under a fake clock: exact."""
     world = World()
     trainer: Any = world
-    steps = timing.measure(
+    steps = loop.measure(
         world.batches([2.0, 0.5, 0.25, 0.25]), trainer, warmup=1, clock=world.clock
     )[0]
     return {
         "steps": [list(steps.request_s), list(steps.ready_s), list(steps.done_s)],
-        "window": list(timing.window(steps)),
-        "epoch": list(timing.epoch(steps)),
-        "warmup": timing.warmup_steps(queue_batches=4, workers=2, steps=50),
+        "warmup": loop.warmup_steps(queue_batches=4, workers=2, steps=50),
     }
 
 
 def refusal() -> str:
     """Return what decoding of no JPEG says, without the library's own words."""
     try:
-        codec.decode(b"no jpeg")
+        transforms.decode(b"no jpeg")
     except DatasetError as error:
         return str(error).partition("(")[0]
     return ""

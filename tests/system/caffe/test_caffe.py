@@ -15,33 +15,37 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from iobench import bridge, convert, stacks
-from iobench import dataset as datasets
-from iobench.caffe import nets
-from iobench.dataset import Row, sample_digest
-from iobench.launch import Settings, run_trial
-from iobench.model import FAILED, VALID, Case, Dataset, Trial
-from tests import photos
-from tests.attempts import attempted
+from iobench.backends.caffe import nets
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.dataset import sample_digest
+from iobench.core.records import FAILED, VALID
+from iobench.data import convert, index
+from iobench.data.index import Row
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.worker import remote_loader
+from tests.build import photos
+from tests.build.attempts import attempted
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 CLASSES = 4
 FORMS = ["jpeg", "lmdb", "lmdb-raw", "leveldb", "leveldb-raw", "hdf5-float"]
 every_form = pytest.mark.parametrize("form", FORMS)
 
 
 def inside(function: str, folder: Path, **arguments: Any) -> Any:
-    """Run a function of tests.caffe_inside in Caffe's Python."""
+    """Run a function of tests.system.caffe.inside in Caffe's Python."""
     need("caffe")
-    stack = stacks.on_host("caffe")
+    stack = registry.installed("caffe")
     env = {**stack.env, "PYTHONPATH": os.pathsep.join([str(ROOT), *stack.python_path])}
     before = {name: os.environ.get(name) for name in env}
-    back = {bridge.PYTHON: sys.executable, bridge.RESTORE: json.dumps(before)}
+    back = {remote_loader.PYTHON: sys.executable, remote_loader.RESTORE: json.dumps(before)}
     done = subprocess.run(
-        [stack.python, "-m", "tests.caffe_inside", function, json.dumps(arguments)],
+        [stack.python, "-m", "tests.system.caffe.inside", function, json.dumps(arguments)],
         env={**os.environ, **env, **back},
         cwd=folder,
         capture_output=True,
@@ -79,11 +83,9 @@ def make(root: Path, samples: int, first: int) -> Dataset:
         rows.append(
             Row(f"c{label}/{i:05d}", label, len(data), sample_digest(data), f"c{label}/{i:05d}.jpg")
         )
-    datasets.write_index(root, rows)
-    nbytes, classes, digest = datasets.totals(rows)
-    found = Dataset(str(root), "stripes", samples, nbytes, classes, 0, digest, "tests",
-                    jpeg_root=str(root / "jpeg"))  # fmt: skip
-    return datasets.finish(found)
+    return index.declare(
+        root, rows, name="stripes", seed=0, source="tests", jpeg_root=str(root / "jpeg")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +161,6 @@ def test_the_twin_sees_another_sample(data: Dataset, tmp_path: Path) -> None:
 
 
 def photos_format(name: str) -> Any:
-    from iobench import registry
-
     return registry.load("formats", name).make()
 
 
@@ -330,7 +330,7 @@ def test_trials_on_bare_metal(
 ) -> None:
     with_form(data, "lmdb", tmp_path)
     trial = Trial("1", case(trainer), stage, cache)
-    record = attempted(trial, data, Settings(limit_s=60.0, compute_s=0.5))
+    record = attempted(trial, data, TrialSettings(limit_s=60.0, compute_s=0.5))
     allowed = {VALID, "EXPLORATORY"} if cache == "cold" else {VALID}
     assert record.status in allowed, record.reasons
     rank = record.ranks[0]
@@ -400,7 +400,7 @@ def test_a_broken_trial_says_why_in_one_line_and_leaves_nothing(
     with tempfile.TemporaryDirectory() as temporary:  # a short path: sockets may have to fit in
         monkeypatch.setattr(tempfile, "tempdir", temporary)
         monkeypatch.setenv("TMPDIR", temporary)
-        record = run_trial(trial, found, 1, Settings(limit_s=60.0))
+        record = run_trial(trial, found, 1, TrialSettings(limit_s=60.0))
         assert os.listdir(temporary) == []
     assert record.status == FAILED
     (reason,) = record.reasons
@@ -415,7 +415,9 @@ def test_a_solver_that_does_not_parse_says_so(data: Dataset, tmp_path: Path) -> 
     solver.write_text(f'net: "{net}" base_lr: 0.1 lr_policy: "fixed"')
     for trainer in ("caffe", "caffe_train"):
         wanted = case(trainer, trainer_options={"solver": str(solver)})
-        record = run_trial(Trial("1", wanted, "train", "warm"), data, 1, Settings(limit_s=60.0))
+        record = run_trial(
+            Trial("1", wanted, "train", "warm"), data, 1, TrialSettings(limit_s=60.0)
+        )
         assert record.status == FAILED
         assert "Caffe stopped" in record.reasons[0]
         assert 'no field named "ratio"' in record.reasons[0]

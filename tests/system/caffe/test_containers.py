@@ -7,10 +7,11 @@ from typing import Dict, Iterator
 
 import pytest
 
-from iobench import spec
-from iobench.launch import Settings, run_trial
-from iobench.model import VALID, Case, Dataset, Trial
-from tests import container
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import VALID
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.spec import load
+from tests.build import containers
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -27,12 +28,12 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return container.small_dataset(tmp_path_factory.mktemp("photos") / "data", samples=48)
+    return containers.small_dataset(tmp_path_factory.mktemp("photos") / "data", samples=48)
 
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[None]:
-    with container.daemon():
+    with containers.daemon():
         yield
 
 
@@ -44,7 +45,7 @@ def on_bare_metal() -> Dict[str, str]:
 
 def losses(case: Case, data: Dataset) -> str:
     """Train one epoch of six steps; return its losses, in as many digits as a float32 has."""
-    settings = Settings(images=container.images_of(case), limit_s=120)
+    settings = TrialSettings(images=containers.images_of(case), limit_s=120)
     record = run_trial(Trial("t", case, "train", "-"), data, 1, settings)
     assert (record.status, record.reasons) == (VALID, ())
     facts = record.ranks[0].notes["trainer"]
@@ -52,7 +53,7 @@ def losses(case: Case, data: Dataset) -> str:
     return str(facts["losses"])
 
 
-@pytest.mark.parametrize("runtime", container.RUNTIMES)
+@pytest.mark.parametrize("runtime", containers.RUNTIMES)
 @pytest.mark.parametrize(("trainer", "pipeline", "order"), KINDS)
 def test_the_losses_are_those_of_bare_metal(
     data: Dataset,
@@ -63,7 +64,7 @@ def test_the_losses_are_those_of_bare_metal(
     order: str,
     runtime: str,
 ) -> None:
-    loader, form, content = spec.pipeline(pipeline)
+    loader, form, content = load.pipeline(pipeline)
     bare = Case(
         label=f"{trainer} {pipeline}", loader=loader, format=form, content=content, order=order,
         trainer=trainer, trainer_options={"net": "small", "classes": 48, "losses": True},
@@ -71,7 +72,7 @@ def test_the_losses_are_those_of_bare_metal(
     )  # fmt: skip
     need("caffe")
     inside = dataclasses.replace(bare, runtime=runtime)
-    container.needs(inside)
+    containers.needs(inside)
     if bare.label not in on_bare_metal:
         on_bare_metal[bare.label] = losses(bare, data)
         options = {**bare.trainer_options, "seed": 4}

@@ -8,23 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from iobench import convert, dataset, stacks
-from iobench.launch import Settings
-from iobench.model import VALID, Case, Dataset, Trial
-from tests.attempts import attempted
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.members import Installed
+from iobench.core.records import VALID
+from iobench.data import convert, make
+from iobench.run.trial import TrialSettings
+from tests.build.attempts import attempted
 from tests.capabilities import need
 
-ROOT = Path(__file__).parent.parent
-SCRIPT = ROOT / "tests/dali_facts.py"
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "tests/system/caffe/dali_facts.py"
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
-def caffe() -> stacks.Stack:
+def caffe() -> Installed:
     need("caffe")
     need("dali")
-    stack = stacks.on_host("caffe")
+    stack = registry.installed("caffe")
     look = "import importlib.util as u; raise SystemExit(u.find_spec('nvidia.dali') is None)"
     if stack.own and subprocess.run([stack.python, "-c", look], check=False).returncode:
         pytest.skip("the user's own Caffe has no DALI")
@@ -33,14 +36,14 @@ def caffe() -> stacks.Stack:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    made = dataset.make("smoke", tmp_path_factory.mktemp("set") / "d", samples=16, seed=1)
+    made = make.make("smoke", tmp_path_factory.mktemp("set") / "d", samples=16, seed=1)
     for form in ("lmdb", "tar", "hdf5"):
         convert.convert(made, form)
     return made
 
 
 def test_both_versions_read_the_same_and_cut_windows_of_the_same_images(
-    caffe: stacks.Stack, smoke: Dataset
+    caffe: Installed, smoke: Dataset
 ) -> None:
     said = []
     for python, env, path in (
@@ -66,11 +69,11 @@ def test_both_versions_read_the_same_and_cut_windows_of_the_same_images(
 
 
 @pytest.mark.parametrize("form", ["jpeg", "lmdb"])
-def test_a_trial_of_it_is_valid(caffe: stacks.Stack, smoke: Dataset, form: str) -> None:
+def test_a_trial_of_it_is_valid(caffe: Installed, smoke: Dataset, form: str) -> None:
     case = Case(
         format=form, loader="dali", trainer="null", image="caffe", location=smoke.root,
         order="stored", transform="crop224", batch=4,
     )  # fmt: skip
-    record = attempted(Trial("t", case, "load", "warm"), smoke, Settings())
+    record = attempted(Trial("t", case, "load", "warm"), smoke, TrialSettings())
     assert (record.status, record.reasons) == (VALID, ())
     assert record.ranks[0].fingerprint["python"].startswith("3.9.") or caffe.own

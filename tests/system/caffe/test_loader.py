@@ -10,15 +10,15 @@ from typing import Any, List
 import numpy as np
 import pytest
 
-from iobench import spec
-from iobench.caffe import hdf5, library, log
-from iobench.caffe.prototxt import Message, parse
-from iobench.errors import BackendUnavailable, DatasetError, SpecError
-from iobench.formats.jpeg import JpegFormat
-from iobench.loaders.native import BACKEND, NativeLoader
-from iobench.protocols import LoadRequest
-from iobench.trainers.caffe_train import _measured
-from tests import photos
+from iobench.backends.caffe import hdf5, library, log
+from iobench.backends.caffe.prototxt import Message, parse
+from iobench.backends.formats.jpeg import JpegFormat
+from iobench.backends.loaders.native import BACKEND, NativeLoader
+from iobench.backends.trainers.caffe_train import _measured
+from iobench.core.errors import BackendUnavailable, DatasetError, SpecError
+from iobench.core.protocols import LoadRequest
+from iobench.spec import load
+from tests.build import photos
 from tests.capabilities import need
 
 SAMPLES = 12
@@ -36,7 +36,7 @@ def request(folder: Path, form: str = "jpeg", **changes: Any) -> LoadRequest:
 
 
 def photos_of(count: int) -> List[Any]:
-    from iobench.protocols import StoredSample
+    from iobench.core.protocols import StoredSample
 
     return [StoredSample(i, f"c{i % 3}/{i:03d}", b"x", i % 3) for i in range(count)]
 
@@ -219,11 +219,11 @@ def document(**case: Any) -> Any:
 
 
 def test_a_case_of_the_native_loader_has_its_one_thread() -> None:
-    (case,) = spec.expand(spec.parse(document(workers=4)))
+    (case,) = load.expand(load.parse(document(workers=4)))
     assert case.workers == BACKEND.threads == 1
     assert case.image == "caffe"
     assert case.stored_form == "lmdb"
-    (case,) = spec.expand(spec.parse(document(pipeline="native:hdf5-float")))
+    (case,) = load.expand(load.parse(document(pipeline="native:hdf5-float")))
     assert (case.format, case.content) == ("hdf5", "float")
 
 
@@ -244,13 +244,14 @@ def test_a_case_of_the_native_loader_has_its_one_thread() -> None:
 )
 def test_a_spec_is_told_what_caffe_cannot(changes: Any, words: List[str]) -> None:
     with pytest.raises(SpecError) as caught:
-        spec.parse(document(**changes))
+        load.parse(document(**changes))
     assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_a_short_run_is_called_one() -> None:
-    from iobench.model import Case, IoCounters, RankResult, Startup, Steps
-    from iobench.remarks import _short_run
+    from iobench.analysis.remarks import _short_run
+    from iobench.core.cases import Case
+    from iobench.core.records import IoCounters, RankResult, Startup, Steps
 
     zeros = [0.0] * 8
     steps = Steps(zeros, zeros, [1.0] * 8, [4] * 8, zeros)

@@ -13,31 +13,34 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from iobench import convert, stacks, synthesis, tools
-from iobench import dataset as datasets
-from iobench.errors import IobenchError
-from iobench.images.model import MODULES
-from iobench.launch import run_trial
-from iobench.model import VALID, Case, Dataset, Trial
-from iobench.process import Settings
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.errors import IobenchError
+from iobench.core.members import Installed
+from iobench.core.records import VALID
+from iobench.data import convert, make
+from iobench.host import tools
+from iobench.run.trial import run_trial
+from iobench.run.worker_process import TrialSettings
 from tests.capabilities import PYTEST_FOLDER, need
-from tests.test_layering import name_of, worker_side
+from tests.meta.test_layering import side39
 
 pytestmark = pytest.mark.system
-ROOT = Path(__file__).parent.parent
-#: What `docker run IMAGE` starts inside; the rest is what a worker imports.
-INSIDE = ["iobench.cli_inside", "iobench.images.tree"]
+ROOT = Path(__file__).parents[3]
+#: Beside whole rooms: what runs inside an image without being imported there.
+INSIDE = ["iobench", "iobench.images.tree"]
 
 
 @pytest.fixture(scope="module")
-def caffe() -> stacks.Stack:
+def caffe() -> Installed:
     need("caffe")
-    return stacks.on_host("caffe")
+    return registry.installed("caffe")
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    made = synthesis.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=16)
+    made = make.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=16)
     for form in ("lmdb", "hdf5", "tar"):
         convert.convert(made, form)
     convert.convert(made, "lmdb", content="raw")
@@ -45,7 +48,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def modules() -> List[str]:
-    return sorted({f"iobench.{name_of(path)}".rstrip(".") for path in worker_side()}) + INSIDE
+    return [*(f"iobench.{name}" for name in side39()), *INSIDE]
 
 
 def facts(
@@ -53,7 +56,7 @@ def facts(
 ) -> subprocess.CompletedProcess[str]:
     """Have an interpreter import the worker side of the tree and say what it makes of a dataset."""
     return subprocess.run(
-        [python, "-m", "tests.python39_facts", dataset.root, *modules()],
+        [python, "-m", "tests.system.caffe.python39_facts", dataset.root, *modules()],
         cwd=tree,
         env={**os.environ, **env, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -64,7 +67,7 @@ def facts(
 
 
 def test_formats_codec_and_timing_give_the_same_under_both_pythons(
-    caffe: stacks.Stack, dataset: Dataset
+    caffe: Installed, dataset: Dataset
 ) -> None:
     found: List[Dict[str, Any]] = []
     for python, env in ((caffe.python, dict(caffe.env)), (sys.executable, {})):
@@ -92,23 +95,23 @@ def test_formats_codec_and_timing_give_the_same_under_both_pythons(
     ids=["match", "union", "slots", "tomllib"],
 )
 def test_what_only_a_newer_python_has_is_found(
-    caffe: stacks.Stack, dataset: Dataset, newer: str, tmp_path: Path
+    caffe: Installed, dataset: Dataset, newer: str, tmp_path: Path
 ) -> None:
     for name in ("iobench", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "datasets").symlink_to(ROOT / "datasets")
-    with open(tmp_path / "iobench/timing.py", "a") as file:
+    with open(tmp_path / "iobench/worker/loop.py", "a") as file:
         file.write(f"\n\n{newer}")
     assert facts(sys.executable, {}, tmp_path, dataset).returncode == 0
     if caffe.own:
         pytest.skip("a Python of the user's own")
     done = facts(caffe.python, dict(caffe.env), tmp_path, dataset)
     assert done.returncode == 1
-    assert "timing.py" in done.stderr
+    assert "loop.py" in done.stderr
 
 
 @pytest.mark.parametrize("contract", ["trainers", "loaders"])
-def test_members_keep_their_contract_there(caffe: stacks.Stack, contract: str) -> None:
+def test_members_keep_their_contract_there(caffe: Installed, contract: str) -> None:
     """The members that only this Python has, and DALI's older version, by the very same tests."""
     need("caffe-pytest")
     if caffe.own:
@@ -130,7 +133,7 @@ def test_members_keep_their_contract_there(caffe: stacks.Stack, contract: str) -
     assert "skipped" not in closing, done.stdout[-3000:]
 
 
-def test_the_doctor_inside_an_image_runs_there(caffe: stacks.Stack) -> None:
+def test_the_doctor_inside_an_image_runs_there(caffe: Installed) -> None:
     env = {
         **os.environ,
         **caffe.env,
@@ -140,22 +143,23 @@ def test_the_doctor_inside_an_image_runs_there(caffe: stacks.Stack) -> None:
         caffe.python,
         "-B",
         "-m",
-        "iobench.cli_inside",
-        *([] if caffe.own else MODULES["caffe"]),
+        "iobench.worker.self_check",
+        "caffe",
+        *caffe.modules,
     ]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "ok  caffe: " in done.stdout
+    assert "ok  caffe " in done.stdout
     assert done.stdout.splitlines()[-1].startswith("ok  imported: ")
 
 
-def test_a_trial_runs_in_the_stack(caffe: stacks.Stack, dataset: Dataset) -> None:
+def test_a_trial_runs_in_the_stack(caffe: Installed, dataset: Dataset) -> None:
     case = Case(
         label="null", format="null", loader="null", trainer="null", image="caffe", batch=4,
         location=dataset.root,
     )  # fmt: skip
     trial = Trial(id="1", case=case, stage="load", cache="-")
-    record = run_trial(trial, datasets.locate(Path(dataset.root)), 1, Settings())
+    record = run_trial(trial, datasets.locate(Path(dataset.root)), 1, TrialSettings())
     assert (record.status, record.reasons) == (VALID, ())
     assert caffe.own or record.ranks[0].fingerprint["python"].startswith("3.9.")
     path = record.ranks[0].fingerprint["python_path"]
@@ -167,8 +171,10 @@ def test_a_stack_that_is_gone_fails_the_trial_with_the_remedy(
 ) -> None:
     monkeypatch.setenv("CAFFE_ROOT", str(tmp_path))
     case = Case(format="null", loader="null", trainer="null", image="caffe", batch=4)
-    record = run_trial(Trial(id="1", case=case, stage="load", cache="-"), dataset, 1, Settings())
+    record = run_trial(
+        Trial(id="1", case=case, stage="load", cache="-"), dataset, 1, TrialSettings()
+    )
     assert record.status == "FAILED"
     assert "make caffe" in record.reasons[0]
     with pytest.raises(IobenchError):
-        stacks.on_host("caffe")
+        registry.installed("caffe")

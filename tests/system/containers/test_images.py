@@ -22,29 +22,34 @@ import iobench.images.forms as forms
 import iobench.images.prefix as prefix
 import iobench.images.tree as tree
 import iobench.images.verify as verification
-from iobench import services, stacks, tools
-from iobench.images.model import MODULES, Image
+from iobench.backends.stacks import _prefix
+from iobench.backends.stacks import caffe as caffe_stack
+from iobench.core import registry
+from iobench.core.inside import PREFIX_INSIDE
+from iobench.host import tools
+from iobench.images import docker_daemon
+from iobench.images.model import Image
 from tests.capabilities import need
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 LABEL = "org.opencontainers.image."
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need("docker")
     named = os.environ.get("IOBENCH_TEST_IMAGES")
     return Path(named) if named else tmp_path_factory.mktemp("images")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def daemon(folder: Path) -> Iterator[None]:
-    with services.docker(print, folder):
+    with docker_daemon.docker(print, folder):
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def torch_image(folder: Path, daemon: None) -> Image:
     image = build.build("torch", folder, print)
     forms.make_form(image, "rootfs", print)
@@ -52,7 +57,7 @@ def torch_image(folder: Path, daemon: None) -> Image:
     return image
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def caffe_image(folder: Path, daemon: None) -> Image:
     image = build.build("caffe", folder, print)
     forms.make_form(image, "rootfs", print)
@@ -124,7 +129,7 @@ def test_its_python_takes_nothing_from_the_host(torch_image: Image) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch", "caffe"])
-def test_every_form_holds_the_same_files_and_its_doctor_is_well(
+def test_every_form_holds_the_same_files_and_its_libraries_import(
     name: str, request: pytest.FixtureRequest
 ) -> None:
     image: Image = request.getfixturevalue(f"{name}_image")
@@ -135,9 +140,9 @@ def test_every_form_holds_the_same_files_and_its_doctor_is_well(
     findings = verification.verify(image, wanted, print)
     assert [f for f in findings if not f.ok] == []
     for form in wanted:
-        assert {f.what for f in findings if f.form == form} == {"digest", "doctor", "tree"}
-        doctor = next(f for f in findings if (f.form, f.what) == (form, "doctor"))
-        assert all(module in doctor.detail for module in MODULES[name])
+        assert {f.what for f in findings if f.form == form} == {"digest", "self-check", "tree"}
+        check = next(f for f in findings if (f.form, f.what) == (form, "self-check"))
+        assert all(module in check.detail for module in registry.load("stacks", name).libraries)
 
 
 def test_a_changed_file_is_named(torch_image: Image) -> None:
@@ -163,10 +168,10 @@ def test_caffe_starts_in_docker_and_apptainer(caffe_image: Image) -> None:
 
 def test_the_caffe_image_and_the_host_have_the_same_files(caffe_image: Image) -> None:
     need("caffe")
-    stack = stacks.on_host("caffe")
-    inside = f"{caffe_image.rootfs}{stacks.PREFIX_INSIDE}"
-    here, there = stacks.record(stack.prefix), stacks.record(inside)
-    if stack.own or here["recipe"] != prefix.wanted():
+    stack = registry.installed("caffe")
+    inside = f"{caffe_image.rootfs}{PREFIX_INSIDE}"
+    here, there = _prefix.record(stack.prefix), _prefix.record(inside)
+    if stack.own or here["recipe"] != prefix.wanted("caffe"):
         pytest.skip(f"{stack.prefix} is not what `make caffe` makes now")
     assert here == there
     assert tree.differences(tree.listing(stack.prefix), tree.listing(inside)) == []
@@ -177,7 +182,7 @@ def test_two_ranks_of_caffe_talk_in_a_container(caffe_image: Image) -> None:
     words = ["--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated", "-np", "2"]
     words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"]
     argv = ["mpirun", *words, "python3", "-c", code]
-    env = {**stacks.environment("caffe", stacks.PREFIX_INSIDE), "TMPDIR": "/tmp"}
+    env = {**caffe_stack.environment(PREFIX_INSIDE), "TMPDIR": "/tmp"}
     env["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
     for form in ["docker", *(["sif"] if tools.apptainer() else [])]:
         source = forms.make_form(caffe_image, form, print)
@@ -190,7 +195,7 @@ def test_a_killed_build_leaves_nothing_whole_and_no_daemon(tmp_path: Path) -> No
         env = {k: v for k, v in os.environ.items() if k != "DOCKER_HOST"}
     else:
         env = dict(os.environ)
-    argv = [sys.executable, "-m", "iobench.cli", "image", "build", "torch", "--images"]
+    argv = [sys.executable, "-m", "iobench.cli.main", "image", "build", "torch", "--images"]
     with subprocess.Popen(
         [*argv, str(tmp_path)], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -205,7 +210,7 @@ def test_a_killed_build_leaves_nothing_whole_and_no_daemon(tmp_path: Path) -> No
     assert process.returncode == 130, said
     assert not (tmp_path / "torch.json").exists()
     assert not [path for path in tmp_path.rglob("*.partial") if path.exists()]
-    pidfile = tmp_path / services.STORE / "dockerd.pid"
+    pidfile = tmp_path / docker_daemon.STORE / "dockerd.pid"
     deadline = time.monotonic() + 10
     while pidfile.exists() and time.monotonic() < deadline:
         time.sleep(0.2)

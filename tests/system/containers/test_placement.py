@@ -12,12 +12,18 @@ from typing import Any, Iterator
 import pytest
 import tomllib
 
-from iobench import analysis, containers, placements, reachable, scheduler, spec, store
-from iobench.launch import Settings, run_trial
-from iobench.model import EXPLORATORY, VALID, Case, Dataset, Plan, Record, Trial
-from iobench.placements import engines, folders
-from iobench.report import words
-from tests import container
+from iobench.analysis import suite
+from iobench.backends.placements import _engines
+from iobench.core.cases import Case, Dataset, Plan, Trial
+from iobench.core.records import EXPLORATORY, VALID, Record
+from iobench.host import engines, probes
+from iobench.plan.resolve import Here, resolve
+from iobench.report import contrast_words
+from iobench.run import command, placed_folders, placing, store
+from iobench.run import suite as scheduler
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.spec import load
+from tests.build import containers
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -38,13 +44,13 @@ places = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return container.small_dataset(tmp_path_factory.mktemp("set") / "data", samples=64)
+    return containers.small_dataset(tmp_path_factory.mktemp("set") / "data", samples=64)
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[None]:
     need("docker")
-    with container.daemon():
+    with containers.daemon():
         yield
 
 
@@ -64,31 +70,33 @@ def case_of(data: Dataset, runtime: str, kind: str, options: dict[str, str]) -> 
 @contextlib.contextmanager
 def made(data: Dataset, case: Case, forms: dict[str, Any]) -> Iterator[Plan]:
     plan = Plan("t", "now", 1, 60.0, data, (case,), ())
-    plan = placements.placed(plan, "", forms, container.say)
-    with placements.present(plan, forms, container.say) as there:
+    plan = placing.placed(plan, "", forms, containers.say)
+    with placing.present(plan, forms, containers.say) as there:
         yield there
 
 
 def trial(data: Dataset, plan: Plan, forms: dict[str, Any], stage: str, cache: str) -> Record:
-    settings = Settings(images=forms, placements=placements.by_location(plan))
+    settings = TrialSettings(images=forms, placements=placing.by_location(plan))
     return run_trial(Trial(id="t", case=plan.cases[0], stage=stage, cache=cache), data, 1, settings)
 
 
 def bare_digest(data: Dataset) -> str:
     case = case_of(data, "bare", "bind", {})
-    record = run_trial(Trial(id="t", case=case, stage="digest", cache="-"), data, 1, Settings())
+    record = run_trial(
+        Trial(id="t", case=case, stage="digest", cache="-"), data, 1, TrialSettings()
+    )
     return record.ranks[0].samples_digest
 
 
 def left(data: Dataset, forms: dict[str, Any], runtime: str) -> list[str]:
     """Return what is still there of placements."""
-    found = [str(p) for p in Path(data.root).parent.glob(f"{folders.PREFIX}*")]
-    found += [str(p) for p in container.image_folder().glob(f"{folders.PREFIX}*")]
-    if runtime in engines.FORMS:
-        program = ["docker"] if runtime == "docker" else containers.podman()
+    found = [str(p) for p in Path(data.root).parent.glob(f"{placed_folders.PREFIX}*")]
+    found += [str(p) for p in containers.image_folder().glob(f"{placed_folders.PREFIX}*")]
+    if runtime in _engines.FORMS:
+        program = ["docker"] if runtime == "docker" else engines.podman()
         for listing in (["ps", "--all"], ["images"]):
-            listing += ["--quiet", "--filter", f"label={engines.LABEL}"]
-            found += containers.ask([*program, *listing])[1].split()
+            listing += ["--quiet", "--filter", f"label={_engines.LABEL}"]
+            found += probes.ask([*program, *listing])[1].split()
     return found
 
 
@@ -97,8 +105,8 @@ def test_cold_and_warm_are_proven_and_the_samples_are_the_same(
     runtime: str, kind: str, options: dict[str, str], data: Dataset, services: None
 ) -> None:
     case = case_of(data, runtime, kind, options)
-    container.needs(case)
-    forms = container.images_of(case)
+    containers.needs(case)
+    forms = containers.images_of(case)
     with made(data, case, forms) as plan:
         (place,) = plan.placements
         assert place.seconds > 0
@@ -120,7 +128,7 @@ def test_cold_and_warm_are_proven_and_the_samples_are_the_same(
         else:
             assert Path(place.files).is_dir()
         with pytest.MonkeyPatch.context() as patch:  # a cold that is none is caught
-            patch.setattr("iobench.pagecache.evict", lambda files: None)
+            patch.setattr("iobench.host.agent.Agent.evict", lambda agent, files: None)
             Path(place.files).is_file() and Path(place.files).read_bytes()
             lie = trial(data, plan, forms, "load", "cold")
         assert lie.status == "INVALID"
@@ -136,13 +144,13 @@ def test_what_nothing_counts_is_exploratory_with_the_reason(
     """squashfuse reads for a user's worker; docker's store is closed to its group."""
     mode = {"mode": "sandbox" if kind == "overlay" else "sif"} if runtime == "apptainer" else {}
     case = case_of(data, runtime, kind, mode)
-    container.needs(case)
-    if runtime == "apptainer" and (containers.user_namespaces() or containers.fuse()):
+    containers.needs(case)
+    if runtime == "apptainer" and (probes.user_namespaces() or probes.fuse()):
         pytest.skip("no user namespaces, or /dev/fuse is closed")
     monkeypatch.setenv("APPTAINER_USERNS", "1")
-    monkeypatch.setattr("iobench.runtimes.apptainer._kernel_mounts", lambda: False)
-    monkeypatch.setattr(engines, "reachable", lambda folder: False)
-    forms = container.images_of(case)
+    monkeypatch.setattr("iobench.backends.runtimes.apptainer._kernel_mounts", lambda: False)
+    monkeypatch.setattr(_engines, "reachable", lambda folder: False)
+    forms = containers.images_of(case)
     with made(data, case, forms) as plan:
         place = plan.placements[0]
         assert (place.inside, place.filesystem) == (
@@ -186,64 +194,62 @@ pairs = 1
 def test_a_suite_contrasts_bind_and_image_for_docker_and_apptainer(
     data: Dataset, daemon: None, tmp_path: Path
 ) -> None:
-    wanted = spec.parse(tomllib.loads(SPEC))
-    for case in spec.expand(wanted):
-        container.needs(case)
-        container.images_of(case)
-    plan = scheduler.make_plan(wanted, data, 600.0, "now")
-    forms = reachable.images_of(plan.cases, container.image_folder())
+    wanted = load.parse(tomllib.loads(SPEC))
+    for case in load.expand(wanted):
+        containers.needs(case)
+        containers.images_of(case)
+    plan = resolve(wanted, Here(data), 600.0, "now")
+    forms = command.images_for(plan.cases, containers.image_folder())
     results = store.create(tmp_path, "places")
-    results.save_plan(placements.placed(plan, "", forms, container.say))
-    with placements.present(results.plan(), forms, container.say) as there:
+    results.save_plan(placing.placed(plan, "", forms, containers.say))
+    with placing.present(results.plan(), forms, containers.say) as there:
         results.save_plan(there)
-        settings = Settings(images=forms, placements=placements.by_location(there))
-        scheduler.Suite(results, wanted, settings, lambda *_: None).run()
-    document = analysis.analyse(results.plan(), results.records())
-    assert document["validity"][VALID] == document["validity"]["planned"], document["validity"]
-    assert document["checks"]["same_bytes"]["ok"] is True
-    assert document["checks"]["same_samples"]["ok"] is True
-    contrasts = document["contrasts"]
-    assert [(c["base_name"], c["arm_name"], c["cache"], c["over"]) for c in contrasts] == [
+        settings = TrialSettings(images=forms, placements=placing.by_location(there))
+        scheduler.Suite(results, settings, lambda *_: None).run()
+    found = suite.analyse(results.plan(), results.records())
+    assert found.validity.statuses[VALID] == found.validity.planned, found.validity
+    assert found.checks.same_bytes.ok is True
+    assert found.checks.same_samples.ok is True
+    assert [(c.base_name, c.arm_name, c.cache, c.over) for c in found.contrasts] == [
         ("bind", "image", cache, ["placement"]) for cache in ("cold", "warm", "cold", "warm")
     ]
-    for contrast in contrasts:
-        assert contrast["ratio"] > 0
-        assert contrast["confounders"] == {"status": "PASS", "differences": []}
-        staging = contrast["staging"]
-        assert staging["seconds"] > 0
-        assert staging["bytes"] > data.bytes
-        assert "to make" in words.sentence(contrast)
+    for contrast in found.contrasts:
+        assert contrast.outcome.ratio > 0
+        assert (contrast.confounders.status, contrast.confounders.differences) == ("PASS", [])
+        assert contrast.staging.seconds > 0
+        assert contrast.staging.bytes > data.bytes
+        assert "to make" in contrast_words.sentence(contrast)
     assert left(data, forms, "docker") == []
 
 
 KILLED = """
 import os, signal, sys
-from iobench.placements import engines
-place = engines.Placement("image", sys.argv[2], form=sys.argv[1], base="torch")
+from iobench.backends.placements import _engines
+place = _engines.Placement("image", sys.argv[2], form=sys.argv[1], base="torch")
 class Nothing:
     def send(self, argv, uid, gid, what):
         pass
-with engines.derived(place, sys.argv[3], Nothing()):
+with _engines.derived(place, sys.argv[3], Nothing()):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("runtime", engines.FORMS)
+@pytest.mark.parametrize("runtime", _engines.FORMS)
 def test_an_image_that_a_killed_suite_left_is_removed_by_the_next(
     runtime: str, data: Dataset, services: None
 ) -> None:
     case = case_of(data, runtime, "image", {})
-    container.needs(case)
-    forms = container.images_of(case)
-    program = ["docker"] if runtime == "docker" else containers.podman()
-    tag = engines.tag(f"{folders.PREFIX}killed")
+    containers.needs(case)
+    forms = containers.images_of(case)
+    program = ["docker"] if runtime == "docker" else engines.podman()
+    tag = _engines.tag(f"{placed_folders.PREFIX}killed")
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, runtime, tag, forms["torch"].forms[runtime]]
     )
     assert killed.returncode == -signal.SIGKILL
-    assert containers.ask([*program, "image", "inspect", tag])[0] == 0
+    assert probes.ask([*program, "image", "inspect", tag])[0] == 0
     with made(data, case, forms):
-        assert containers.ask([*program, "image", "inspect", tag])[0] != 0
-        engines.sweep(runtime, container.say)  # of a process that runs: left alone
+        assert probes.ask([*program, "image", "inspect", tag])[0] != 0
+        _engines.sweep(runtime, containers.say)  # of a process that runs: left alone
         assert len(left(data, forms, runtime)) == 1
     assert left(data, forms, runtime) == []

@@ -16,13 +16,15 @@ from typing import Any, Callable, Dict, Iterator, List
 import numpy as np
 import pytest
 
-from iobench import dataset as datasets
-from iobench import stacks
-from iobench.job import ids_digest
-from iobench.launch import Settings, run_trial
-from iobench.model import FAILED, VALID, Case, Dataset, Record, Trial
-from iobench.order import sample_order
-from tests import container
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.order import sample_order
+from iobench.core.records import FAILED, VALID, Record
+from iobench.data import index
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.worker.rank import ids_digest
+from tests.build import containers
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -30,8 +32,8 @@ pytestmark = pytest.mark.system
 #: Goes wrong on rank 1 in its third step, in the way its option says; others wait for it by MPI.
 MORTAL = """
 import os, signal, time
-from iobench.errors import DatasetError
-from iobench.protocols import TrainerBackend
+from iobench.core.errors import DatasetError
+from iobench.core.members import TrainerBackend
 
 class Mortal:
     feeds_itself = False
@@ -75,16 +77,14 @@ def data(tmp_path: Path) -> Dataset:
     """64 samples that nobody reads."""
     root = tmp_path / "data"
     root.mkdir()
-    rows = [datasets.Row(f"n0/{i}", i % 3, 10, "d", f"n0/{i}.jpg") for i in range(64)]
-    datasets.write_index(root, rows)
+    rows = [index.Row(f"n0/{i}", i % 3, 10, "d", f"n0/{i}.jpg") for i in range(64)]
+    index.write_index(root, rows)
     made = Dataset(str(root), "t", 64, 640, 3, 1, "", "test", jpeg_root=str(root / "jpeg"))
-    return datasets.finish(made)
+    return index.finish(made)
 
 
 @pytest.fixture
 def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from iobench import registry
-
     folder = tmp_path / "plugins"
     for axis in registry.AXES:
         (folder / axis).mkdir(parents=True)
@@ -93,7 +93,7 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     package = registry._package("trainers")
     package.__path__.remove(str(folder / "trainers"))
-    sys.modules.pop("iobench.trainers.mortal", None)
+    sys.modules.pop("iobench.backends.trainers.mortal", None)
 
 
 Run = Callable[..., Record]
@@ -109,12 +109,12 @@ def run(data: Dataset) -> Iterator[Run]:
 
     def trial(stage: str, *, limit_s: float = 60.0, compute_s: float = 0.3, **keys: Any) -> Record:
         case = Case(**{**dataclasses.asdict(case_of(data)), **keys})
-        settings = Settings(limit_s=limit_s, compute_s=compute_s)
+        settings = TrialSettings(limit_s=limit_s, compute_s=compute_s)
         return run_trial(Trial("t", case, stage, "-"), data, 1, settings)
 
     try:
         yield trial
-        assert not container.marked(marker)
+        assert not containers.marked(marker)
     finally:
         del os.environ[name]
 
@@ -210,7 +210,7 @@ def test_a_rank_without_its_trainer_says_so(run: Run, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[None]:
-    with container.daemon():
+    with containers.daemon():
         yield
 
 
@@ -219,11 +219,11 @@ def images_of(case: Case) -> Dict[str, Any]:
     if case.runtime == "bare":
         need("caffe")
         return {}
-    container.needs(case)
-    return container.images_of(case)
+    containers.needs(case)
+    return containers.images_of(case)
 
 
-@pytest.mark.parametrize("runtime", container.RUNTIMES)
+@pytest.mark.parametrize("runtime", containers.RUNTIMES)
 def test_ranks_are_started_and_linked_inside_a_container(
     data: Dataset, mortal: None, services: None, runtime: str
 ) -> None:
@@ -232,11 +232,11 @@ def test_ranks_are_started_and_linked_inside_a_container(
         case_of(data), runtime=runtime, trainer="mortal", trainer_options={"mpi": True}
     )
     images = images_of(case)
-    record = run_trial(Trial("t", case, "train", "-"), data, 1, Settings(images=images))
+    record = run_trial(Trial("t", case, "train", "-"), data, 1, TrialSettings(images=images))
     assert (record.status, record.reasons) == (VALID, ())
     assert [(r.rank, r.world_size) for r in record.ranks] == [(0, 2), (1, 2)]
     hurt = dataclasses.replace(case, trainer_options={"mpi": True, "how": "kill"})
-    record = run_trial(Trial("t", hurt, "train", "-"), data, 1, Settings(images=images))
+    record = run_trial(Trial("t", hurt, "train", "-"), data, 1, TrialSettings(images=images))
     assert record.status == FAILED
     assert record.reasons[0].startswith("rank 1 of 2 killed by SIGKILL"), record.reasons
 
@@ -256,18 +256,20 @@ def test_processes_that_do_not_know_each_other_are_no_ranks(run: Run, tmp_path: 
 DRIVER = """
 import json, sys
 from pathlib import Path
-from iobench.dataset import locate
-from iobench.launch import Settings, run_trial
-from iobench.model import Case, Trial
-from iobench.starting import ImageUse
+from iobench.core.dataset import locate
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.core.cases import Case, Trial
+from iobench.run.command import ImageUse
 case, images, root = json.loads(sys.stdin.read())
 images = {name: ImageUse(**use) for name, use in images.items()}
-run_trial(Trial("t", Case(**case), "train", "-"), locate(Path(root)), 1, Settings(images=images))
+wanted = TrialSettings(images=images)
+run_trial(Trial("t", Case(**case), "train", "-"), locate(Path(root)), 1, wanted)
 """
 
 
 @pytest.mark.parametrize(
-    ("runtime", "mpi"), [("bare", False), *((name, True) for name in ["bare", *container.RUNTIMES])]
+    ("runtime", "mpi"),
+    [("bare", False), *((name, True) for name in ["bare", *containers.RUNTIMES])],
 )
 def test_kill_9_of_the_driver_leaves_no_rank(
     data: Dataset, mortal: None, services: None, tmp_path: Path, runtime: str, mpi: bool
@@ -290,7 +292,7 @@ def test_kill_9_of_the_driver_leaves_no_rank(
     driver.stdin.close()
 
     def at_it() -> bool:
-        ranks = [w for w in container.marked(marker).values() if "iobench.worker" in w]
+        ranks = [w for w in containers.marked(marker).values() if "iobench.worker" in w]
         return len([w for w in ranks if "python" in w[0]]) >= 2
 
     seen = wait_for(at_it)
@@ -298,7 +300,7 @@ def test_kill_9_of_the_driver_leaves_no_rank(
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert seen, (tmp_path / "said").read_text()
-    assert wait_for(lambda: not container.marked(marker)), container.marked(marker)
+    assert wait_for(lambda: not containers.marked(marker)), containers.marked(marker)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
@@ -334,18 +336,18 @@ TRAIN = """
 import os, sys
 import numpy as np
 os.environ["GLOG_minloglevel"] = "2"
-from iobench import allreduce
+from iobench.backends.caffe import gradients, library
 prototxt, steps, declared, exchanged, out = sys.argv[1:]
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
 size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
 import caffe
 caffe.set_mode_cpu()
 if declared == "yes":
-    allreduce.declare(rank, size)
+    library.share(caffe, rank, size)
 solver = caffe.SGDSolver(prototxt % (1 + rank))
 net = solver.net
 params = [blob for blobs in net.params.values() for blob in blobs]
-exchange = allreduce.mean(params)
+exchange = gradients.mean(params)
 exchange.broadcast()
 rows = []
 for step in range(int(steps)):
@@ -386,11 +388,11 @@ class Caffe:
     """Real training runs of the stack caffe in a folder."""
 
     def __init__(self, root: Path) -> None:
-        stack = stacks.on_host("caffe")
+        stack = registry.installed("caffe")
         self.root, self.python = root, stack.python
-        path = [str(Path(datasets.__file__).parent.parent), *stack.python_path]
+        path = [str(Path(datasets.__file__).parents[2]), *stack.python_path]
         threads = {"OPENBLAS_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
-        from iobench.launchers.mpirun import QUIET
+        from iobench.backends.launchers.mpirun import QUIET
 
         self.env = {**os.environ, **QUIET, **stack.env, **threads, "PYTHONPATH": ":".join(path)}
         self._do([self.python, "-c", WRITE, str(root), str(ROWS)])
@@ -402,8 +404,6 @@ class Caffe:
     def train(self, ranks: int, batch: int, kind: str = "Data", *, norm: bool = False,
               declared: str = "yes", exchanged: str = "yes") -> List[Dict[str, Any]]:  # fmt: skip
         """Return what each rank kept: rows (steps, batch), and every parameter."""
-        from iobench import registry
-
         sources = {
             "Data": f'data_param {{ source: "{self.root}/rows.lmdb" backend: LMDB '
             f"batch_size: {batch} }} transform_param {{ scale: 0.004 }}",
@@ -444,7 +444,7 @@ def caffe(tmp_path_factory: pytest.TempPathFactory) -> Caffe:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     need("caffe")
-    return container.small_dataset(tmp_path_factory.mktemp("photos"), samples=48)
+    return containers.small_dataset(tmp_path_factory.mktemp("photos"), samples=48)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +461,7 @@ def test_caffe_trains_one_net_on_two_ranks(
         workers=1, order=order, sharing=sharing, transform="crop224", location=photos.root, seed=3,
     )  # fmt: skip
     trial = Trial("t", case, "train", "-")  # whatever this machine's cache does meanwhile
-    record = run_trial(trial, photos, 1, Settings(limit_s=120))
+    record = run_trial(trial, photos, 1, TrialSettings(limit_s=120))
     assert (record.status, record.reasons) == (VALID, ())
     for rank in record.ranks:
         ids = sample_order(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from iobench.analysis import analyse
+from iobench.analysis.suite import analyse
 from iobench.report import html
-from tests import report_fixture as fixture
+from tests.build import report as fixture
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system

@@ -7,46 +7,61 @@ from typing import Any
 
 import pytest
 
-from iobench import figures, pipelines, roofline
-from iobench.advice import advise
-from tests import report_fixture as fixture
+from iobench.advise.bottleneck import advise
+from iobench.analysis.case_results import (
+    BytesResult,
+    CaseResult,
+    LimitResult,
+    NoStall,
+    PrepStall,
+    RateResult,
+    StageResult,
+    WaitResult,
+)
+from iobench.analysis.cases import describe
+from iobench.analysis.evidence import evidence
+from iobench.analysis.suite import analyse
+from iobench.equations import roofline
+from iobench.equations.stats import Interval
+from tests.build import report as fixture
 
 #: A case whose loader prepares 300 samples/s for a compute of 1000.
 PREP: dict[str, float] = {"read": 9000, "decode": 310, "load": 300, "compute": 1000}
 FINE: dict[str, float] = {"read": 9000, "decode": 3100, "load": 3000, "compute": 1000}
 
 
-def entry(pipeline: str, rates: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
-    """Return what the analysis tells of a case that only warm trials were made of."""
+def entry(pipeline: str, rates: dict[str, float] | None = None, **changes: Any) -> CaseResult:
+    """Return the result of a case that only warm trials were made of."""
     rates = rates or PREP
     names = {"decode": roofline.DECODE, "load": roofline.LOAD, "compute": roofline.COMPUTE}
-    roofs = {names[k]: v for k, v in rates.items() if k in names}
     bound = rates["load"] < rates["compute"]
-    warm = {
-        "roofs": roofs,
-        "regime": roofline.PREP_BOUND if bound else roofline.COMPUTE_BOUND,
-        "binding": roofline.LOAD if bound else roofline.COMPUTE,
-        "headroom": rates["load"] / rates["compute"],
-    }
-    return {
-        "case": pipeline, "pipeline": pipeline, "loader": pipeline.partition(":")[0],
-        "runtime": "bare", "order": "shuffled", "transform": "rrc224", "batch": 64, "workers": 1,
-        "world_size": 1, "sharing": "stride", "placement": "bind", "cpus": 0.0, "memory_bytes": 0,
-        "fixed_threads": False, "cores": 8, "au": {}, "prep_stall_s": {}, "step_wait_s": {},
-        "stages": {"load": {"warm": {"samples_per_s": {"value": rates["load"]}}}},
-        "limits": {"cold": {"regime": None, "roofs": {}}, "warm": warm},
-        "bytes": {"needed_per_sample": 1e5, "read_amplification": 1.0},
-        **changes,
-    }  # fmt: skip
+    warm = LimitResult(
+        roofs={names[k]: v for k, v in rates.items() if k in names},
+        regime=roofline.PREP_BOUND if bound else roofline.COMPUTE_BOUND,
+        binding=roofline.LOAD if bound else roofline.COMPUTE,
+        headroom=rates["load"] / rates["compute"],
+    )
+    load = RateResult(3, point(rates["load"]), point(1 / rates["load"]), None, "VALID", ())
+    made = fixture.case_result(
+        case=pipeline, pipeline=pipeline, loader=pipeline.partition(":")[0], workers=1, cores=8,
+        stages={"load": StageResult({"warm": load})},
+        limits={"cold": LimitResult({}), "warm": warm},
+        bytes=BytesResult(1e5, None, None, 1.0, ""),
+    )  # fmt: skip
+    return dataclasses.replace(made, **changes)
 
 
-def texts(*cases: dict[str, Any], of: int = 0) -> str:
+def point(value: float) -> Interval:
+    return Interval(value, value, value, 0.95, 3, "t")
+
+
+def texts(*cases: CaseResult, of: int = 0) -> str:
     """Return the advice for one of the cases, its lines joined."""
-    lines = advise({"pipelines": list(cases)})
-    return "\n".join(a["text"] for a in lines if a["case"] == cases[of]["case"])
+    suite = dataclasses.replace(analyse(*fixture.suite()), pipelines=cases)
+    return "\n".join(a.text for a in advise(suite) if a.case == cases[of].case)
 
 
-def fast(pipeline: str, **changes: Any) -> dict[str, Any]:
+def fast(pipeline: str, **changes: Any) -> CaseResult:
     return entry(pipeline, {**PREP, "load": 1100}, **changes)
 
 
@@ -91,11 +106,9 @@ def test_a_loader_of_one_thread_gets_no_more_workers(cores: int) -> None:
 
 
 def test_a_loader_of_one_thread_that_reads_in_turn_gets_no_more_workers() -> None:
-    cold = {
-        "roofs": {roofline.STORAGE: 5000, roofline.LOAD: 900, roofline.COMPUTE: 1000},
-        "regime": roofline.FETCH_BOUND, "binding": roofline.LOAD_COLD, "headroom": None,
-    }  # fmt: skip
-    limits = {"cold": cold, "warm": {"regime": None, "roofs": {}}}
+    roofs = {roofline.STORAGE: 5000, roofline.LOAD: 900, roofline.COMPUTE: 1000}
+    cold = LimitResult(roofs, regime=roofline.FETCH_BOUND, binding=roofline.LOAD_COLD)
+    limits = {"cold": cold, "warm": LimitResult({})}
     said = texts(entry("native:jpeg", limits=limits, fixed_threads=True))
     assert "one thread reads and prepares in turn; this loader has one thread" in said
     assert "raise workers" not in said
@@ -106,18 +119,23 @@ def test_a_loader_of_one_thread_that_reads_in_turn_gets_no_more_workers() -> Non
 def test_which_loaders_have_one_thread(loader: str, fixed: bool) -> None:
     plan, _ = fixture.suite()
     case = dataclasses.replace(plan.cases[0], loader=loader)
-    found = figures.evidence(dataclasses.replace(plan, trials=(), cases=(case,)), [])
-    assert pipelines.describe(found, case)["fixed_threads"] is fixed
+    found = evidence(dataclasses.replace(plan, trials=(), cases=(case,)), [])
+    assert describe(found, case).fixed_threads is fixed
 
 
 def idle(wait: float, contention: float, **changes: Any) -> str:
     """Return the advice for a compute-bound case with an AU of 0.85."""
-    parts = {"wait_s": {"value": wait}, "contention_s": {"value": contention}}
-    waits = {"warm": {"mean": wait * 64}}
-    return texts(
-        entry("torch:jpeg", FINE, **{"au": {"warm": {"value": 0.85}}, "prep_stall_s": parts,
-                                     "step_wait_s": waits, **changes})
+    stall = PrepStall(
+        **vars(point(wait + contention)), bound_s=0.0, paired=True, standing="EXPLORATORY",
+        wait_s=point(wait), contention_s=point(contention),
     )  # fmt: skip
+    found = {"au": {"warm": point(0.85)}, "prep_stall_s": stall, "step_wait_s": waits(wait * 64)}
+    return texts(entry("torch:jpeg", FINE, **{**found, **changes}))
+
+
+def waits(warm: float, **others: float) -> dict[str, WaitResult]:
+    means = {"warm": warm, **others}
+    return {cache: WaitResult(9, mean, mean, mean, mean, mean) for cache, mean in means.items()}
 
 
 def test_cores_are_blamed_where_steps_are_slower_and_not_where_they_wait() -> None:
@@ -128,7 +146,7 @@ def test_cores_are_blamed_where_steps_are_slower_and_not_where_they_wait() -> No
         assert "cores" not in said
 
 
-@pytest.mark.parametrize("change", [{"step_wait_s": {}}, {"prep_stall_s": {"reason": "x"}}])
+@pytest.mark.parametrize("change", [{"step_wait_s": {}}, {"prep_stall_s": NoStall(reason="x")}])
 def test_nothing_is_blamed_alone_where_the_parts_are_not_known(change: dict[str, Any]) -> None:
     assert "steps wait for their batches, or the loader takes cores" in idle(1e-5, 4e-5, **change)
 
@@ -136,8 +154,8 @@ def test_nothing_is_blamed_alone_where_the_parts_are_not_known(change: dict[str,
 def test_a_cold_epoch_is_judged_by_its_own_waits() -> None:
     said = idle(
         1e-5, 4e-5,
-        au={"cold": {"value": 0.85}},
-        step_wait_s={"cold": {"mean": 64 * 9e-5}, "warm": {"mean": 64 * 1e-5}},
-        limits={"cold": entry("x", FINE)["limits"]["warm"], "warm": {"regime": None, "roofs": {}}},
+        au={"cold": point(0.85)},
+        step_wait_s=waits(64 * 1e-5, cold=64 * 9e-5),
+        limits={"cold": entry("x", FINE).limits["warm"], "warm": LimitResult({})},
     )  # fmt: skip
     assert "steps wait for their batches; raise" in said

@@ -12,10 +12,11 @@ from typing import Any, List
 
 import pytest
 
-from iobench import containers, limits, spec
-from iobench.errors import BackendUnavailable
-from iobench.model import Case, Dataset
-from iobench.preflight import Facts, Seen, findings, look
+from iobench.advise.case_checks import Facts, Seen, findings, look
+from iobench.core.cases import Case, Dataset
+from iobench.core.errors import BackendUnavailable
+from iobench.host import limits, probes
+from iobench.spec import load
 from tests.capabilities import need
 
 DATA = Dataset("/d", "n", 4, 4 << 20, 1, 1, "x", "y", jpeg_root="/d/jpeg")
@@ -130,8 +131,8 @@ def test_user_namespaces_switched_off_are_told_with_the_remedy() -> None:
     need("userns")
     # in a user namespace of its own, whose count is nobody else's
     code = (
-        "from iobench import containers; containers.USERNS_MAX.write_text('0'); "
-        "print(containers.user_namespaces())"
+        "from iobench.host import probes; probes.USERNS_MAX.write_text('0'); "
+        "print(probes.user_namespaces())"
     )
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", sys.executable, "-c", code],
@@ -146,7 +147,7 @@ def test_user_namespaces_switched_off_are_told_with_the_remedy() -> None:
 @pytest.mark.system
 def test_a_closed_fuse_is_told(tmp_path: Path) -> None:
     need("root")
-    code = "import sys; from iobench import containers; print(containers.fuse())"
+    code = "import sys; from iobench.host import probes; print(probes.fuse())"
     script = (
         "mount -t tmpfs none /mnt && cp -a /dev/fuse /mnt/fuse && chmod 600 /mnt/fuse && "
         'mount --bind /mnt/fuse /dev/fuse && exec "$@"'
@@ -167,7 +168,7 @@ def test_a_closed_fuse_is_told(tmp_path: Path) -> None:
             "-c",
             code,
         ],
-        env={**os.environ, "PYTHONPATH": str(Path(spec.__file__).parent.parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(load.__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
@@ -203,7 +204,7 @@ def test_limits_that_cannot_be_are_refused(
 
 def test_limits_that_nothing_can_enforce_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(containers, "CGROUPS", Path("/absent"))
+    monkeypatch.setattr(probes, "CGROUPS", Path("/absent"))
     case = dataclasses.replace(CASE, runtime="podman", memory_bytes=1 << 30)
     with pytest.raises(BackendUnavailable, match="podman without root ignores limits"):
         limits.check([case])
@@ -215,8 +216,8 @@ def test_limits_that_nothing_can_enforce_are_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("words", [{"cpus": 1.5, "memory": "4G"}])
 def test_a_spec_says_them(words: dict) -> None:
-    parsed = spec.parse({"name": "x", "case": {"pipeline": "lmdb", **words}})
-    (case,) = spec.expand(parsed)
+    parsed = load.parse({"name": "x", "case": {"pipeline": "lmdb", **words}})
+    (case,) = load.expand(parsed)
     assert (case.cpus, case.memory_bytes) == (1.5, 4 << 30)
 
 

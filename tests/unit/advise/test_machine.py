@@ -9,25 +9,24 @@ from typing import Dict
 
 import pytest
 
-from iobench import doctor, fio, pagecache, registry
-from iobench.doctor import Check, examine
+from iobench.advise import software
+from iobench.advise.machine import examine
+from iobench.advise.software import Check
+from iobench.core import registry
+from iobench.host import fio, page_cache
 from tests.capabilities import need
 
 HERE = Path(__file__).parent
 NAMES = {
     "byte counter",
-    "caffe",
     "clock",
     "cold",
     "cores",
     "cpu frequency",
-    "dali",
     "drop_caches",
     "/dev/shm",
     "fio",
     "strace",
-    "h5py",
-    "lmdb",
     "memory",
     "mount",
     "proactive reclaim",
@@ -35,9 +34,9 @@ NAMES = {
     "read-ahead",
     "residency proof",
     "stolen time",
-    "torch",
     "user namespaces",
     "/dev/fuse",
+    *(f"stack {name}" for name in registry.names("stacks")),
     *(f"runtime {name}" for name in registry.names("runtimes") if name != "bare"),
     *(f"launcher {name}" for name in registry.names("launchers") if name != "local"),
 }
@@ -93,20 +92,23 @@ def test_a_dataset_larger_than_memory_cannot_be_warm(
     (tmp_path / "jpeg").mkdir()
     (tmp_path / "jpeg" / "big").write_bytes(bytes(2 << 20))
     assert by_name(tmp_path)["memory"].ok
-    monkeypatch.setattr(pagecache, "effective_memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(page_cache, "effective_memory_bytes", lambda: 1 << 20)
     check = by_name(tmp_path)["memory"]
     assert not check.ok
     assert "cannot be warm" in check.detail
 
 
-def test_an_absent_library_names_what_it_costs() -> None:
-    check = doctor._library("x", "no_such_module.at_all", "no-such", "format x")
-    assert check == Check("x", False, "not installed, so no format x", "`make setup` installs it")
+def test_an_absent_library_names_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "importable", lambda module: module != "lmdb")
+    check = by_name(HERE)["stack torch"]
+    assert not check.ok
+    assert check.detail.startswith("lmdb (not installed): no format lmdb; Python 3")
+    assert "`make setup`" in check.remedy
 
 
 def test_a_caffe_of_another_recipe_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     need("caffe")
-    monkeypatch.setattr(doctor.prefix, "wanted", lambda: "another")
-    found = by_name(tmp_path)["caffe"]
+    monkeypatch.setattr(software.prefix, "wanted", lambda name: "another")
+    found = by_name(tmp_path)["stack caffe"]
     assert not found.ok
     assert "`make caffe` renews it" in found.remedy

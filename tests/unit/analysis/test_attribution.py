@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from iobench.analysis import analyse
-from iobench.attribution import attribute
-from iobench.figures import evidence
-from iobench.model import EXPLORATORY, VALID
-from iobench.report import words
-from tests import pairs_fixture as fixture
+from iobench.analysis.attribution import attribute
+from iobench.analysis.evidence import evidence
+from iobench.analysis.suite import analyse
+from iobench.core.records import EXPLORATORY, VALID
+from iobench.report import contrast_words
+from tests.build import pairs as fixture
 
 BARE, DOCKER = fixture.cases("bare", "docker")
 STAGES = ("read", "decode", "transform")
@@ -41,29 +41,29 @@ def found(
             records.append(fixture.record(trial, probe=parts, status=status))
         else:
             records.append(fixture.record(trial, seconds))
-    return analyse(plan, records)["contrasts"][0]
+    return analyse(plan, records).contrasts[0]
 
 
 @pytest.mark.parametrize("part", sorted(BASE))
 def test_the_stage_that_moved_is_named(part: str) -> None:
     entry = found({part: 1e-4})
     stage = part.removesuffix("_s")
-    assert entry["verdict"] == "SLOWER"
-    assert entry["attribution"]["stage"] == stage
-    assert entry["attribution"]["parts"][stage]["value"] == pytest.approx(1e-4, rel=0.1)
-    assert entry["attribution"]["parts"][stage]["level"] == pytest.approx(1 - 0.05 / 3)
-    assert f"attributed to {stage} (+0.1" in words.sentence(entry)
+    assert entry.outcome.verdict == "SLOWER"
+    assert entry.attribution.stage == stage
+    assert entry.attribution.parts[stage].value == pytest.approx(1e-4, rel=0.1)
+    assert entry.attribution.parts[stage].level == pytest.approx(1 - 0.05 / 3)
+    assert f"attributed to {stage} (+0.1" in contrast_words.sentence(entry)
 
 
 def test_a_faster_arm_is_attributed_in_its_own_direction() -> None:
     entry = found({"decode_s": -1e-4}, load=0.9)
-    assert (entry["verdict"], entry["attribution"]["stage"]) == ("FASTER", "decode")
+    assert (entry.outcome.verdict, entry.attribution.stage) == ("FASTER", "decode")
 
 
 def test_a_stage_that_moved_the_other_way_is_not_named() -> None:
     entry = found({"decode_s": -1e-4})
-    assert entry["attribution"]["stage"] == ""
-    assert "no stage alone is slower" in entry["attribution"]["reason"]
+    assert entry.attribution.stage == ""
+    assert "no stage alone is slower" in entry.attribution.reason
 
 
 @pytest.mark.parametrize(
@@ -72,45 +72,45 @@ def test_a_stage_that_moved_the_other_way_is_not_named() -> None:
 def test_only_a_stage_that_the_compared_rung_runs_is_named(stage: str, runs: list[str]) -> None:
     for moved in STAGES:
         entry = found({f"{moved}_s": 1e-4}, stage=stage)
-        assert entry["verdict"] == "SLOWER"
-        assert entry["attribution"]["stage"] == (moved if moved in runs else "")
-        assert list(entry["attribution"]["parts"]) == runs
+        assert entry.outcome.verdict == "SLOWER"
+        assert entry.attribution.stage == (moved if moved in runs else "")
+        assert list(entry.attribution.parts) == runs
 
 
 def test_a_stage_that_is_not_run_need_not_be_told_apart() -> None:
     entry = found({"read_s": 1e-4, "decode_s": 1e-4}, stage="read")
-    assert entry["attribution"]["stage"] == "read"
+    assert entry.attribution.stage == "read"
 
 
 def test_two_stages_that_moved_alike_are_not_told_apart() -> None:
     entry = found({"read_s": 1e-4, "decode_s": 1e-4})
-    assert entry["attribution"]["stage"] == ""
-    assert "not told apart" in words.sentence(entry)
+    assert entry.attribution.stage == ""
+    assert "not told apart" in contrast_words.sentence(entry)
 
 
 def test_noise_larger_than_the_difference_is_not_attributed() -> None:
-    named = [found({"read_s": 1e-5}, noise=0.2, seed=s)["attribution"]["stage"] for s in range(20)]
+    named = [found({"read_s": 1e-5}, noise=0.2, seed=s).attribution.stage for s in range(20)]
     assert named.count("") >= 18
 
 
 @pytest.mark.parametrize("load", [1.0, 0.999])
 def test_an_equivalent_contrast_is_not_attributed(load: float) -> None:
     entry = found({"read_s": 1e-4}, load=load)
-    assert (entry["verdict"], entry["attribution"]) == ("EQUIVALENT", None)
-    assert "attributed" not in words.sentence(entry)
+    assert (entry.outcome.verdict, entry.attribution) == ("EQUIVALENT", None)
+    assert "attributed" not in contrast_words.sentence(entry)
 
 
 def test_too_few_or_unproven_probes_name_nothing() -> None:
-    few = found({"read_s": 1e-4}, pairs=6)["attribution"]
-    assert (few["stage"], few["pairs"]) == ("", 6)
-    assert "6 pairs of probes, 7 are needed" in few["reason"]
-    unproven = found({"read_s": 1e-4}, status=EXPLORATORY)["attribution"]
-    assert unproven["stage"] == ""
-    assert unproven["reason"] == "probes are EXPLORATORY: by the test"
+    few = found({"read_s": 1e-4}, pairs=6).attribution
+    assert (few.stage, few.pairs) == ("", 6)
+    assert "6 pairs of probes, 7 are needed" in few.reason
+    unproven = found({"read_s": 1e-4}, status=EXPLORATORY).attribution
+    assert unproven.stage == ""
+    assert unproven.reason == "probes are EXPLORATORY: by the test"
 
 
 def test_none_is_asked_for() -> None:
-    assert found({"read_s": 1e-4}, probes=0)["attribution"] is None
+    assert found({"read_s": 1e-4}, probes=0).attribution is None
 
 
 def test_a_loader_without_a_probe_says_so() -> None:
@@ -119,11 +119,11 @@ def test_a_loader_without_a_probe_says_so() -> None:
     plan = fixture.plan([bare, docker], [contrast])
     entry = attribute(evidence(plan, []), contrast, "SLOWER")
     assert entry is not None
-    assert entry["reason"] == "loader 'dali' has no serial probe"
+    assert entry.reason == "loader 'dali' has no serial probe"
 
 
 def test_probes_do_not_enter_the_ladders_shares() -> None:
     contrast = fixture.contrast(DOCKER, BARE)
     plan = fixture.plan([BARE, DOCKER], [contrast], probes=True)
     records = [fixture.record(t, probe=BASE) for t in plan.trials if t.stage == "probe"]
-    assert analyse(plan, records)["pipelines"][0]["probe"] is None
+    assert analyse(plan, records).pipelines[0].probe is None

@@ -10,11 +10,14 @@ from typing import Any, Callable, List
 import pytest
 from click.testing import CliRunner
 
-from iobench import compare, store
-from iobench.cli import cli
-from iobench.errors import ResultsError
-from iobench.model import Plan, Record
-from tests import report_fixture as fixture
+from iobench.analysis import compare
+from iobench.analysis.results import to_json
+from iobench.cli.main import cli
+from iobench.core.cases import Plan
+from iobench.core.errors import ResultsError
+from iobench.core.records import Record
+from iobench.run import store
+from tests.build import report as fixture
 
 Suite = tuple[Plan, List[Record]]
 
@@ -22,6 +25,10 @@ Suite = tuple[Plan, List[Record]]
 @pytest.fixture(scope="module")
 def suite() -> Suite:
     return fixture.suite()
+
+
+def compared(a: Suite, b: Suite) -> Any:
+    return to_json(compare.compare_suites(a, b))
 
 
 def slower(record: Record, factor: float, stage: str, cache: str) -> Record:
@@ -44,7 +51,7 @@ def elsewhere(record: Record, **facts: Any) -> Record:
 
 
 def test_a_suite_against_its_like_is_one(suite: Suite) -> None:
-    document = compare.compare(suite, suite)
+    document = compared(suite, suite)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert len(document["rows"]) > 20
     assert {row["standing"] for row in document["rows"]} == {"EXPLORATORY"}
@@ -59,7 +66,7 @@ def test_a_suite_against_its_like_is_one(suite: Suite) -> None:
 
 def test_a_rung_that_took_longer_is_seen_alone(suite: Suite) -> None:
     other = suite[0], [slower(r, 1.25, "load", "warm") for r in suite[1]]
-    rows = {(r["case"], r["stage"], r["cache"]): r for r in compare.compare(suite, other)["rows"]}
+    rows = {(r["case"], r["stage"], r["cache"]): r for r in compared(suite, other)["rows"]}
     for (_, stage, cache), row in rows.items():
         expected = 1.25 if (stage, cache) == ("load", "warm") else 1.0
         assert row["ratio"]["value"] == pytest.approx(expected)
@@ -73,7 +80,7 @@ def test_every_difference_of_the_fingerprints_is_listed(suite: Suite) -> None:
         dataclasses.replace(suite[0], version="0.2.0"),
         [elsewhere(r, host="node18", libc="glibc 2.31") for r in suite[1]],
     )
-    document = compare.compare(suite, other)
+    document = compared(suite, other)
     texts = [d["text"] for d in document["differences"]]
     assert "host: node17 against node18" in texts
     assert "libc: glibc 2.36 against glibc 2.31" in texts
@@ -91,7 +98,7 @@ def test_settings_and_orders_that_differ_are_stated(suite: Suite) -> None:
     for record in records:
         ranks = tuple(dataclasses.replace(k, order_digest="z") for k in record.ranks)
         moved.append(dataclasses.replace(record, ranks=ranks))
-    document = compare.compare(suite, (other, moved))
+    document = compared(suite, (other, moved))
     found = next(d for d in document["differences"] if "workers" in d["text"])
     assert found == {"text": "case workers: 2 against 4", "cases": ["torch:lmdb"]}
     orders = {row["same_order"] for row in document["rows"] if row["stage"] != "compute"}
@@ -108,7 +115,7 @@ def test_equal_cases_are_found_whatever_they_are_called(suite: Suite) -> None:
     other = dataclasses.replace(plan, cases=tuple(map(renamed, plan.cases)), trials=trials)
     moved = [dataclasses.replace(r, trial=dataclasses.replace(r.trial, case=renamed(r.trial.case)))
              for r in records]  # fmt: skip
-    document = compare.compare(suite, (other, moved))
+    document = compared(suite, (other, moved))
     assert document["rows"][0]["case_b"] == f"{document['rows'][0]['case']} runtime=bare"
     assert document["differences"] == []
     assert document["only_in"] == {"a": [], "b": []}
@@ -122,7 +129,7 @@ def test_an_equal_case_goes_before_one_of_the_same_name(suite: Suite) -> None:
     b = dataclasses.replace(plan, cases=(dataclasses.replace(small, label=one.label),))
     assert [(x.batch, y.batch) for x, y in compare._common(a.cases, b.cases)] == [(32, 32)]
     assert [(x.batch, y.batch) for x, y in compare._common(b.cases, a.cases)] == [(32, 32)]
-    document = compare.compare((a, records), (dataclasses.replace(plan, cases=(one,)), records))
+    document = compared((a, records), (dataclasses.replace(plan, cases=(one,)), records))
     assert document["only_in"] == {"a": [small.label], "b": []}
     assert {row["case"] for row in document["rows"]} == {one.label}
 
@@ -130,7 +137,7 @@ def test_an_equal_case_goes_before_one_of_the_same_name(suite: Suite) -> None:
 def test_what_only_one_has_is_said(suite: Suite) -> None:
     plan, records = suite
     fewer = dataclasses.replace(plan, cases=plan.cases[1:])
-    document = compare.compare(suite, (fewer, records))
+    document = compared(suite, (fewer, records))
     assert document["only_in"]["a"] == ["torch:lmdb"]
     assert "torch:lmdb" not in {row["case"] for row in document["rows"]}
 
@@ -139,7 +146,7 @@ def test_other_samples_are_refused(suite: Suite) -> None:
     plan, records = suite
     other = dataclasses.replace(plan, dataset=dataclasses.replace(plan.dataset, digest="e" * 32))
     with pytest.raises(ResultsError, match=r"dddddddddddd.*eeeeeeeeeeee.*one dataset"):
-        compare.compare(suite, (other, records))
+        compare.compare_suites(suite, (other, records))
 
 
 def test_suites_without_a_common_case_are_refused(suite: Suite) -> None:
@@ -148,7 +155,7 @@ def test_suites_without_a_common_case_are_refused(suite: Suite) -> None:
     with pytest.raises(
         ResultsError, match="no case is in both: A has torch:lmdb; B has torch:hdf5"
     ):
-        compare.compare((apart[0], records), (apart[1], records))
+        compare.compare_suites((apart[0], records), (apart[1], records))
 
 
 # -- the command -----------------------------------------------------------------------------

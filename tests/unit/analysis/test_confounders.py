@@ -13,18 +13,19 @@ from typing import Any, Iterator
 import pytest
 
 from benchmarks import suites
-from iobench import cgroups
-from iobench.analysis import analyse
-from iobench.contrasts import complete_pairs, confounders
-from iobench.figures import evidence
-from iobench.fingerprint import differences
-from iobench.mapped import identity
-from iobench.model import Case
-from iobench.report import words
-from tests import pairs_fixture as fixture
+from iobench.analysis.confounders import confounders, differences
+from iobench.analysis.evidence import evidence
+from iobench.analysis.pairs import complete_pairs
+from iobench.analysis.results import to_json
+from iobench.analysis.suite import analyse
+from iobench.core.cases import Case
+from iobench.host import cgroups
+from iobench.host.loaded_libraries import identity
+from iobench.report import contrast_words
+from tests.build import pairs as fixture
 from tests.capabilities import need
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def across(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
@@ -119,7 +120,7 @@ def beside(arm: dict[str, Any], base: dict[str, Any], **factor: Any) -> list[str
     records = [
         fixture.record(t, fingerprint=arm if t.arm == "other" else base) for t in plan.trials
     ]
-    found: list[str] = confounders(complete_pairs(evidence(plan, records), contrast))["differences"]
+    found: list[str] = confounders(complete_pairs(evidence(plan, records), contrast)).differences
     return found
 
 
@@ -156,19 +157,19 @@ def entry(*runtimes: str, image: bool = False, **record: Any) -> dict[str, Any]:
         made = fixture.record(trial, ready_s=ready, **(record if arm else {}))
         identity_ = {"image": "sha256:1", "version": "20.10"} if image and arm else {}
         records.append(dataclasses.replace(made, runtime=identity_))
-    return analyse(plan, records)["contrasts"][0]
+    return analyse(plan, records).contrasts[0]
 
 
 def test_start_up_is_paired_and_apart() -> None:
     found = entry("bare", "docker")
-    assert found["startup_s"]["value"] == pytest.approx(0.4)
-    assert found["startup_s"]["level"] == 0.95
-    assert "start-up +0.40 s [0.40, 0.40]" in words.sentence(found)
-    assert found["ratio"] == pytest.approx(1.0)
+    assert found.startup_s.value == pytest.approx(0.4)
+    assert found.startup_s.level == 0.95
+    assert "start-up +0.40 s [0.40, 0.40]" in contrast_words.sentence(found)
+    assert found.outcome.ratio == pytest.approx(1.0)
 
 
 def test_the_whole_sentence() -> None:
-    said = words.sentence(entry("bare", "unpacked", "docker"))
+    said = contrast_words.sentence(entry("bare", "unpacked", "docker"))
     assert said == (
         "torch:lmdb load cold: unpacked / bare = 1.000 [1.000, 1.000], 10 pairs, EQUIVALENT within "
         "3 %; start-up +0.40 s [0.40, 0.40]; confounders: none."
@@ -177,24 +178,24 @@ def test_the_whole_sentence() -> None:
 
 def test_stack_and_container_are_separated_only_by_the_unpacked_arm() -> None:
     alone = entry("bare", "docker")
-    assert "stack and container not separated: no arm" in alone["not_separated"]
-    assert "unpacked" in words.sentence(alone)
-    assert entry("bare", "unpacked", "docker")["not_separated"] == ""
-    assert entry("bare", "bare2")["not_separated"], "a plug-in that is not here may be a container"
+    assert "stack and container not separated: no arm" in alone.not_separated
+    assert "unpacked" in contrast_words.sentence(alone)
+    assert entry("bare", "unpacked", "docker").not_separated == ""
+    assert entry("bare", "bare2").not_separated, "a plug-in that is not here may be a container"
 
 
 def test_another_image_is_identity_not_a_confounder() -> None:
     found = entry("bare", "docker", image=True)
-    assert found["runtimes"]["arm"]["image"] == "sha256:1"
-    assert found["confounders"] == {"status": "PASS", "differences": []}
+    assert found.runtimes["arm"]["image"] == "sha256:1"
+    assert to_json(found.confounders) == {"status": "PASS", "differences": []}
 
 
 def test_a_fingerprint_that_differs_stands_in_the_sentence() -> None:
     other = {**fixture.FINGERPRINT, "threads": {"torch": 1}}
     found = entry("bare", "docker", fingerprint=other)
-    assert found["confounders"]["status"] == "CONFOUNDED"
-    assert "confounders: threads torch: 1 against absent" in words.sentence(found)
-    assert "confounders: 1, listed below" in words.sentence(found, brief=True)
+    assert found.confounders.status == "CONFOUNDED"
+    assert "confounders: threads torch: 1 against absent" in contrast_words.sentence(found)
+    assert "confounders: 1, listed below" in contrast_words.sentence(found, brief=True)
 
 
 # -- files that are mapped -------------------------------------------------------------------
@@ -214,12 +215,12 @@ def test_one_byte_makes_another_library(tmp_path: Path) -> None:
     assert identity(str(tmp_path / "none")) == "unreadable"
 
 
-def mapped_in(env: dict[str, str]) -> dict[str, str]:
+def loaded_in(env: dict[str, str]) -> dict[str, str]:
     import json
 
     code = (
-        "import json, simplejpeg; from iobench import mapped; "
-        "print(json.dumps({**mapped.libraries(), **mapped.sources()}))"
+        "import json, simplejpeg; from iobench.host import loaded_libraries; "
+        "print(json.dumps({**loaded_libraries.libraries(), **loaded_libraries.sources()}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **env}, cwd=ROOT, capture_output=True,
@@ -235,11 +236,11 @@ def test_another_wheel_of_the_same_version_is_seen(tmp_path: Path) -> None:
     folder = Path(simplejpeg.__file__).parent
     shutil.copytree(folder, tmp_path / "simplejpeg")
     library = next((tmp_path / "simplejpeg").glob("_jpeg*.so"))
-    same = mapped_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
-    assert differences({"mapped": mapped_in({})}, {"mapped": same}) == []
+    same = loaded_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert differences({"mapped": loaded_in({})}, {"mapped": same}) == []
     with library.open("ab") as file:
         file.write(b"\0")  # behind all sections: it runs as before
-    other = mapped_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    other = loaded_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     lines = differences({"mapped": same}, {"mapped": other})
     assert len(lines) == 1
     assert lines[0].startswith(f"file {library.name}: ")
@@ -251,8 +252,8 @@ def test_an_edited_python_file_before_the_decoder_is_seen(tmp_path: Path) -> Non
     shutil.copytree(Path(simplejpeg.__file__).parent, tmp_path / "simplejpeg")
     with (tmp_path / "simplejpeg/__init__.py").open("a") as file:
         file.write("\n_decode = decode_jpeg\ndecode_jpeg = lambda *a, **k: _decode(*a, **k)\n")
-    other = mapped_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
-    (line,) = differences({"mapped": mapped_in({})}, {"mapped": other})
+    other = loaded_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    (line,) = differences({"mapped": loaded_in({})}, {"mapped": other})
     assert line.startswith("file simplejpeg/*.py: ")
 
 
@@ -260,8 +261,8 @@ def test_an_edited_python_file_before_the_decoder_is_seen(tmp_path: Path) -> Non
 
 PLANTED = """
 import sys
-from iobench.protocols import RuntimeBackend
-from iobench.runtimes.bare import Bare
+from iobench.core.members import RuntimeBackend
+from iobench.backends.runtimes.bare import Bare
 
 class Planted(Bare):
     def argv(self, command, start):

@@ -9,10 +9,12 @@ import json
 import pytest
 from rich.console import Console
 
-from iobench.analysis import analyse
-from iobench.model import Case, Placement
-from iobench.report import html, terminal, words
-from tests.pairs_fixture import DATASET, contrast, plan, record
+from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.results import to_json
+from iobench.analysis.suite import analyse
+from iobench.core.cases import Case, Placement
+from iobench.report import contrast_words, html, terminal
+from tests.build.pairs import DATASET, contrast, plan, record
 
 #: Seconds a sample of the base; the dataset has 32 samples.
 BASE_S = 0.01
@@ -26,7 +28,7 @@ def judged(
     pairs: int = 10,
     samples: int = 0,
     **changes: object,
-) -> dict:
+) -> ContrastResult:
     cases = [
         Case(label=f"torch:lmdb placement={where}", format="lmdb", placement=where,
              location=location, samples=samples)
@@ -36,18 +38,18 @@ def judged(
     copied = Placement(kind, "/p", seconds=6.4, bytes=41_000_000)
     made = dataclasses.replace(made, **{"placements": (copied,), **changes})
     records = [record(t, (arm_s if t.case.placement == kind else BASE_S)) for t in made.trials]
-    (found,) = analyse(made, records)["contrasts"]
+    (found,) = analyse(made, records).contrasts
     return found
 
 
 def test_a_faster_copy_pays_after_its_time_over_what_an_epoch_saves() -> None:
     found = judged(BASE_S / 2)
-    staging = found["staging"]
-    assert (staging["seconds"], staging["bytes"]) == (6.4, 41_000_000)
-    assert staging["pays_after_epochs"] == pytest.approx(6.4 / (EPOCH_S / 2), rel=0.01)
-    assert staging["low"] <= staging["pays_after_epochs"] <= staging["high"]
-    assert json.loads(json.dumps(found)) == found
-    sentence = words.sentence(found)
+    staging = found.staging
+    assert (staging.seconds, staging.bytes) == (6.4, 41_000_000)
+    assert staging.pays_after_epochs == pytest.approx(6.4 / (EPOCH_S / 2), rel=0.01)
+    assert staging.low <= staging.pays_after_epochs <= staging.high
+    assert json.loads(json.dumps(to_json(found))) == to_json(found)
+    sentence = contrast_words.sentence(found)
     assert "torch:lmdb load cold: staged / bind = 0.500" in sentence
     assert "6.40 s to make (41 MB), pays after 40.3 epochs (40.3 to 40.3)" in sentence
 
@@ -55,33 +57,32 @@ def test_a_faster_copy_pays_after_its_time_over_what_an_epoch_saves() -> None:
 def test_an_epoch_is_over_all_samples_that_were_copied() -> None:
     """A trial that takes 8 of the 32 samples says what each costs, not how long an epoch is."""
     every, few = judged(BASE_S / 2), judged(BASE_S / 2, samples=8)
-    assert few["staging"]["pays_after_epochs"] == pytest.approx(
-        every["staging"]["pays_after_epochs"]
-    )
+    assert few.staging.pays_after_epochs == pytest.approx(every.staging.pays_after_epochs)
 
 
 def test_a_slower_copy_never_pays() -> None:
     found = judged(1.2 * BASE_S)
-    assert found["staging"]["pays_after_epochs"] is None
-    assert found["staging"]["high"] is None
-    assert "6.40 s to make (41 MB), never pays" in words.sentence(found)
+    assert found.staging.pays_after_epochs is None
+    assert found.staging.high is None
+    assert "6.40 s to make (41 MB), never pays" in contrast_words.sentence(found)
 
 
 def test_pairs_too_few_for_an_interval_give_no_range() -> None:
     found = judged(BASE_S / 2, pairs=3)
-    assert (found["simultaneous"]["low"], found["simultaneous"]["high"]) == (None, None)
-    assert (found["staging"]["low"], found["staging"]["high"]) == (None, None)
-    assert found["staging"]["pays_after_epochs"] == pytest.approx(40.3, rel=0.01)
-    sentence = words.sentence(found)
+    assert found.outcome.simultaneous is not None
+    assert not found.outcome.simultaneous.limited
+    assert (found.staging.low, found.staging.high) == (None, None)
+    assert found.staging.pays_after_epochs == pytest.approx(40.3, rel=0.01)
+    sentence = contrast_words.sentence(found)
     assert "pays after 40.3 epochs;" in sentence
     assert "never" not in sentence
 
 
 def test_only_a_copy_against_the_original_is_paid_back() -> None:
-    assert judged(BASE_S / 2, base="tmpfs")["staging"] is None
+    assert judged(BASE_S / 2, base="tmpfs").staging is None
     found = judged(BASE_S / 2, placements=())
-    assert found["staging"] is None
-    assert "to make" not in words.sentence(found)
+    assert found.staging is None
+    assert "to make" not in contrast_words.sentence(found)
 
 
 def test_before_any_pair_there_is_the_cost_alone() -> None:
@@ -93,9 +94,9 @@ def test_before_any_pair_there_is_the_cost_alone() -> None:
         plan(cases, [contrast(*cases)]), dataset=DATASET,
         placements=(Placement("image", "/p", seconds=2.0, bytes=1),),
     )  # fmt: skip
-    (found,) = analyse(made, [])["contrasts"]
-    assert found["staging"]["pays_after_epochs"] is None
-    assert words.staging(found) == "2.00 s to make (0 MB)"
+    (found,) = analyse(made, []).contrasts
+    assert found.staging.pays_after_epochs is None
+    assert contrast_words.staging(found) == "2.00 s to make (0 MB)"
 
 
 def test_the_terminal_and_html_print_the_sentence() -> None:

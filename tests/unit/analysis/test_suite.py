@@ -9,10 +9,14 @@ from typing import Any, List
 
 import pytest
 
-from iobench import figures, timing
-from iobench.analysis import _backed, _fastest, analyse
-from iobench.model import FAILED, INVALID, Plan, Record
-from tests import report_fixture as fixture
+from iobench.analysis import evidence, windows
+from iobench.analysis.contrast_results import Outcome
+from iobench.analysis.results import SuiteResult
+from iobench.analysis.suite import _backed, _fastest, analyse
+from iobench.core.cases import Plan
+from iobench.core.records import FAILED, INVALID, Record
+from iobench.report import publish
+from tests.build import report as fixture
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +25,17 @@ def suite() -> tuple[Plan, List[Record]]:
 
 
 @pytest.fixture(scope="module")
-def document(suite: tuple[Plan, List[Record]]) -> dict[str, Any]:
+def result(suite: tuple[Plan, List[Record]]) -> SuiteResult:
     return analyse(*suite)
+
+
+@pytest.fixture(scope="module")
+def document(result: SuiteResult) -> dict[str, Any]:
+    return publish.document(result)
+
+
+def analysed(plan: Plan, records: List[Record]) -> dict[str, Any]:
+    return publish.document(analyse(plan, records))
 
 
 def pipeline(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -128,7 +141,7 @@ def test_a_repeated_block_replaces_its_own(document: dict[str, Any]) -> None:
 
 def test_only_the_last_valid_attempt_enters(suite: tuple[Plan, List[Record]]) -> None:
     plan, records = suite
-    whole = analyse(plan, records)
+    whole = analysed(plan, records)
     assert whole["validity"]["FAILED"] == 0  # its second attempt is VALID
     assert whole["validity"]["INVALID"] == 1
     assert whole["validity"]["attempts"] == whole["validity"]["planned"] + 1
@@ -136,7 +149,7 @@ def test_only_the_last_valid_attempt_enters(suite: tuple[Plan, List[Record]]) ->
         dataclasses.replace(r, attempt=2, status=INVALID, reasons=("later",)) for r in records
         if r.trial.stage == "read" and r.trial.case.label == "torch:hdf5"
     ]  # fmt: skip
-    found = pipeline(analyse(plan, [*records, *worse]), "torch:hdf5")
+    found = pipeline(analysed(plan, [*records, *worse]), "torch:hdf5")
     assert found["stages"]["read"]["cold"] == {
         "n": 0,
         "samples_per_s": None,
@@ -152,7 +165,7 @@ def test_unequal_order_takes_the_verdict_away(suite: tuple[Plan, List[Record]]) 
         return dataclasses.replace(record, ranks=(rank,))
 
     plan, records = suite
-    found = contrast(analyse(plan, edited(records, c01=other_order)), "c01")
+    found = contrast(analysed(plan, edited(records, c01=other_order)), "c01")
     assert (found["verdict"], found["equal_order"]) == ("EXPLORATORY", False)
     assert "order of the samples differs" in found["note"]
     assert found["ratio"] is not None
@@ -167,14 +180,14 @@ def test_confounders_stand_beside_the_ratio(suite: tuple[Plan, List[Record]]) ->
         return dataclasses.replace(record, ranks=(rank,))
 
     plan, records = suite
-    found = contrast(analyse(plan, edited(records, c01=other_library)), "c01")
+    found = contrast(analysed(plan, edited(records, c01=other_library)), "c01")
     assert found["confounders"]["status"] == "CONFOUNDED"
     assert any("torch" in line for line in found["confounders"]["differences"])
 
 
 def test_exploratory_trials_give_rates_but_no_verdict(suite: tuple[Plan, List[Record]]) -> None:
     plan, records = suite
-    found = analyse(plan, fixture.exploratory(records))
+    found = analysed(plan, fixture.exploratory(records))
     assert {c["verdict"] for c in found["contrasts"]} == {"EXPLORATORY"}
     assert "counts this mount's bytes" in found["contrasts"][0]["note"]
     lmdb = pipeline(found, "torch:lmdb")
@@ -185,7 +198,7 @@ def test_exploratory_trials_give_rates_but_no_verdict(suite: tuple[Plan, List[Re
 @pytest.mark.parametrize("kept", [0, 1, 5, 30, 60, 90, 130, 200])
 def test_an_interrupted_suite_is_analysed(suite: tuple[Plan, List[Record]], kept: int) -> None:
     plan, records = suite
-    document = analyse(plan, records[:kept])
+    document = analysed(plan, records[:kept])
     json.dumps(document, allow_nan=False)
     assert not document["complete"]
     for entry in document["pipelines"]:
@@ -201,7 +214,7 @@ def test_phase_one_has_no_contrast_yet(suite: tuple[Plan, List[Record]]) -> None
     ladder = dataclasses.replace(
         plan, trials=tuple(t for t in plan.trials if not t.contrast), contrasts=(), phase=1
     )
-    document = analyse(ladder, [r for r in records if not r.trial.contrast])
+    document = analysed(ladder, [r for r in records if not r.trial.contrast])
     assert document["contrasts"] == []
     assert not document["complete"]
 
@@ -218,8 +231,8 @@ def test_samples_that_differ_are_found(suite: tuple[Plan, List[Record]]) -> None
         return dataclasses.replace(record, ranks=(rank,))
 
     plan, records = suite
-    assert analyse(plan, records)["checks"]["same_samples"]["ok"] is True
-    checks = analyse(plan, edited(records, decode=fewer, digest=other_bytes))["checks"]
+    assert analysed(plan, records)["checks"]["same_samples"]["ok"] is True
+    checks = analysed(plan, edited(records, decode=fewer, digest=other_bytes))["checks"]
     assert checks["same_samples"]["ok"] is False
     assert checks["same_bytes"] == {"ok": False, "reason": "differ: torch:lmdb and torch:hdf5"}
 
@@ -234,8 +247,8 @@ def test_several_ranks_are_one_trial(whole: bool) -> None:
         steps=fixture.run_queue(0.5, 0.0, warmup=one.ranks[0].steps.warmup),
     )
     two = dataclasses.replace(one, ranks=(one.ranks[0], slow))
-    both = figures.trial_window(two, whole=whole)
-    alone = timing.epoch(slow.steps) if whole else timing.window(slow.steps)
+    both = evidence.trial_window(two, whole=whole)
+    alone = windows.epoch(slow.steps) if whole else windows.window(slow.steps)
     assert both is not None
     assert both.samples == 2 * alone.samples
     assert (both.wall_s, both.wait_s) == (alone.wall_s, alone.wait_s)
@@ -246,15 +259,15 @@ def test_all_warm_up_is_no_window() -> None:
     one = fixture.record(trial, random.Random(1))
     steps = dataclasses.replace(one.ranks[0].steps, warmup=fixture.STEPS)
     ranks = (dataclasses.replace(one.ranks[0], steps=steps),)
-    assert figures.trial_window(dataclasses.replace(one, ranks=ranks), whole=False) is None
+    assert evidence.trial_window(dataclasses.replace(one, ranks=ranks), whole=False) is None
 
 
 def test_cold_trials_count_whole_epochs_and_warm_ones_their_steady_window() -> None:
     for trial in fixture.planned()[0]:
         record = fixture.record(trial, random.Random(1))
         if trial.stage == "load":
-            whole = figures.trial_window(record, whole=trial.cache == "cold")
-            assert figures.trial_window(record) == whole
+            whole = evidence.trial_window(record, whole=trial.cache == "cold")
+            assert evidence.trial_window(record) == whole
 
 
 def test_advice_is_grounded(document: dict[str, Any]) -> None:
@@ -275,12 +288,12 @@ def test_a_compute_rung_that_failed_is_why_all_that_share_it_have_none(
         return dataclasses.replace(record, status=FAILED, reasons=("the net is too large",))
 
     plan, records = suite
-    document = analyse(plan, edited(records, compute=failed))
+    document = analysed(plan, edited(records, compute=failed))
     for name in ("torch:lmdb", "torch:jpeg"):  # the one that ran it, and one that shares it
         reason = pipeline(document, name)["prep_stall_s"]["reason"]
         assert reason == "compute has no valid trial: the net is too large"
     none = dataclasses.replace(plan, trials=tuple(t for t in plan.trials if t.stage != "compute"))
-    document = analyse(none, [r for r in records if r.trial.stage != "compute"])
+    document = analysed(none, [r for r in records if r.trial.stage != "compute"])
     reason = pipeline(document, "torch:jpeg")["prep_stall_s"]["reason"]
     assert reason == "compute is not in the spec"
 
@@ -291,14 +304,15 @@ def test_fastest(document: dict[str, Any]) -> None:
 
 
 def test_a_ranking_is_backed_by_contrasts_of_its_first_with_every_other(
-    document: dict[str, Any],
+    result: SuiteResult, document: dict[str, Any]
 ) -> None:
     assert document["fastest"]["load cold"]["judged"]
-    decided = [{**c, "verdict": "EQUIVALENT"} for c in document["contrasts"]]
-    found = _fastest(document["pipelines"], decided)
-    assert found["load cold"]["judged"]
-    assert not found["load warm"]["judged"], "dali was compared with one alone"
-    assert not found["read warm"]["judged"]
+    equal = Outcome(verdict="EQUIVALENT")
+    decided = [dataclasses.replace(c, outcome=equal) for c in result.contrasts]
+    found = _fastest(result.pipelines, decided)
+    assert found["load cold"].judged
+    assert not found["load warm"].judged, "dali was compared with one alone"
+    assert not found["read warm"].judged
 
 
 @pytest.mark.parametrize(
@@ -315,8 +329,15 @@ def test_a_ranking_is_backed_by_contrasts_of_its_first_with_every_other(
         ({}, False),
     ],
 )
-def test_verdicts_that_back_a_ranking(verdicts: dict[str, str], backed: bool) -> None:
-    found = [{"arm": who[0], "base": who[1], "verdict": v} for who, v in verdicts.items()]
+def test_verdicts_that_back_a_ranking(
+    result: SuiteResult, verdicts: dict[str, str], backed: bool
+) -> None:
+    found = [
+        dataclasses.replace(
+            result.contrasts[0], arm=who[0], base=who[1], outcome=Outcome(verdict=v)
+        )
+        for who, v in verdicts.items()
+    ]
     assert _backed(["a", "b", "c"], found) is backed
 
 

@@ -11,13 +11,17 @@ from typing import Any, Iterator
 
 import pytest
 
-from iobench import calls, convert, dataset, strace
-from iobench.analysis import analyse
-from iobench.figures import evidence
-from iobench.launch import Settings, run_trial
-from iobench.model import EXPLORATORY, VALID, Case, Dataset, Record, Trial
-from iobench.report import words
-from tests import pairs_fixture as fixture
+from iobench.analysis import syscalls
+from iobench.analysis.evidence import evidence
+from iobench.analysis.suite import analyse
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import EXPLORATORY, VALID, Record
+from iobench.data import convert, make
+from iobench.host import strace
+from iobench.report import contrast_words
+from iobench.run import next_trials
+from iobench.run.trial import TrialSettings, run_trial
+from tests.build import pairs as fixture
 from tests.capabilities import need
 
 BARE, DOCKER = fixture.cases("bare", "docker")
@@ -58,7 +62,7 @@ def test_ranks_count_from_the_first_begin_to_the_last_end() -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    made = dataset.make("imagenet-like", tmp_path_factory.mktemp("set") / "d", samples=64, seed=1)
+    made = make.make("imagenet-like", tmp_path_factory.mktemp("set") / "d", samples=64, seed=1)
     convert.convert(made, "lmdb")
     return made
 
@@ -67,7 +71,7 @@ def traced(data: Dataset, loader: str, form: str, **fields: Any) -> Record:
     case = Case(
         loader=loader, format=form, location=data.root, **{"batch": 16, "workers": 2, **fields}
     )
-    return run_trial(Trial("t", case, "calls", "-"), data, 1, Settings())
+    return run_trial(Trial("t", case, "calls", "-"), data, 1, TrialSettings())
 
 
 @pytest.mark.system
@@ -82,7 +86,7 @@ def test_a_pipeline_opens_as_many_files_as_its_format_needs(
     need(loader)
     record = traced(data, loader, form)
     assert (record.status, record.reasons) == (VALID, ())
-    found = calls.per_sample(record)
+    found = syscalls.per_sample(record)
     assert record.notes["calls"]["samples"] == 64
     assert least <= found.get("open", 0.0) <= most, found
 
@@ -92,7 +96,7 @@ def test_samples_are_bounded_and_in_whole_batches(data: Dataset) -> None:
     need("strace")
     record = traced(data, "torch", "jpeg", batch=24, workers=0)
     assert record.notes["calls"]["samples"] == 48
-    opened = 48 * calls.per_sample(record)["open"]
+    opened = 48 * syscalls.per_sample(record)["open"]
     assert 48 <= opened <= 48 + 16, "what libraries look for in their first batch apart"
 
 
@@ -165,7 +169,7 @@ def entry(arm: dict[str, int], base: dict[str, int], *, load: float = 1.2, reaso
     """Return a contrast whose arms made these calls in ten samples."""
     contrast = fixture.contrast(DOCKER, BARE)
     plan = fixture.plan([BARE, DOCKER], [contrast])
-    traced = calls.trials([BARE, DOCKER])
+    traced = next_trials.calls_due(evidence(plan, []), [contrast])
     traced = [
         Trial(f"calls{i}", t.case, t.stage, t.cache) for i, t in enumerate(traced)
     ]  # numbered, as a plan does
@@ -178,8 +182,8 @@ def entry(arm: dict[str, int], base: dict[str, int], *, load: float = 1.2, reaso
             note = {"samples": 10, "counts": arm if mine else base, "reason": reason}
             record = type(record)(**{**vars(record), "notes": {"calls": note}})
         records.append(record)
-    assert calls.due(evidence(plan, records), [contrast]) == []
-    return analyse(plan, records)["contrasts"][0]
+    assert next_trials.calls_due(evidence(plan, records), [contrast]) == []
+    return analyse(plan, records).contrasts[0]
 
 
 def test_calls_that_differ_are_named_the_largest_first() -> None:
@@ -187,29 +191,29 @@ def test_calls_that_differ_are_named_the_largest_first() -> None:
         {"openat": 10, "pread64": 10, "read": 10, "statx": 90, "futex": 500, "mmap": 100},
         {"open": 10, "read": 40, "fstat": 10, "futex": 10, "mmap": 101, "close": 9},
     )
-    assert found["verdict"] == "SLOWER"
-    assert found["calls"]["arm"]["read"] == 2.0
-    assert found["calls"]["base"]["open"] == 1.0
-    assert found["calls"]["differing"] == ["stat", "read", "close"]
-    said = words.calls(found)
+    assert found.outcome.verdict == "SLOWER"
+    assert found.calls.arm["read"] == 2.0
+    assert found.calls.base["open"] == 1.0
+    assert found.calls.differing == ["stat", "read", "close"]
+    said = contrast_words.calls(found)
     assert said == (
         "calls a sample: open() 1.0 against 1.0, read() 2.0 against 4.0, stat() 9.0 against 1.0, "
         "close() 0.0 against 0.9"
     )
-    assert said in words.sentence(found)
+    assert said in contrast_words.sentence(found)
 
 
 def test_the_same_calls_differ_in_nothing() -> None:
-    assert entry({"openat": 10}, {"open": 10})["calls"]["differing"] == []
+    assert entry({"openat": 10}, {"open": 10}).calls.differing == []
 
 
 def test_a_reason_stands_in_place_of_counts() -> None:
     found = entry({}, {}, reason="no program strace")
-    assert found["calls"]["arm"] == {}
-    assert words.calls(found) == "calls n/a: no program strace"
+    assert found.calls.arm == {}
+    assert contrast_words.calls(found) == "calls n/a: no program strace"
 
 
 def test_no_difference_is_told_no_calls() -> None:
     found = entry({"openat": 10}, {"openat": 90}, load=1.0)
-    assert found["verdict"] == "EQUIVALENT"
-    assert (found["calls"], words.calls(found)) == (None, "")
+    assert found.outcome.verdict == "EQUIVALENT"
+    assert (found.calls, contrast_words.calls(found)) == (None, "")

@@ -10,8 +10,8 @@ from typing import Any, List
 import numpy as np
 import pytest
 
-from iobench import allreduce
-from iobench.errors import BackendUnavailable, SpecError
+from iobench.backends.caffe import gradients, library
+from iobench.core.errors import BackendUnavailable, SpecError
 
 
 class World:
@@ -82,7 +82,7 @@ def on_every_rank(size: int, work: Any) -> List[Any]:
 def test_ranks_begin_alike_and_step_by_the_mean(mpi: SimpleNamespace) -> None:
     def work(rank: int, comm: Comm) -> Any:
         params = [blob([[1.0 + rank, 2.0], [3.0, 4.0]]), blob([5.0 * (rank + 1)])]
-        exchange = allreduce.Gradients(params, comm)
+        exchange = gradients.Gradients(params, comm)
         exchange.broadcast()
         for b in params:
             b.diff[...] = b.data * (rank + 1)  # 1x, 2x and 3x: the mean is 2x
@@ -103,7 +103,7 @@ def test_ranks_begin_alike_and_step_by_the_mean(mpi: SimpleNamespace) -> None:
 def test_weights_that_part_have_another_digest(mpi: SimpleNamespace) -> None:
     def work(rank: int, comm: Comm) -> Any:
         param = blob([1.0, 2.0])
-        exchange = allreduce.Gradients([param], comm)
+        exchange = gradients.Gradients([param], comm)
         exchange.broadcast()
         param.data[1] += rank * 2.0**-22
         return exchange.describe()["weights_digest"]
@@ -113,7 +113,7 @@ def test_weights_that_part_have_another_digest(mpi: SimpleNamespace) -> None:
 
 def test_the_exchange_is_timed_by_its_clock(mpi: SimpleNamespace) -> None:
     ticks = iter([0.0, 0.5, 1.0, 1.25, 2.0, 4.0])
-    exchange = allreduce.Gradients([blob([1.0])], Comm(World(1), 0), clock=lambda: next(ticks))
+    exchange = gradients.Gradients([blob([1.0])], Comm(World(1), 0), clock=lambda: next(ticks))
     for _ in range(3):
         exchange()
     assert list(exchange.seconds) == [0.5, 0.25, 2.0]
@@ -123,7 +123,7 @@ def test_the_exchange_is_timed_by_its_clock(mpi: SimpleNamespace) -> None:
 
 def test_nets_that_differ_are_refused_by_every_rank(mpi: SimpleNamespace) -> None:
     def work(rank: int, comm: Comm) -> Any:
-        return allreduce.Gradients([blob([1.0] * (rank + 1))], comm)
+        return gradients.Gradients([blob([1.0] * (rank + 1))], comm)
 
     errors = on_every_rank(2, work)
     assert all(isinstance(e, SpecError) for e in errors)
@@ -135,7 +135,7 @@ def test_one_rank_exchanges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)  # importing it would raise
     param = blob([1.0])
     param.diff[...] = 3.0
-    for exchange in (allreduce.mean([param]), allreduce.mean([param], world_size=1)):
+    for exchange in (gradients.mean([param]), gradients.mean([param], world_size=1)):
         exchange.broadcast()
         exchange()
         assert exchange.describe() == {}
@@ -147,20 +147,20 @@ def test_several_ranks_need_mpi4py_of_their_own_mpi(
 ) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(BackendUnavailable, match="2 ranks were started and mpi4py sees 1"):
-        allreduce.mean([blob([1.0])])
+        gradients.mean([blob([1.0])])
     mpi.COMM_WORLD = SimpleNamespace(Get_size=lambda: 2, allgather=lambda v: [v, v])
-    assert isinstance(allreduce.mean([blob([1.0])]), allreduce.Gradients)
+    assert isinstance(gradients.mean([blob([1.0])]), gradients.Gradients)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(BackendUnavailable, match="need mpi4py"):
-        allreduce.mean([blob([1.0])])
+        gradients.mean([blob([1.0])])
 
 
-def test_one_solver_is_not_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "caffe", None)
-    allreduce.declare(0, 1)
+def test_only_several_solvers_need_a_caffe_that_knows_of_them() -> None:
+    library.share(SimpleNamespace(), 0, 1)
+    with pytest.raises(BackendUnavailable, match="no set_multiprocess"):
+        library.share(SimpleNamespace(), 0, 2)
     told: List[Any] = []
     names = ("set_multiprocess", "set_solver_count", "set_solver_rank")
     caffe = SimpleNamespace(**{n: lambda v, n=n: told.append((n, v)) for n in names})
-    monkeypatch.setitem(sys.modules, "caffe", caffe)
-    allreduce.declare(1, 4)
+    library.share(caffe, 1, 4)
     assert told == [("set_multiprocess", True), ("set_solver_count", 4), ("set_solver_rank", 1)]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
-from typing import Any, List
+from typing import List
 
 import pytest
 
-from iobench import process
-from iobench.caffe import log
-from iobench.model import Case, Trial
+from iobench.backends.caffe import log
+from iobench.run.worker_process import why_ended
 
 LOGS = Path(__file__).parent / "caffe_logs"
 
@@ -30,7 +28,6 @@ def test_the_steps_of_a_real_run() -> None:
     assert found.done_s == pytest.approx([s - begun for s in stamps], abs=1e-7)
     assert found.losses == [0.771365, 7.62939e-05, 26.7092, 1.194, 27.8981, 28.2639]
     assert found.starved == 1
-    assert not found.stopped_early
 
 
 def test_a_run_over_midnight_goes_on() -> None:
@@ -44,13 +41,8 @@ def test_a_log_that_leaves_steps_out_is_refused() -> None:
     lines = [line for line in text_of("train").splitlines() if "Iteration 2 (" not in line]
     with pytest.raises(ValueError, match="step 2 is not in the log"):
         log.training("\n".join(lines))
-    with pytest.raises(ValueError, match="does not say that training began"):
+    with pytest.raises(ValueError, match="no line about the begin"):
         log.training("caffe: command not found\n")
-
-
-def test_a_run_that_was_stopped_says_so() -> None:
-    end = "I1121 18:57:57.240402 1 solver.cpp:311] Optimization stopped early.\n"
-    assert log.training(text_of("train") + end).stopped_early
 
 
 def test_a_loss_that_is_no_number_is_kept() -> None:
@@ -106,17 +98,10 @@ def test_a_check_without_advice_is_told_as_it_is() -> None:
     assert said.startswith("Caffe stopped at blob.cpp:33: Check failed: shape[i] >= 0 (-1 vs. 0)")
 
 
-def worker_that_ended(folder: Path, code: int, stderr: str) -> process.Worker:
-    (folder / "stderr").write_text(stderr)
-    popen: Any = types.SimpleNamespace(returncode=code)
-    trial = Trial("1", Case(loader="native"), "load", "warm")
-    return process.Worker(popen, folder, None, trial, 1.0, 0.0, False)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("code", [-6, 134, 6])
-def test_the_driver_tells_the_check_whatever_ended_the_worker(tmp_path: Path, code: int) -> None:
-    worker = worker_that_ended(tmp_path, code, text_of("small-image"))
-    assert worker._why() == log.fatal(text_of("small-image"))
+def test_the_driver_tells_the_check_whatever_ended_the_worker(code: int) -> None:
+    text = text_of("small-image")
+    assert why_ended(code, text, "local", 1) == log.fatal(text)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +114,6 @@ def test_the_driver_tells_the_check_whatever_ended_the_worker(tmp_path: Path, co
         (3, ["status 3"]),
     ],
 )
-def test_other_ends_are_told_by_their_signal(tmp_path: Path, code: int, words: List[str]) -> None:
-    said = worker_that_ended(tmp_path, code, "last words\n")._why()
+def test_other_ends_are_told_by_their_signal(code: int, words: List[str]) -> None:
+    said = why_ended(code, "last words\n", "local", 1)
     assert all(word in said for word in [*words, "last words"])

@@ -8,10 +8,10 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from iobench import nets as torch_nets
-from iobench.caffe import layers, library, nets, solver
-from iobench.caffe.prototxt import Message, Word, message, parse, render
-from iobench.errors import SpecError
+from iobench.backends.caffe import layers, library, nets, solver
+from iobench.backends.caffe.prototxt import Message, Word, message, parse, render
+from iobench.backends.trainers import _torch_nets as torch_nets
+from iobench.core.errors import SpecError
 
 DATA = layers.memory(2, (3, 224, 224))
 
@@ -77,7 +77,7 @@ def test_what_is_no_prototxt_is_told_with_its_line(text: str, words: List[str]) 
 # -- nets ------------------------------------------------------------------------------------
 
 #: Trained values with 1000 classes.  CaffeNet's and GoogLeNet's are those of the models that BVLC
-#: published (GoogLeNet without the two auxiliary classifiers), the others those of iobench.nets.
+#: published (GoogLeNet without the two auxiliary classifiers), the others _torch_nets.
 PUBLISHED = {
     "alexnet": 61_100_840,
     "caffenet": 60_965_224,
@@ -138,7 +138,7 @@ def by_hand(found: Message) -> int:
 
 @pytest.mark.parametrize("name", sorted(nets.NETS))
 def test_the_text_itself_has_them_too(name: str) -> None:
-    found = parse(nets.text(name, DATA, 7), name)
+    found = parse(render(nets.describe(name, DATA, 7)[0]), name)
     assert by_hand(found) == nets.describe(name, DATA, 7)[1]
     kinds = [layer.get("type") for layer in found.all("layer")]
     assert kinds[0] == "MemoryData"
@@ -274,7 +274,7 @@ def test_a_solver_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_our_solver() -> None:
-    settings = solver.Settings(0.02, 0.5, 0.001)
+    settings = solver.SolverSettings(0.02, 0.5, 0.001)
     job = solver.ours("small", DATA, 3, settings, solver.running(12, 9))
     found: Dict[str, Any] = dict(job.solver.fields)
     assert (found["base_lr"], found["momentum"], found["weight_decay"]) == (0.02, 0.5, 0.001)
@@ -288,7 +288,7 @@ def test_a_frozen_solver_learns_nothing(tmp_path: Path) -> None:
     run = solver.running(5, 0, frozen=True)
     for job in (
         solver.users(own(tmp_path), DATA, run),
-        solver.ours("small", DATA, 3, solver.Settings(), run),
+        solver.ours("small", DATA, 3, solver.SolverSettings(), run),
     ):
         assert [value for name, value in job.solver.fields if name == "base_lr"] == [0.0]
         assert float(job.solver.get("momentum")) > 0

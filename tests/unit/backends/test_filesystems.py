@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from iobench import iocount, mounts, pagecache
-from iobench.filesystems import posix
-from iobench.model import IoCounters
-from iobench.mountinfo import Mount, mount_of
+from iobench.backends.filesystems import posix
+from iobench.core.records import IoCounters
+from iobench.host import io_counters, mounts, page_cache
+from iobench.host.mounts import MountInfo, mount_of
 from tests.capabilities import need
 
 
@@ -25,8 +25,8 @@ def test_tmpfs_is_refused_for_cold_and_its_files_stay() -> None:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.write(os.urandom(1 << 20))
         file.flush()
-        pagecache.evict([Path(file.name)])
-        assert pagecache.residency([Path(file.name)]).fraction == 1.0
+        page_cache.evict([Path(file.name)])
+        assert page_cache.residency([Path(file.name)]).fraction == 1.0
 
 
 def test_posix_counts_what_crossed_and_the_device_agrees() -> None:
@@ -36,10 +36,10 @@ def test_posix_counts_what_crossed_and_the_device_agrees() -> None:
         file.write(os.urandom(nbytes))
         file.flush()
         _, filesystem = mounts.filesystem_for(path)
-        pagecache.evict([path])
-        before, device = iocount.snapshot(), dict(filesystem.counters(path))
-        pagecache.warm([path])
-        io = iocount.difference(before, iocount.snapshot())
+        page_cache.evict([path])
+        before, device = io_counters.snapshot(), dict(filesystem.counters(path))
+        page_cache.warm([path])
+        io = io_counters.difference(before, io_counters.snapshot())
         moved = filesystem.counters(path)["device_read_bytes"] - device["device_read_bytes"]
     count, counter = filesystem.storage_bytes(io)
     assert count is not None
@@ -49,13 +49,13 @@ def test_posix_counts_what_crossed_and_the_device_agrees() -> None:
     assert filesystem.cold() == ""
 
 
-def mount(fstype: str, device: str = "0:50", source: str = "tank/data") -> Mount:
-    return Mount(device, "/", "/data", ("rw",), fstype, source, ())
+def mount(fstype: str, device: str = "0:50", source: str = "tank/data") -> MountInfo:
+    return MountInfo(device, "/", "/data", ("rw",), fstype, source, ())
 
 
 @pytest.mark.parametrize(("fstype", "cache"), [("zfs", "ARC"), ("gpfs", "pagepool")])
 def test_a_filesystem_with_a_cache_of_its_own_is_not_cold(fstype: str, cache: str) -> None:
-    assert cache in posix.make(mount=mount(fstype)).cold()
+    assert cache in posix.Posix(mount=mount(fstype)).cold()
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_partition_of_a_loop_device_is_not_cold(devices: Path) -> None:
-    found = posix.make(mount=mount("ext4", "259:0", "/dev/loop0p1"))
+    found = posix.Posix(mount=mount("ext4", "259:0", "/dev/loop0p1"))
     assert "--direct-io=on" in found.cold()
     facts = found.describe(devices)
     assert (facts["block_device"], facts["loop"]) == ("loop0p1", True)
@@ -81,8 +81,8 @@ def test_a_partition_of_a_loop_device_is_not_cold(devices: Path) -> None:
 def test_nothing_counts_what_a_daemon_reads_below_fuseblk(devices: Path) -> None:
     """ntfs-3g: the mount has the disk's own number, and its reads are another process's."""
     io = IoCounters(read_bytes=5)
-    assert posix.make(mount=mount("ext4", "259:0")).storage_bytes(io)[0] == 5
-    assert posix.make(mount=mount("fuseblk", "259:0")).storage_bytes(io) == (None, "")
+    assert posix.Posix(mount=mount("ext4", "259:0")).storage_bytes(io)[0] == 5
+    assert posix.Posix(mount=mount("fuseblk", "259:0")).storage_bytes(io) == (None, "")
 
 
 @pytest.mark.system
@@ -128,12 +128,12 @@ def test_an_overlay_is_counted_by_the_disk_below_it() -> None:
             facts = mounts.describe_mount(merged)
             _, filesystem = mounts.filesystem_for(merged)
             path = merged / "x"
-            pagecache.evict([path])
-            cold = pagecache.residency([path]).fraction
-            before = iocount.snapshot()
-            pagecache.warm([path])
-            io = iocount.difference(before, iocount.snapshot())
-            warm = pagecache.residency([path])
+            page_cache.evict([path])
+            cold = page_cache.residency([path]).fraction
+            before = io_counters.snapshot()
+            page_cache.warm([path])
+            io = io_counters.difference(before, io_counters.snapshot())
+            warm = page_cache.residency([path])
             count, _ = filesystem.storage_bytes(io)
         finally:
             subprocess.run(["umount", str(merged)], check=True)

@@ -14,19 +14,20 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 
-from iobench import convert, registry, synthesis
-from iobench import dataset as datasets
-from iobench import datum as caffe
-from iobench.errors import DatasetError
-from iobench.formats import lmdb as caffe_lmdb
-from iobench.model import Dataset
-from iobench.protocols import StoredSample
+from iobench.backends.formats import _datum as caffe
+from iobench.backends.formats import lmdb as caffe_lmdb
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Dataset
+from iobench.core.errors import DatasetError
+from iobench.core.protocols import StoredSample
+from iobench.data import convert, make
 from tests.capabilities import need
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return synthesis.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=20)
+    return make.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=20)
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_hdf5_s_extents_are_what_the_library_reads(copy: Dataset, tmp_path: Path
     reader.close()
     trace = tmp_path / "trace"
     code = (
-        "import sys; from pathlib import Path; from iobench import dataset, registry;"
+        "import sys; from pathlib import Path; from iobench.core import dataset, registry;"
         "found = dataset.locate(Path(sys.argv[1]));"
         "reader = registry.load('formats', 'hdf5').make().open(found, Path(sys.argv[2]));"
         "[reader.read(i) for i in (19, 0, 10)]"
@@ -355,12 +356,12 @@ def test_a_shortened_shard_is_told(copy: Dataset) -> None:
 
 
 def test_few_shards_stay_open(copy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iobench.formats import tar
+    from iobench.backends.formats import tar
 
     monkeypatch.setattr(tar, "OPEN_SHARDS", 2)
     root = convert.convert(copy, "tar", options={"shard_bytes": 1})
     assert len(list(root.glob("*.tar"))) == 20
     reader = registry.load("formats", "tar").make().open(copy, root)
     assert [reader.read(i) for i in range(20)] == expected(copy)
-    assert len(reader._open) == 2
+    assert len(reader._opened) == 2
     reader.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from iobench import registry
-from iobench.errors import BackendUnavailable, SpecError
-from iobench.launchers.mpirun import QUIET
+from iobench.backends.launchers.mpirun import QUIET
+from iobench.core import registry
+from iobench.core.errors import BackendUnavailable, SpecError
 
 
 def test_argv_is_the_command_alone() -> None:
@@ -89,6 +89,7 @@ def test_mpirun_starts_one_rank_at_least() -> None:
 def test_a_rank_is_told_who_it_is() -> None:
     env = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "RANK": "9"}
     assert mpirun().rank(env) == (2, 4)
+    assert mpirun().local_rank({**env, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}) == 1
 
 
 def test_without_open_mpi_the_reason_has_a_remedy(tmp_path, monkeypatch) -> None:
@@ -127,9 +128,10 @@ def test_mpirun_says_which_rank_failed_first(text: str, failed: object) -> None:
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """Return a function: a case -> how its worker would be started."""
-    from iobench import starting
-    from iobench.dataset import Row, finish, write_index
-    from iobench.model import Case, Dataset
+    from iobench.core import protocols
+    from iobench.core.cases import Case, Dataset
+    from iobench.data.index import Row, finish, write_index
+    from iobench.run import command as starting
 
     root = tmp_path / "data"
     root.mkdir()
@@ -147,7 +149,7 @@ def begun(tmp_path, monkeypatch):
         keys = {"format": "null", "loader": "null", "trainer": "null", "launcher": "mpirun"}
         case = Case(**{**keys, "world_size": world_size, **changes})
         images = {
-            "torch": starting.ImageUse("torch", "sha256:1", {"docker": "t:1", "rootfs": "/i/t"})
+            "torch": protocols.ImageUse("torch", "sha256:1", {"docker": "t:1", "rootfs": "/i/t"})
         }
         (tmp_path / "work").mkdir(exist_ok=True)
         return starting.start(

@@ -13,26 +13,22 @@ from typing import Any, List, Sequence, Tuple
 import numpy as np
 import pytest
 
-from iobench import bridge, codec, registry, stacks
-from iobench.errors import DatasetError, SpecError
-from iobench.loaders.threads import ThreadsLoader
-from iobench.model import Case, Dataset, Extent
-from iobench.protocols import LoadRequest, StoredSample
-from tests import photos
+from iobench.backends.loaders.threads import ThreadsLoader
+from iobench.core import registry, transforms
+from iobench.core.cases import Case, Dataset, Extent
+from iobench.core.errors import DatasetError, SpecError
+from iobench.core.protocols import LoadRequest
+from iobench.worker import remote_loader
+from tests.build import photos
+from tests.build.photos import Stored
 from tests.capabilities import need
 
-ROOT = Path(__file__).parent.parent
-Stored = Tuple[List[StoredSample], Dataset, Path]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    folder = tmp_path_factory.mktemp("photos")
-    samples = photos.samples(18)
-    root = folder / "jpeg"
-    root.mkdir()
-    photos.Files().write(samples, root)
-    return samples, photos.dataset_of(samples, folder), root
+    return photos.stored(tmp_path_factory.mktemp("photos"), photos.samples(18))
 
 
 def request(stored: Stored, format_: Any = None, **changes: Any) -> LoadRequest:
@@ -56,8 +52,8 @@ def ours() -> List[str]:
 def test_pixels_depend_on_neither_threads_nor_order(stored: Stored, transform: str) -> None:
     expected = np.empty((18, 3, 224, 224), np.float32)
     for i, sample in enumerate(stored[0]):
-        chosen = codec.transform(transform)
-        chosen.apply(codec.decode(sample.data), codec.SampleRandom(0, 0, i), expected[i])
+        chosen = transforms.transform(transform)
+        chosen.apply(transforms.decode(sample.data), transforms.SampleRandom(0, 0, i), expected[i])
     for workers, order in ((0, "stored"), (1, "shuffled"), (3, "window:5"), (5, "shuffled")):
         made = request(stored, workers=workers, order=order, transform=transform, batch=6)
         assert np.array_equal(rows(ThreadsLoader(made)), expected)
@@ -104,11 +100,8 @@ def test_nothing_is_read_before_the_first_batch_is_asked_for(stored: Stored) -> 
 def test_a_corrupt_sample_is_named_where_its_batch_is_due(
     stored: Stored, tmp_path: Path, workers: int
 ) -> None:
-    samples = [dataclasses.replace(s, data=b"no jpeg") if s.id == 9 else s for s in stored[0]]
-    root = tmp_path / "jpeg"
-    root.mkdir()
-    photos.Files().write(samples, root)
-    loader = ThreadsLoader(request((samples, stored[1], root), workers=workers))
+    bad = photos.stored(tmp_path, photos.spoilt(stored[0], 9, b"no jpeg"))
+    loader = ThreadsLoader(request(bad, workers=workers))
     seen: List[List[int]] = []
     with pytest.raises(DatasetError, match=r"^sample 9 of .*/jpeg: no readable JPEG") as raised:
         seen.extend(batch.ids.tolist() for batch in loader.batches())
@@ -137,7 +130,7 @@ def test_a_delay_in_the_decoder_is_slept_once_a_sample(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: List[float] = []
-    monkeypatch.setattr(codec, "delay", slept.append)
+    monkeypatch.setattr(transforms, "delay", slept.append)
     for stage, expected in (("read", 0), ("decode", 16), ("load", 16)):
         slept.clear()
         loader = ThreadsLoader(request(stored, workers=2, stage=stage, decode_delay_s=0.5))
@@ -153,13 +146,12 @@ def test_readers_of_one_process_work_side_by_side(form: str, tmp_path: Path) -> 
         need(form)
     samples = photos.samples(24)
     format_ = registry.load("formats", form).make()
-    root = photos.store(samples, tmp_path, format_, form)
-    stored = (samples, photos.dataset_of(samples, tmp_path), root)
+    stored = photos.stored(tmp_path, samples, format_, form)
     loader = ThreadsLoader(request(stored, format_, workers=4, batch=2, stage="read", digest=True))
     digests = [d for batch in loader.batches() for d in batch.digests]
     loader.close()
     assert digests == photos.digests_of(samples)
-    again = format_.open(stored[1], root)  # closed for good: it can be opened anew
+    again = format_.open(*stored[1:])  # closed for good: it can be opened anew
     assert bytes(memoryview(again.read(3)[0])) == samples[3].data
     again.close()
 
@@ -170,8 +162,9 @@ SCRIPT = """
 import hashlib, sys
 from pathlib import Path
 import numpy as np
-from iobench import batching, dataset, registry
-from iobench.protocols import LoadRequest
+from iobench.backends.loaders import _batches
+from iobench.core import dataset, registry
+from iobench.core.protocols import LoadRequest
 
 found = dataset.locate(Path(sys.argv[1]))
 index = dataset.load_index(found)
@@ -190,7 +183,7 @@ for form in sys.argv[2].split(","):
                 seen.update(b"-" if value is None else np.ascontiguousarray(value).tobytes())
         loader.close()
         print(form, stage, workers, seen.hexdigest())
-    times = batching.probe(request, 3)
+    times = _batches.probe(request, 3)
     assert all(len(v) == 3 and min(v) > 0 for v in times.values()), times
 """
 
@@ -199,12 +192,12 @@ for form in sys.argv[2].split(","):
 def test_caffe_s_python_makes_the_same_batches(tmp_path: Path) -> None:
     """Python 3.9 with libraries of another age: ids, labels, bytes and pixels are the same."""
     need("caffe")
-    from iobench import convert, dataset
+    from iobench.data import convert, make
 
-    found = dataset.make("smoke", tmp_path / "data", samples=16, seed=1)
+    found = make.make("smoke", tmp_path / "data", samples=16, seed=1)
     for form in ("lmdb", "hdf5", "tar"):
         convert.convert(found, form)
-    stack = stacks.on_host("caffe")
+    stack = registry.installed("caffe")
     seen = {}
     for python, env, path in (
         (stack.python, stack.env, stack.python_path),
@@ -259,7 +252,7 @@ sys.stdout.write(f"{while_computing} {ticks[0] - before}")
 def test_pycaffe_keeps_the_lock_while_it_computes() -> None:
     """Why threads beside its trainer do not overlap with it, as docs/loaders.md says."""
     need("caffe")
-    stack = stacks.on_host("caffe")
+    stack = registry.installed("caffe")
     if stack.own:
         pytest.skip("a Caffe of the user's may do otherwise")
     done = subprocess.run(
@@ -346,4 +339,4 @@ def test_what_cannot_be_walked_is_refused(stored: Stored) -> None:
         ThreadsLoader(request(stored), walk=True)
     apart = Case(loader="threads", format="lmdb", loader_options={"walk": True, "apart": True})
     with pytest.raises(SpecError, match="apart"):
-        bridge.python_of(apart)
+        remote_loader.python_of(apart)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any, List, Sequence, Tuple
@@ -11,28 +10,24 @@ import numpy as np
 import psutil
 import pytest
 
-from iobench import batching, codec, iocount, registry
-from iobench.errors import BackendUnavailable, DatasetError, SpecError
-from iobench.loaders import torch as torch_loader
-from iobench.model import Dataset, Extent
-from iobench.protocols import LoadRequest, StoredSample
-from tests import photos
+from iobench.backends.loaders import _batches
+from iobench.backends.loaders import torch as torch_loader
+from iobench.core import registry, transforms
+from iobench.core.cases import Dataset, Extent
+from iobench.core.errors import BackendUnavailable, DatasetError, SpecError
+from iobench.core.protocols import LoadRequest
+from iobench.host import io_counters
+from tests.build import photos
+from tests.build.photos import Stored
 from tests.capabilities import missing, need
 
 #: DALI's process pool leaves sockets to the garbage collector.
 dali_pool = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-Stored = Tuple[List[StoredSample], Dataset, Path]
-
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    folder = tmp_path_factory.mktemp("photos")
-    samples = photos.samples(18)
-    root = folder / "jpeg"
-    root.mkdir()
-    photos.Files().write(samples, root)
-    return samples, photos.dataset_of(samples, folder), root
+    return photos.stored(tmp_path_factory.mktemp("photos"), photos.samples(18))
 
 
 def request(stored: Stored, format_: Any = None, **changes: Any) -> LoadRequest:
@@ -50,11 +45,7 @@ def run(name: str, request: LoadRequest, **options: Any) -> List[Any]:
 
 
 def broken(stored: Stored, folder: Path, sample: int, data: bytes) -> Stored:
-    samples = [dataclasses.replace(s, data=data) if s.id == sample else s for s in stored[0]]
-    root = folder / "jpeg"
-    root.mkdir()
-    photos.Files().write(samples, root)
-    return samples, stored[1], root
+    return photos.stored(folder, photos.spoilt(stored[0], sample, data))
 
 
 # -- torch -------------------------------------------------------------------------------------
@@ -77,8 +68,8 @@ def test_pixels_depend_on_neither_workers_nor_order(
         by_id.append(np.stack([rows[i] for i in range(18)]))
     expected = np.empty_like(by_id[0])
     for i, sample in enumerate(stored[0]):
-        chosen = codec.transform(transform)
-        chosen.apply(codec.decode(sample.data), codec.SampleRandom(0, 0, i), expected[i])
+        chosen = transforms.transform(transform)
+        chosen.apply(transforms.decode(sample.data), transforms.SampleRandom(0, 0, i), expected[i])
     assert all(np.array_equal(pixels, expected) for pixels in by_id)
 
 
@@ -152,11 +143,11 @@ def test_what_the_workers_used_before_and_after_the_loop_is_not_counted(
     wanted = request(stored, workers=2, stage="read")
     loader = torch_loader.TorchLoader(wanted, start_method=start_method)
     alive = loader.processes()
-    before = iocount.snapshot(alive)
+    before = io_counters.snapshot(alive)
     needed = sum(batch.nbytes for batch in loader.batches())
-    ended = iocount.snapshot(alive)
+    ended = io_counters.snapshot(alive)
     loader.close()
-    io = iocount.since(before, before, ended, iocount.snapshot())
+    io = io_counters.since(before, before, ended, io_counters.snapshot())
     assert needed <= io.rchar < needed + 1_000_000
     assert 0 <= io.cpu_user_s < 0.3  # two of them take 0.65 s to end
     assert loader.processes() == []
@@ -180,7 +171,7 @@ def test_the_last_batch_does_not_wait_for_the_workers_end(stored: Stored) -> Non
 
 def test_touch_reads_each_page_and_counts_bytes() -> None:
     for data in (b"x" * 10_000, memoryview(b"y" * 5000), np.zeros((5, 7, 3), np.uint8), b""):
-        assert batching.touch(data) == memoryview(data).nbytes
+        assert _batches.touch(data) == memoryview(data).nbytes
 
 
 def test_queue_and_memory_are_stated(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +179,7 @@ def test_queue_and_memory_are_stated(stored: Stored, monkeypatch: pytest.MonkeyP
     assert torch_loader.TorchLoader(request(stored, workers=3, prefetch=4)).queue_batches == 12
     assert torch_loader.TorchLoader(request(stored, workers=0, prefetch=4)).queue_batches == 0
     small = os.statvfs_result((4096, 4096, 1000, 100, 100, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(torch_loader.os, "statvfs", lambda path: small)
+    monkeypatch.setattr(torch_loader.probes.os, "statvfs", lambda path: small)
     with pytest.raises(BackendUnavailable, match=r"/dev/shm has 0 MiB free.*needs .* MiB: make it"):
         torch_loader.TorchLoader(request(stored, workers=2))
     torch_loader.TorchLoader(request(stored, workers=2, stage="read"))
@@ -199,7 +190,7 @@ def test_a_delay_in_the_decoder_is_slept_once_a_sample(
 ) -> None:
     need("torch")
     slept: List[float] = []
-    monkeypatch.setattr(codec, "delay", slept.append)
+    monkeypatch.setattr(transforms, "delay", slept.append)
     for stage, expected in (("read", 0), ("decode", 16), ("load", 16)):
         slept.clear()
         run("torch", request(stored, workers=0, stage=stage, decode_delay_s=0.5))
@@ -207,10 +198,10 @@ def test_a_delay_in_the_decoder_is_slept_once_a_sample(
 
 
 def test_probe_splits_each_sample(stored: Stored) -> None:
-    times = batching.probe(request(stored), 5)
+    times = _batches.probe(request(stored), 5)
     assert sorted(times) == ["decode_s", "read_s", "transform_s"]
     assert all(len(v) == 5 and min(v) > 0 for v in times.values())
-    assert len(batching.probe(request(stored), 500)["read_s"]) == 16
+    assert len(_batches.probe(request(stored), 500)["read_s"]) == 16
 
 
 def test_impossible_torch_options(stored: Stored) -> None:
@@ -258,18 +249,18 @@ def test_dali_decodes_the_same_pixels_bit_by_bit(stored: Stored) -> None:
     pipe.build()
     (images,) = pipe.run()
     for i, sample in enumerate(stored[0]):
-        ours = codec.decode(sample.data)
-        found = codec.pixel_differences(ours, np.asarray(images.at(i)))
+        ours = transforms.decode(sample.data)
+        found = transforms.pixel_differences(ours, np.asarray(images.at(i)))
         assert found == {"max": 0.0, "mean": 0.0, "differing": 0.0}
 
 
 def test_dali_crops_are_windows_of_the_same_pixels(stored: Stored) -> None:
     """crop224 resizes nothing: every DALI batch must hold exact windows of our pixels."""
     need("dali")
-    mean = np.array(codec.IMAGENET_MEAN)[:, None, None]
+    mean = np.array(transforms.IMAGENET_MEAN)[:, None, None]
     for batch in run("dali", request(stored, transform="crop224")):
         for i, row in zip(batch.ids, batch.data):
-            image = codec.decode(stored[0][i].data)
+            image = transforms.decode(stored[0][i].data)
             back = np.rint(row + mean).astype(np.uint8).transpose(1, 2, 0)
             assert any(_holds(image, back[:, ::flip]) for flip in (1, -1))
 
@@ -289,7 +280,7 @@ def test_differences_by_resizing_are_small_and_reported(stored: Stored) -> None:
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
 
-    images = [codec.decode(s.data)[10:210, 5:185].copy() for s in stored[0]]
+    images = [transforms.decode(s.data)[10:210, 5:185].copy() for s in stored[0]]
     found = {}
     for antialias in (False, True):
         pipe = Pipeline(batch_size=18, num_threads=1, device_id=None)
@@ -307,8 +298,8 @@ def test_differences_by_resizing_are_small_and_reported(stored: Stored) -> None:
         pipe.build()
         (resized,) = pipe.run()
         theirs = np.asarray(resized.as_tensor())
-        ours = np.stack([codec.resize(image, 128, 128) for image in images])
-        found[antialias] = codec.pixel_differences(ours, theirs)
+        ours = np.stack([transforms.resize(image, 128, 128) for image in images])
+        found[antialias] = transforms.pixel_differences(ours, theirs)
     assert found[False]["max"] <= 2
     assert found[False]["mean"] < 0.5
     assert found[True]["mean"] > found[False]["mean"]
@@ -429,15 +420,14 @@ def test_dali_decodes_on_a_gpu(stored: Stored) -> None:
 def test_dali_cifar32_cuts_the_padded_image(tmp_path: Path) -> None:
     need("dali")
     samples = photos.samples(32, small=True)
-    root = tmp_path / "jpeg"
-    root.mkdir()
-    photos.Files().write(samples, root)
-    small = samples, photos.dataset_of(samples, tmp_path), root
-    scale, shift = (np.array(v)[:, None, None] for v in (codec.CIFAR_STD, codec.CIFAR_MEAN))
+    small = photos.stored(tmp_path, samples)
+    scale, shift = (
+        np.array(v)[:, None, None] for v in (transforms.CIFAR_STD, transforms.CIFAR_MEAN)
+    )
     corners = set()
     for batch in run("dali", request(small, transform="cifar32")):
         for i, row in zip(batch.ids, batch.data):
-            padded = np.pad(codec.decode(samples[i].data), ((4, 4), (4, 4), (0, 0)))
+            padded = np.pad(transforms.decode(samples[i].data), ((4, 4), (4, 4), (0, 0)))
             back = np.rint(row * scale + shift).astype(np.uint8).transpose(1, 2, 0)
             hits = [
                 (top, left)

@@ -6,18 +6,25 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
+from typing import Iterator, List
 
 import pytest
 
-from iobench import containers, readonly, registry, tools
-from iobench.errors import SpecError
-from iobench.placements import engines
-from iobench.protocols import Mount, Runtime, Start
+from iobench.backends.placements import _engines
+from iobench.backends.runtimes import _readonly
+from iobench.core import inside, registry
+from iobench.core.errors import SpecError
+from iobench.core.protocols import Mount, Runtime, Start
+from iobench.host import engines, probes, tools
 
-HOST = containers.Host(1000, 100, (27, 44), "node7", (1024, 4096), 30000, 8 << 30)
-ROOT = containers.Host(0, 0, (), "node7", (1024, 4096), 30000, 8 << 30)
-COMMAND = ["/opt/iobench/bin/python3", "-m", "iobench.worker", "/iobench/work/task.json"]
+HOST = probes.Host(1000, 100, (27, 44), "node7", (1024, 4096), 30000, 8 << 30)
+ROOT = probes.Host(0, 0, (), "node7", (1024, 4096), 30000, 8 << 30)
+COMMAND = [
+    "/opt/iobench/bin/python3",
+    "-m",
+    "iobench.worker",
+    "/iobench/work/invitation.json",
+]
 START = Start(
     image="iobench-torch:0123456789ab",
     mounts=(
@@ -31,7 +38,6 @@ PLAIN = Start(image="IMG", mounts=(Mount(Path("/d"), "/iobench/data"), START.mou
 OCI = [
     "run",
     "--rm",
-    "--interactive",
     "--pull=never",
     "--log-driver=none",
     "--name=iobench-1",
@@ -66,7 +72,7 @@ def runtime(name: str, **options: object) -> Runtime:
     return registry.load("runtimes", name).make(**options)
 
 
-def as_user(patch: pytest.MonkeyPatch, host: containers.Host) -> None:
+def as_user(patch: pytest.MonkeyPatch, host: probes.Host) -> None:
     for name in ("docker", "podman"):
         module = sys.modules[type(runtime(name)).__module__]
         patch.setattr(module, "host", lambda: host)
@@ -75,7 +81,15 @@ def as_user(patch: pytest.MonkeyPatch, host: containers.Host) -> None:
 
 
 def docker_maps(patch: pytest.MonkeyPatch, security: str, code: int = 0) -> None:
-    patch.setattr(containers, "asked_once", lambda *argv: (code, security))
+    patch.setattr(engines, "asked_once", lambda *argv: (code, security))
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    """What programs answered is kept for a suite: not what these tests' fake ones said."""
+    probes.asked_once.cache_clear()
+    yield
+    probes.asked_once.cache_clear()
 
 
 @pytest.fixture
@@ -101,7 +115,7 @@ def test_rootless_docker_runs_as_its_own_root(user: None, monkeypatch: pytest.Mo
     docker_maps(monkeypatch, "[name=seccomp,profile=builtin name=rootless name=cgroupns]")
     words = [w.replace("--user=1000:100", "--user=0:0") for w in OCI]
     assert runtime("docker").argv(COMMAND, START) == ["docker", *words]
-    assert engines._user("docker") == (0, 0)  # the worker owns the data in the image
+    assert _engines._user("docker") == (0, 0)  # the worker owns the data in the image
 
 
 def test_docker_that_remaps_users_is_asked_not_to(
@@ -142,14 +156,14 @@ def test_nothing_is_privileged(name: str, root: None) -> None:
 
 
 def test_podman_without_root(user: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "podman", lambda runtime: ["podman"])
+    monkeypatch.setattr(engines, "podman", lambda runtime: ["podman"])
     words = [w.replace("--user=1000:100", "--user=0:0") for w in OCI]
     expected = ["podman", "run", "--ulimit=nproc=30000:30000", *words[1:]]
     assert runtime("podman").argv(COMMAND, START) == expected
 
 
 def test_podman_as_root(root: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "podman", lambda runtime: ["podman"])
+    monkeypatch.setattr(engines, "podman", lambda runtime: ["podman"])
     words = [w.replace("--user=1000:100", "--user=0:0") for w in OCI]
     extra = ["--ulimit=nproc=30000:30000", "--pids-limit=-1"]
     assert runtime("podman").argv(COMMAND, START) == ["podman", "run", *extra, *words[1:]]
@@ -159,7 +173,7 @@ def test_a_podman_without_the_time_option_removes_too(
     root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Podman 3.4 (Ubuntu 22.04) refuses ``rm --time``."""
-    monkeypatch.setattr(containers, "podman", lambda runtime: [str(tmp_path / "podman")])
+    monkeypatch.setattr(engines, "podman", lambda runtime: [str(tmp_path / "podman")])
     said = tmp_path / "said"
     for refuse, calls in (("--time=0", ["rm", "kill", "rm"]), ("nothing", ["rm"])):
         (tmp_path / "podman").write_text(
@@ -184,24 +198,24 @@ def test_podman_says_what_this_host_needs(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "unified").mkdir()
     (tmp_path / "unified/cgroup.controllers").write_text("hugetlb\n")
     (tmp_path / "runc").touch(mode=0o755)
-    for name, value in (("CGROUPS", tmp_path), ("SYSTEMD", tmp_path / "absent")):
-        monkeypatch.setattr(containers, name, value)
+    monkeypatch.setattr(probes, "CGROUPS", tmp_path)
+    monkeypatch.setattr(engines, "SYSTEMD", tmp_path / "absent")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     plain = ["--cgroup-manager=cgroupfs", "--events-backend=none"]
-    assert containers.podman() == ["podman", "--runtime=runc", *plain]
-    assert containers.podman("crun") == ["podman", "--runtime=crun", *plain]
+    assert engines.podman() == ["podman", "--runtime=runc", *plain]
+    assert engines.podman("crun") == ["podman", "--runtime=crun", *plain]
     (tmp_path / "unified/cgroup.controllers").write_text("")
-    assert containers.podman() == ["podman", *plain]
-    monkeypatch.setattr(containers, "SYSTEMD", tmp_path)
-    assert containers.podman() == ["podman"]
+    assert engines.podman() == ["podman", *plain]
+    monkeypatch.setattr(engines, "SYSTEMD", tmp_path)
+    assert engines.podman() == ["podman"]
     for name in ("STORAGE_DRIVER", "CONTAINERS_STORAGE_CONF"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert containers.podman() == ["podman", "--storage-driver=overlay"]
+    assert engines.podman() == ["podman", "--storage-driver=overlay"]
     monkeypatch.setenv("STORAGE_DRIVER", "vfs")
-    assert containers.podman() == ["podman"]
+    assert engines.podman() == ["podman"]
 
 
 def programs(folder: Path, patch: pytest.MonkeyPatch, *names: str) -> None:
@@ -251,9 +265,9 @@ def test_apptainer_takes_the_folder_where_a_sif_cannot_be_mounted(
     user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, "apptainer")
-    monkeypatch.setattr(containers, "fuse", lambda: "")
+    monkeypatch.setattr(probes, "fuse", lambda: "")
     assert runtime("apptainer").form() == "sif"
-    monkeypatch.setattr(containers, "fuse", lambda: "/dev/fuse is closed to this user: open it")
+    monkeypatch.setattr(probes, "fuse", lambda: "/dev/fuse is closed to this user: open it")
     assert runtime("apptainer").form() == "rootfs"
     assert runtime("apptainer", mode="sif").form() == "sif"
     assert runtime("apptainer", mode="sandbox").form() == "rootfs"
@@ -326,7 +340,7 @@ def test_charliecloud(user: None, monkeypatch: pytest.MonkeyPatch) -> None:
         sys.executable,
         "-I",
         "-S",
-        readonly.__file__,
+        _readonly.__file__,
         "IMG",
         "/d",
         "--",
@@ -340,7 +354,7 @@ def test_charliecloud(user: None, monkeypatch: pytest.MonkeyPatch) -> None:
         "--",
         "/usr/bin/env",
         "-i",
-        f"PATH={containers.PATH_INSIDE}",
+        f"PATH={inside.PATH_INSIDE}",
         "HOME=/tmp",
         *COMMAND,
     ]
@@ -413,10 +427,10 @@ def test_no_user_namespaces_is_the_reason(
         (tmp_path / program).write_text("#!/bin/sh\necho 1.0\n")
         (tmp_path / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(containers, "user_namespaces", lambda: "switched off: switch them on")
+    monkeypatch.setattr(probes, "user_namespaces", lambda: "switched off: switch them on")
     assert runtime(name).available() == "switched off: switch them on"
 
 
 def test_what_a_program_says_is_told_without_its_colours() -> None:
-    said = containers.ask(["sh", "-c", r"printf '\033[31mFATAL:\033[0m no' >&2; exit 3"])
+    said = probes.ask(["sh", "-c", r"printf '\033[31mFATAL:\033[0m no' >&2; exit 3"])
     assert said == (3, "FATAL: no")

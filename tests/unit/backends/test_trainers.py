@@ -7,10 +7,12 @@ from typing import Iterator, List
 import numpy as np
 import pytest
 
-from iobench import nets, timing
-from iobench.errors import BackendUnavailable, SpecError
-from iobench.model import Batch
-from iobench.trainers.emulated import ACCELERATORS, BACKEND, EmulatedTrainer, step_seconds
+from iobench.analysis import windows
+from iobench.backends.trainers import _torch_nets
+from iobench.backends.trainers.emulated import ACCELERATORS, BACKEND, EmulatedTrainer, step_seconds
+from iobench.core.cases import Batch
+from iobench.core.errors import BackendUnavailable, SpecError
+from iobench.worker import loop
 from tests.capabilities import missing, need
 
 BATCH = Batch(None, np.zeros(4, np.int64), np.arange(4), 0)
@@ -90,8 +92,8 @@ def test_the_measured_loop_sees_exactly_the_step() -> None:
             time.now += 0.125
             yield BATCH
 
-    measured = timing.measure(batches(), trainer, warmup=1, clock=time.clock)
-    window = timing.window(measured.steps)
+    measured = loop.measure(batches(), trainer, warmup=1, clock=time.clock)
+    window = windows.window(measured.steps)
     assert window.wait_s == 4 * 0.125
     assert window.compute_s == 4 * 0.25
     assert window.wall_s == 4 * 0.375
@@ -143,7 +145,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", sorted(nets.NETS))
+@pytest.mark.parametrize("name", sorted(_torch_nets.NETS))
 def test_parameter_counts_are_the_published_ones(name: str) -> None:
     need("torch")
     published = {
@@ -152,16 +154,16 @@ def test_parameter_counts_are_the_published_ones(name: str) -> None:
         "resnet50": 25_557_032,
         "resnet44cifar": 658_586,
     }
-    net = nets.net(name)
-    assert nets.parameters(net.build(net.classes)) == published[name] == net.parameters
+    net = _torch_nets.net(name)
+    assert _torch_nets.parameters(net.build(net.classes)) == published[name] == net.parameters
 
 
-@pytest.mark.parametrize("name", sorted(nets.NETS))
+@pytest.mark.parametrize("name", sorted(_torch_nets.NETS))
 def test_nets_answer_one_score_a_class(name: str) -> None:
     need("torch")
     import torch
 
-    net = nets.net(name)
+    net = _torch_nets.net(name)
     scores = net.build(7).eval()(torch.zeros(2, *net.shape))
     assert scores.shape == (2, 7)
     assert torch.isfinite(scores).all()
@@ -177,7 +179,7 @@ def learnable(step: int) -> Batch:
 
 @pytest.mark.usefixtures("one_thread")
 def test_real_training_learns_the_labels() -> None:
-    from iobench.trainers.torch import TorchTrainer
+    from iobench.backends.trainers.torch import TorchTrainer
 
     trainer = TorchTrainer(batch=24, net="resnet44cifar", learning_rate=0.05, seed=1)
     trainer.step(learnable(0))
@@ -196,7 +198,7 @@ def test_real_training_learns_the_labels() -> None:
 def test_numpy_and_torch_batches_and_layouts_train_alike() -> None:
     import torch
 
-    from iobench.trainers.torch import TorchTrainer
+    from iobench.backends.trainers.torch import TorchTrainer
 
     losses = []
     for as_torch, channels_last in ((False, False), (True, False), (True, True)):
@@ -215,7 +217,7 @@ def test_threads_are_set_and_stated() -> None:
     need("torch")
     import torch
 
-    from iobench.trainers.torch import TorchTrainer
+    from iobench.backends.trainers.torch import TorchTrainer
 
     before = torch.get_num_threads()
     try:
@@ -226,7 +228,7 @@ def test_threads_are_set_and_stated() -> None:
 
 def test_what_does_not_fit_the_net_is_named() -> None:
     need("torch")
-    from iobench.trainers.torch import TorchTrainer
+    from iobench.backends.trainers.torch import TorchTrainer
 
     trainer = TorchTrainer(batch=2, net="resnet44cifar")
     with pytest.raises(SpecError, match="needs batches with data"):
@@ -251,7 +253,7 @@ def test_cuda_without_a_gpu_is_refused() -> None:
     need("torch")
     if not missing("cuda"):
         pytest.skip("a GPU is here: the next test trains on it")
-    from iobench.trainers.torch import TorchTrainer
+    from iobench.backends.trainers.torch import TorchTrainer
 
     with pytest.raises(BackendUnavailable, match="needs a GPU"):
         TorchTrainer(batch=2, device="cuda")
@@ -259,7 +261,7 @@ def test_cuda_without_a_gpu_is_refused() -> None:
 
 def test_training_on_a_gpu_matches_the_cpu() -> None:
     need("cuda")
-    from iobench.trainers.torch import TorchTrainer
+    from iobench.backends.trainers.torch import TorchTrainer
 
     losses = []
     for device in ("cpu", "cuda"):

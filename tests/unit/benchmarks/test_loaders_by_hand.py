@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import handwritten
-from iobench import codec, registry
-from tests import photos
+from iobench.core import registry, transforms
+from tests.build import photos
 from tests.capabilities import need
 
 
@@ -79,7 +79,9 @@ def test_its_bytes_are_the_stored_ones(form: str, tmp_path: Path) -> None:
 
 def test_its_crops_follow_the_same_distribution() -> None:
     random.seed(1)
-    ours = [codec.random_resized_crop((375, 500), codec.SampleRandom(i)) for i in range(3000)]
+    ours = [
+        transforms.random_resized_crop((375, 500), transforms.SampleRandom(i)) for i in range(3000)
+    ]
     theirs = [handwritten.crop(375, 500) for _ in range(3000)]
     for column in range(4):
         a, b = (np.array([box[column] for box in boxes]) for boxes in (ours, theirs))

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import throttle
 from benchmarks.throttle import ThrottledMount, throttled
-from iobench import iocount, mounts, pagecache
-from iobench.errors import BackendUnavailable
+from iobench.core.errors import BackendUnavailable
+from iobench.host import io_counters, mounts, page_cache
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -50,17 +50,17 @@ def test_reads_of_a_child_inside_are_throttled_and_cached_ones_are_free() -> Non
         path = data_on(mount)
         knob = (mount.group / "blkio.throttle.read_bps_device").read_text().split()
         assert knob == [mount.device, "100000000"]
-        pagecache.evict([path])
-        assert pagecache.residency([path]).fraction == 0.0
+        page_cache.evict([path])
+        assert page_cache.residency([path]).fraction == 0.0
         read_in(mount, path)
         assert serviced(mount) >= NBYTES
         before = serviced(mount)
         read_in(mount, path)
         assert serviced(mount) == before
-        pagecache.evict([path])
-        io = iocount.snapshot()
+        page_cache.evict([path])
+        io = io_counters.snapshot()
         path.read_bytes()  # outside the group
-        assert iocount.difference(io, iocount.snapshot()).read_bytes >= NBYTES
+        assert io_counters.difference(io, io_counters.snapshot()).read_bytes >= NBYTES
         assert serviced(mount) == before
 
 

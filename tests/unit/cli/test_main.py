@@ -75,7 +75,7 @@ pairs = 1
 
 
 def iobench(*words: str, cwd: Path, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "iobench.cli", *words]
+    command = [sys.executable, "-m", "iobench.cli.main", *words]
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
         command, cwd=cwd, capture_output=True, text=True, timeout=500, check=False, **kwargs
     )
@@ -96,8 +96,8 @@ def test_list_has_every_axis(tmp_path: Path) -> None:
     done = iobench("list", "--json", cwd=tmp_path)
     tables = json.loads(done.stdout)
     assert set(tables) == {
-        "formats", "loaders", "trainers", "runtimes", "launchers", "filesystems", "pipelines",
-        "stages", "specs",
+        "formats", "loaders", "trainers", "runtimes", "launchers", "filesystems", "placements",
+        "stacks", "pipelines", "stages", "specs",
     }  # fmt: skip
     assert {"jpeg", "lmdb", "hdf5", "tar", "null"} <= set(tables["formats"])
     assert {"torch", "dali", "null"} <= set(tables["loaders"])
@@ -192,7 +192,7 @@ def test_an_interrupted_suite_keeps_a_report_and_resumes(tmp_path: Path) -> None
         need(capability)
     (tmp_path / "small.toml").write_text(SPEC)
     driver = subprocess.Popen(
-        [sys.executable, "-m", "iobench.cli", "run", "small.toml"],
+        [sys.executable, "-m", "iobench.cli.main", "run", "small.toml"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -241,7 +241,7 @@ def test_a_users_own_tree_is_copied_and_never_written(tmp_path: Path) -> None:
 
 
 def test_a_closed_pipe_and_a_poor_locale_are_no_failures(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "iobench.cli"]
+    command = [sys.executable, "-m", "iobench.cli.main"]
     with subprocess.Popen(
         [*command, "list"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -259,7 +259,7 @@ def test_a_closed_pipe_and_a_poor_locale_are_no_failures(tmp_path: Path) -> None
 def test_a_plugin_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "formats").mkdir()
     (tmp_path / "formats" / "odd.py").write_text("def x(\n")
-    for folder, expected in [(tmp_path, "formats/odd.py"), (tmp_path / "no", "is no folder")]:
+    for folder, expected in [(tmp_path, "formats/odd.py"), (tmp_path / "no", "is not a folder")]:
         done = iobench("list", cwd=tmp_path, env={**os.environ, "IOBENCH_PLUGINS": str(folder)})
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
@@ -268,7 +268,7 @@ def test_a_plugin_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "iobench.cli", "list"]
+        command = [sys.executable, "-m", "iobench.cli.main", "list"]
         done = subprocess.run(
             command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )

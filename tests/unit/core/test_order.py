@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.errors import SpecError
-from iobench.order import SHARINGS, add_sums, check_order, multiset_sum, sample_order, subset
+from iobench.core.errors import SpecError
+from iobench.core.order import SHARINGS, add_sums, check_order, multiset_sum, sample_order, subset
 
 ORDERS = ["stored", "shuffled", "window:2", "window:10", "window:1000"]
 

@@ -7,19 +7,33 @@ from typing import Dict, Iterator
 
 import pytest
 
-from iobench import catalogue, mounts, registry, spec
-from iobench import dataset as datasets
-from iobench.errors import SpecError
-from iobench.launch import Settings, run_trial
-from iobench.model import VALID, Case, Dataset, Trial
-from iobench.mountinfo import mount_of
+from iobench.cli import listing
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Plan, Trial
+from iobench.core.errors import SpecError
+from iobench.core.records import VALID
+from iobench.data import index
+from iobench.host import mounts
+from iobench.host.mounts import mount_of
+from iobench.plan.resolve import Here, resolve
+from iobench.report import publish
+from iobench.run import placing, store, suite
+from iobench.run.trial import TrialSettings, run_trial
+from iobench.spec import load
 
 #: What a user writes, one file an axis. Each leaves a trace that the test can find.
 FILES: Dict[str, str] = {
+    "stacks/hut.py": """
+import sys
+from iobench.core.members import Installed, Stack
+
+BACKEND = Stack("a hut with a Python", lambda variables: Installed(sys.executable), {}, "look in")
+""",
     "formats/chalk.py": '''
 from pathlib import Path
-from iobench.model import Extent
-from iobench.protocols import FormatBackend
+from iobench.core.cases import Extent
+from iobench.core.members import FormatBackend
 
 class Reader:
     """All samples are ten bytes, one after the other, in one file."""
@@ -50,8 +64,8 @@ BACKEND = FormatBackend(Chalk, "ten bytes a sample on a board")
 ''',
     "loaders/pigeon.py": """
 import numpy as np
-from iobench.model import Batch
-from iobench.protocols import LoaderBackend
+from iobench.core.cases import Batch
+from iobench.core.members import LoaderBackend
 
 class Pigeon:
     queue_batches = 0
@@ -72,7 +86,7 @@ BACKEND = LoaderBackend(Pigeon, "carries samples by hand")
 """,
     "trainers/abacus.py": """
 import os
-from iobench.protocols import TrainerBackend
+from iobench.core.members import TrainerBackend
 
 class Abacus:
     feeds_itself = False
@@ -92,7 +106,7 @@ class Abacus:
 BACKEND = TrainerBackend(Abacus, "counts samples on beads")
 """,
     "runtimes/shed.py": """
-from iobench.protocols import RuntimeBackend
+from iobench.core.members import RuntimeBackend
 
 class Shed:
     def available(self):
@@ -110,7 +124,7 @@ class Shed:
 BACKEND = RuntimeBackend(Shed, "a shed behind the house")
 """,
     "launchers/slingshot.py": """
-from iobench.protocols import LauncherBackend
+from iobench.core.members import LauncherBackend
 
 class Slingshot:
     def available(self):
@@ -122,8 +136,30 @@ class Slingshot:
 
 BACKEND = LauncherBackend(Slingshot, "throws one rank far")
 """,
+    "placements/cellar.py": """
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from iobench.core.members import PlacementBackend
+
+class Cellar:
+    def shared_by(self, form, image):
+        return "", ""
+    def root(self, site, name):
+        return str(Path(site.dataset.root).parent / "cellar" / name)
+    def space(self, place):
+        return Path(place.root).parent
+    @contextmanager
+    def put(self, place, data, image):
+        data.copy_to(Path(place.root))
+        yield replace(place, files=place.root)
+    def sweep(self, form, say):
+        pass
+
+BACKEND = PlacementBackend(Cellar, "a copy below ground")
+""",
     "filesystems/drawer.py": """
-from iobench.protocols import FilesystemBackend
+from iobench.core.members import FilesystemBackend
 
 class Drawer:
     def __init__(self, *, mount):
@@ -140,6 +176,17 @@ class Drawer:
         return ""
 
 BACKEND = FilesystemBackend(Drawer, "a drawer", fstypes=frozenset({"@FSTYPE@"}))
+""",
+    "stages/glance.py": """
+import dataclasses
+from iobench.core.stages import Stage
+from iobench.worker.stages._loop import epoch
+
+def glance(job):
+    job.request = dataclasses.replace(job.request, ids=job.request.ids[: job.request.batch * 2])
+    return epoch(job)
+
+BACKEND = Stage(glance, "the first two batches", rung=25, asks="read", contrasted=True, rate=9e3)
 """,
 }
 
@@ -165,7 +212,7 @@ def new_member(axis: str) -> str:
 
 @pytest.mark.parametrize("axis", registry.AXES)
 def test_the_new_file_is_listed_beside_the_others(axis: str, plugins: Path) -> None:
-    table = catalogue.members(axis)
+    table = listing.members(axis)
     assert new_member(axis) in table
     assert len(table) > 1
     assert table[new_member(axis)] == registry.load(axis, new_member(axis)).summary
@@ -180,17 +227,22 @@ def test_without_the_folder_it_is_unknown_and_the_others_are_named(axis: str) ->
 def test_a_spec_may_name_them_and_their_options_are_checked(plugins: Path) -> None:
     document = {
         "name": "new",
-        "case": {"trainer": "abacus", "runtime": "shed", "launcher": "slingshot"},
+        "case": {
+            "trainer": "abacus",
+            "runtime": "shed",
+            "launcher": "slingshot",
+            "placement": "cellar",
+        },
         "matrix": {"pipeline": ["pigeon:chalk"]},
     }
-    (case,) = spec.expand(spec.parse(document))
-    assert (case.format, case.loader) == ("chalk", "pigeon")
+    (case,) = load.expand(load.parse(document))
+    assert (case.format, case.loader, case.placement) == ("chalk", "pigeon", "cellar")
     document["case"] = {**document["case"], "trainer_options": {"baeds": 3}}
     with pytest.raises(SpecError, match=r"baeds.*beads"):
-        spec.expand(spec.parse(document))
+        load.expand(load.parse(document))
 
 
-def test_one_trial_runs_through_all_six(plugins: Path, tmp_path: Path) -> None:
+def test_one_trial_runs_through_all_of_them(plugins: Path, tmp_path: Path) -> None:
     dataset = tiny(tmp_path / "data")
     case = Case(
         label="new",
@@ -199,13 +251,22 @@ def test_one_trial_runs_through_all_six(plugins: Path, tmp_path: Path) -> None:
         trainer="abacus",
         runtime="shed",
         launcher="slingshot",
+        image="hut",
         location=dataset.root,
         batch=4,
         workers=0,
         trainer_options={"beads": 7},
+        placement="cellar",
     )
-    trial = Trial("t", case, "train", "cold")
-    record = run_trial(trial, dataset, 1, Settings(limit_s=60))
+    plan = Plan("t", "now", 1, 60.0, dataset, (case,), (Trial("t", case, "train", "cold"),))
+    plan = placing.placed(plan, "", {}, print)
+    with placing.present(plan, {}, print) as plan:
+        (place,), (trial,) = plan.placements, plan.trials
+        assert Path(place.root).parent == tmp_path / "cellar"
+        assert (Path(trial.case.location), place.bytes) == (Path(place.root), 320)
+        settings = TrialSettings(limit_s=60, placements=placing.by_location(plan))
+        record = run_trial(trial, dataset, 1, settings)
+    assert list((tmp_path / "cellar").iterdir()) == []
     assert (record.status, record.reasons) == (VALID, ())
     (rank,) = record.ranks
     assert sum(rank.steps.samples) == 32
@@ -221,6 +282,45 @@ def test_one_trial_runs_through_all_six(plugins: Path, tmp_path: Path) -> None:
     assert mounts.filesystem_for(tmp_path)[0] == "drawer"
 
 
+def test_a_stage_is_planned_run_and_reported(plugins: Path, tmp_path: Path) -> None:
+    wanted = load.parse(
+        {
+            "name": "new",
+            "case": {"trainer": "null", "batch": 4, "workers": 0},
+            "matrix": {"pipeline": ["pigeon:chalk"], "prefetch": [1, 2]},
+            "ladder": {
+                "stages": ["read", "glance"],
+                "caches": ["cold"],
+                "repeats": 1,
+                "digest": False,
+            },
+            "contrasts": [{"over": "prefetch", "stage": "glance", "caches": ["cold"], "pairs": 2}],
+        }
+    )
+    results = store.create(tmp_path / "results", "new")
+    results.save_plan(resolve(wanted, Here(tiny(tmp_path / "data")), 60.0, "now"))
+    suite.Suite(results, TrialSettings(), lambda *_: None).run()
+    records = [r for r in results.records() if r.trial.stage == "glance"]
+    assert len(records) >= 2 + 2 * 2  # the ladder's, and two pairs; more where one was disturbed
+    assert {(r.status, sum(r.ranks[0].steps.samples)) for r in records} == {(VALID, 8)}
+    analysis = publish.document(publish.publish(results))
+    assert list(analysis["pipelines"][0]["stages"])[1:3] == ["read", "glance"]
+    assert analysis["pipelines"][0]["stages"]["glance"]["cold"]["samples_per_s"]["value"] > 0
+    assert len(analysis["contrasts"]) == 1
+    page = (results.folder / "report.html").read_text()
+    assert "glance cold" in page
+    assert ",glance," in (results.folder / "trials.csv").read_text()
+    assert list(listing.tables()["stages"])[:3] == ["ceiling", "read", "glance"]
+
+
+def test_a_trial_of_a_stage_that_is_not_here_fails_with_the_stages_there_are(
+    tmp_path: Path,
+) -> None:
+    trial = Trial("t", Case(location=str(tmp_path)), "glance", "cold")
+    with pytest.raises(SpecError, match="unknown stage 'glance'; there are: alone, calls"):
+        run_trial(trial, tiny(tmp_path), 1, TrialSettings(limit_s=60))
+
+
 def tiny(root: Path) -> Dataset:
     """32 samples of ten bytes in the new format."""
     board = root / "chalk"
@@ -228,10 +328,10 @@ def tiny(root: Path) -> Dataset:
     contents = [bytes([i]) * 10 for i in range(32)]
     (board / "board").write_bytes(b"".join(contents))
     rows = [
-        datasets.Row(f"n0/{i}", i % 3, 10, datasets.sample_digest(data), f"n0/{i}.jpg")
+        index.Row(f"n0/{i}", i % 3, 10, datasets.sample_digest(data), f"n0/{i}.jpg")
         for i, data in enumerate(contents)
     ]
-    datasets.write_index(root, rows)
-    return datasets.finish(
+    index.write_index(root, rows)
+    return index.finish(
         Dataset(str(root), "tiny", 32, 320, 3, 1, "", "test", jpeg_root=str(root / "jpeg"))
     )

@@ -8,15 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from iobench import codec
-from iobench.errors import DatasetError, SpecError
-from tests import photos
+from iobench.core import transforms
+from iobench.core.errors import DatasetError, SpecError
+from tests.build import photos
 
 
 def made(name: str, pixels: np.ndarray, *parts: int) -> np.ndarray:
-    chosen = codec.transform(name)
+    chosen = transforms.transform(name)
     row = np.full(chosen.shape, np.nan, np.float32)
-    chosen.apply(pixels, codec.SampleRandom(*parts), row)
+    chosen.apply(pixels, transforms.SampleRandom(*parts), row)
     return row
 
 
@@ -25,21 +25,23 @@ def test_splitmix_matches_the_published_sequence() -> None:
     state, out = 1234567, []
     for _ in range(3):
         state = (state + 0x9E3779B97F4A7C15) & (2**64 - 1)
-        out.append(codec.mix64(state))
+        out.append(transforms.mix64(state))
     assert out == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 def test_draws_are_even_and_depend_on_every_part() -> None:
-    draws = np.array([codec.SampleRandom(1, 0, i).unit() for i in range(4000)])
+    draws = np.array([transforms.SampleRandom(1, 0, i).unit() for i in range(4000)])
     assert draws.min() >= 0
     assert draws.max() < 1
     counts = np.histogram(draws, bins=10, range=(0, 1))[0]
     assert abs(counts - 400).max() < 100
-    first = codec.SampleRandom(1, 2, 3).unit()
-    others = [codec.SampleRandom(*p).unit() for p in ((2, 2, 3), (1, 3, 3), (1, 2, 4), (3, 2, 1))]
+    first = transforms.SampleRandom(1, 2, 3).unit()
+    others = [
+        transforms.SampleRandom(*p).unit() for p in ((2, 2, 3), (1, 3, 3), (1, 2, 4), (3, 2, 1))
+    ]
     assert first not in others
-    assert {codec.SampleRandom(5).below(3) for _ in range(1)} <= {0, 1, 2}
-    random = codec.SampleRandom(5)
+    assert {transforms.SampleRandom(5).below(3) for _ in range(1)} <= {0, 1, 2}
+    random = transforms.SampleRandom(5)
     assert {random.below(3) for _ in range(100)} == {0, 1, 2}
 
 
@@ -49,7 +51,7 @@ def test_decode_equals_two_other_libraries_bit_by_bit() -> None:
 
     for seed, size in enumerate([(240, 300), (333, 251), (37, 53)]):
         data = photos.jpeg(seed, *size)
-        ours = codec.decode(data)
+        ours = transforms.decode(data)
         assert ours.shape == (*size, 3)
         assert ours.dtype == np.uint8
         other = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
@@ -59,39 +61,42 @@ def test_decode_equals_two_other_libraries_bit_by_bit() -> None:
 
 def test_decode_takes_any_buffer_and_passes_pixels_through() -> None:
     data = photos.jpeg(1, 64, 48)
-    expected = codec.decode(data)
+    expected = transforms.decode(data)
     for buffer in (bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
-        assert np.array_equal(codec.decode(buffer), expected)
-    assert codec.decode(expected) is expected
+        assert np.array_equal(transforms.decode(buffer), expected)
+    assert transforms.decode(expected) is expected
 
 
 def test_decode_of_a_grey_jpeg_gives_three_channels() -> None:
     import simplejpeg
 
     grey = simplejpeg.encode_jpeg(photos.picture(1, 40, 50)[:, :, :1].copy(), colorspace="GRAY")
-    assert codec.decode(grey).shape == (40, 50, 3)
+    assert transforms.decode(grey).shape == (40, 50, 3)
 
 
 @pytest.mark.parametrize("data", [b"", b"no jpeg at all", photos.jpeg(1, 40, 40)[:20]])
 def test_decode_names_what_is_no_jpeg(data: bytes) -> None:
     with pytest.raises(DatasetError, match="no readable JPEG"):
-        codec.decode(data)
+        transforms.decode(data)
 
 
 def test_decode_delay_sleeps_first(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(codec, "delay", slept.append)
+    monkeypatch.setattr(transforms, "delay", slept.append)
     data = photos.jpeg(1, 32, 32)
-    codec.decode(data)
+    transforms.decode(data)
     assert slept == []
-    codec.decode(data, delay_s=0.25)
-    codec.decode(codec.decode(data), delay_s=0.5)
+    transforms.decode(data, delay_s=0.25)
+    transforms.decode(transforms.decode(data), delay_s=0.5)
     assert slept == [0.25, 0.5]
 
 
 def test_random_resized_crop_follows_its_distribution() -> None:
     height, width = 375, 500
-    boxes = [codec.random_resized_crop((height, width), codec.SampleRandom(i)) for i in range(3000)]
+    boxes = [
+        transforms.random_resized_crop((height, width), transforms.SampleRandom(i))
+        for i in range(3000)
+    ]
     areas = np.array([h * w / (height * width) for _, _, h, w in boxes])
     ratios = np.array([w / h for _, _, h, w in boxes])
     assert all(0 <= top <= height - h and 0 <= left <= width - w for top, left, h, w in boxes)
@@ -111,17 +116,17 @@ def test_random_resized_crop_follows_its_distribution() -> None:
 
 
 def test_random_resized_crop_falls_back_to_the_centre() -> None:
-    top, left, h, w = codec.random_resized_crop((10, 1000), codec.SampleRandom(1))
+    top, left, h, w = transforms.random_resized_crop((10, 1000), transforms.SampleRandom(1))
     assert (h, w) == (10, 13)
     assert (top, left) == (0, 493)
-    assert codec.random_resized_crop((1, 1), codec.SampleRandom(1)) == (0, 0, 1, 1)
+    assert transforms.random_resized_crop((1, 1), transforms.SampleRandom(1)) == (0, 0, 1, 1)
 
 
 def test_crop224_is_a_window_of_the_image_less_the_mean() -> None:
     image = photos.picture(3, 230, 240)
     windows = []
     for part in range(12):
-        row = made("crop224", image, part) + np.array(codec.IMAGENET_MEAN)[:, None, None]
+        row = made("crop224", image, part) + np.array(transforms.IMAGENET_MEAN)[:, None, None]
         back = np.rint(row).astype(np.uint8).transpose(1, 2, 0)
         hits = [
             (top, left, flip)
@@ -141,19 +146,21 @@ def test_rrc224_is_resized_flipped_and_normalised() -> None:
 
     image = photos.picture(4, 300, 260)
     for sample in range(6):
-        random = codec.SampleRandom(0, 0, sample)
-        top, left, h, w = codec.random_resized_crop((300, 260), random)
+        random = transforms.SampleRandom(0, 0, sample)
+        top, left, h, w = transforms.random_resized_crop((300, 260), random)
         expected = cv2.resize(image[top : top + h, left : left + w], (224, 224))
         if random.unit() < 0.5:
             expected = expected[:, ::-1]
-        expected = (expected - np.array(codec.IMAGENET_MEAN)) / np.array(codec.IMAGENET_STD)
+        expected = (expected - np.array(transforms.IMAGENET_MEAN)) / np.array(
+            transforms.IMAGENET_STD
+        )
         row = made("rrc224", image, 0, 0, sample)
         np.testing.assert_allclose(row, expected.transpose(2, 0, 1), rtol=1e-5, atol=1e-5)
 
 
 def test_transforms_repeat_and_vary() -> None:
     image = photos.picture(5, 260, 300)
-    for name in codec.TRANSFORMS:
+    for name in transforms.TRANSFORMS:
         once = made(name, image, 1, 2, 3)
         assert not np.isnan(once).any()
         assert np.array_equal(once, made(name, image, 1, 2, 3))
@@ -162,7 +169,9 @@ def test_transforms_repeat_and_vary() -> None:
 
 def test_cifar32_pads_by_four() -> None:
     image = np.full((32, 32, 3), 255, np.uint8)
-    black = ((0 - np.array(codec.CIFAR_MEAN)) / np.array(codec.CIFAR_STD)).astype(np.float32)
+    black = ((0 - np.array(transforms.CIFAR_MEAN)) / np.array(transforms.CIFAR_STD)).astype(
+        np.float32
+    )
     rims = set()
     for part in range(80):
         row = made("cifar32", image, part)
@@ -188,18 +197,18 @@ def test_unknown_transform_lists_the_known_ones() -> None:
     with pytest.raises(
         SpecError, match="unknown transform 'crop'; there are: cifar32, crop224, rrc"
     ):
-        codec.transform("crop")
+        transforms.transform("crop")
 
 
 def test_pixel_differences() -> None:
     a = np.array([[0, 10], [20, 30]], np.uint8)
     b = np.array([[0, 13], [20, 29]], np.uint8)
-    assert codec.pixel_differences(a, b) == {"max": 3.0, "mean": 1.0, "differing": 0.5}
-    assert codec.pixel_differences(b, a)["max"] == 3.0
+    assert transforms.pixel_differences(a, b) == {"max": 3.0, "mean": 1.0, "differing": 0.5}
+    assert transforms.pixel_differences(b, a)["max"] == 3.0
     with pytest.raises(ValueError, match="shapes differ"):
-        codec.pixel_differences(a, a[:1])
+        transforms.pixel_differences(a, a[:1])
 
 
 def test_ratio_limits_are_exact() -> None:
-    assert pytest.approx(1 / codec.RATIO[0]) == codec.RATIO[1]
-    assert math.isclose(codec.AREA[0], 0.08)
+    assert pytest.approx(1 / transforms.RATIO[0]) == transforms.RATIO[1]
+    assert math.isclose(transforms.AREA[0], 0.08)

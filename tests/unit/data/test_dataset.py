@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 import simplejpeg  # noqa: TID253
 
-from iobench import convert, registry, synthesis, userdata
-from iobench import dataset as datasets
-from iobench.errors import BackendUnavailable, DatasetError, SpecError
-from iobench.model import Dataset
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Dataset
+from iobench.core.errors import BackendUnavailable, DatasetError, SpecError
+from iobench.data import adopt as userdata
+from iobench.data import convert, describe, make
 from tests.capabilities import need
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return synthesis.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=12)
+    return make.make("smoke", tmp_path_factory.mktemp("data") / "set", samples=12)
 
 
 @pytest.fixture
@@ -270,7 +272,7 @@ def test_what_cannot_be_converted_is_told(dataset: Dataset) -> None:
 def test_a_format_whose_library_is_missing_is_told(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_importable", lambda module: module != "lmdb")
+    monkeypatch.setattr(registry, "importable", lambda module: module != "lmdb")
     with pytest.raises(BackendUnavailable, match="needs lmdb"):
         convert.convert(dataset, "lmdb")
 
@@ -284,7 +286,7 @@ def test_conversion_says_first_that_space_is_short(dataset: Dataset) -> None:
 
 def test_fixed_resolutions_stay_as_they_are(tmp_path: Path) -> None:
     need("hdf5")
-    tiny = synthesis.make("cifar-like", tmp_path / "set", samples=10)
+    tiny = make.make("cifar-like", tmp_path / "set", samples=10)
     root = convert.convert(tiny, "hdf5", content="raw")
     reader = registry.load("formats", "hdf5").make().open(tiny, root)
     assert reader.read(3)[0].shape == (32, 32, 3)
@@ -293,7 +295,7 @@ def test_fixed_resolutions_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_info_says_what_is_there(dataset: Dataset) -> None:
     converted(dataset, "tar", "jpeg")
-    facts = datasets.info(dataset)
+    facts = describe.info(dataset)
     assert facts["samples"] == 12
     assert facts["encodes_per_sample"] <= 1.1
     assert list(facts["forms"]) == ["jpeg", "tar"]
@@ -349,7 +351,7 @@ def test_the_subset_is_drawn_by_the_seed(tree: Path, tmp_path: Path) -> None:
         found = adopt(tree, tmp_path / name, seed=seed, max_samples=12)
         keys[name] = datasets.load_index(found).keys
         assert found.samples == 12
-        assert datasets.info(found)["not_drawn"] == 18
+        assert describe.info(found)["not_drawn"] == 18
     assert keys["a"] == keys["b"] != keys["c"]
     assert len({key.split("/")[0] for key in keys["a"]}) == 3
 
@@ -381,7 +383,7 @@ def test_defects_are_named_counted_and_left_out(tree: Path, tmp_path: Path) -> N
     spoil(tree)
     found = adopt(tree, tmp_path / "out")
     assert found.samples == 30
-    facts = datasets.info(datasets.locate(tmp_path / "out"))
+    facts = describe.info(datasets.locate(tmp_path / "out"))
     told = {row["file"]: row["reason"] for row in facts["left_out"]}
     assert set(told) == set(DEFECTS)
     for name, (_, reason) in DEFECTS.items():
@@ -406,7 +408,7 @@ def test_a_full_decode_finds_damage_inside(tree: Path, tmp_path: Path) -> None:
     assert adopt(tree, tmp_path / "a").samples == 31
     found = adopt(tree, tmp_path / "b", check="decode")
     assert found.samples == 30
-    assert datasets.load_left_out(found)[0][0] == "n01/inside.jpg"
+    assert describe.load_left_out(found)[0][0] == "n01/inside.jpg"
 
 
 def test_cmyk_is_left_out(tree: Path, tmp_path: Path) -> None:
@@ -414,7 +416,7 @@ def test_cmyk_is_left_out(tree: Path, tmp_path: Path) -> None:
     data = simplejpeg.encode_jpeg(image, colorspace="CMYK")
     (tree / "n01" / "print.jpg").write_bytes(data)
     found = adopt(tree, tmp_path / "out")
-    ((file, reason),) = datasets.load_left_out(found)
+    ((file, reason),) = describe.load_left_out(found)
     assert file == "n01/print.jpg"
     assert "colours" in reason
 
@@ -483,6 +485,6 @@ def test_names_that_are_no_text_survive(tree: Path, tmp_path: Path) -> None:
     (tree / os.fsdecode(b"n01/bad\xe9.jpg")).write_bytes(b"bad")
     found = adopt(tree, tmp_path / "out")
     assert name in datasets.load_index(found).files
-    assert datasets.load_left_out(found)[0][0] == os.fsdecode(b"n01/bad\xe9.jpg")
+    assert describe.load_left_out(found)[0][0] == os.fsdecode(b"n01/bad\xe9.jpg")
     converted(found, "lmdb", "jpeg")
     assert all(row.ok for row in convert.verify(found))

@@ -17,12 +17,13 @@ import simplejpeg  # noqa: TID253
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench import dataset as datasets
-from iobench import pixels, recipes, sizemodel, synthesis
-from iobench.errors import DatasetError
+from iobench.core import dataset as datasets
+from iobench.core.errors import DatasetError
+from iobench.data import make, pixels, recipes, size_model
+from iobench.host.files import hold
 
 #: Digest of the first samples of a recipe under its own seed. They change only with
-#: synthesis.SYNTHESIS or the pinned encoder, and then CHANGELOG's "Results affected" says so.
+#: make.SYNTHESIS or the pinned encoder, and then CHANGELOG's "Results affected" says so.
 GOLDEN = {
     ("smoke", 64): "5f9e54d519ead2bc0a1d84eadb7b851a",
     ("cifar-like", 40): "50bfdef743c5a9c591cc388f8e2aeb1d",
@@ -31,36 +32,36 @@ GOLDEN = {
 MAKE_ALL = """
 import sys
 from pathlib import Path
-from iobench import synthesis
+from iobench.data import make
 for argument in sys.argv[2:]:
     name, _, samples = argument.partition(":")
-    made = synthesis.make(name, Path(sys.argv[1], name), samples=int(samples))
+    made = make.make(name, Path(sys.argv[1], name), samples=int(samples))
     print(name, made.digest)
 """
 
 
-def job(name: str, samples: int, *, seed: int = 1, classes: int = 0) -> synthesis.Job:
+def job(name: str, samples: int, *, seed: int = 1, classes: int = 0) -> make.MakeJob:
     recipe = recipes.load(name)
     if classes:
         recipe = recipe.model_copy(update={"classes": classes})
-    targets = sizemodel.target_sizes(recipe, samples, seed)
-    return synthesis.Job(recipe, seed, samples, Path(), pixels.bank(recipe, seed), targets)
+    targets = size_model.target_sizes(recipe, samples, seed)
+    return make.MakeJob(recipe, seed, samples, Path(), pixels.bank(recipe, seed), targets)
 
 
-def encoded(work: synthesis.Job, indexes: range) -> Iterator[synthesis.Encoded]:
+def encoded(work: make.MakeJob, indexes: range) -> Iterator[make.Encoded]:
     buffer = np.empty(work.recipe.max_side**2 * 3, np.uint8)
     for i in indexes:
         pattern = pixels.pattern(work.seed, work.label(i), work.recipe)
-        yield synthesis.encode(work, i, pattern, buffer)
+        yield make.encode(work, i, pattern, buffer)
 
 
-def images(work: synthesis.Job, indexes: range) -> List[np.ndarray]:
+def images(work: make.MakeJob, indexes: range) -> List[np.ndarray]:
     return [simplejpeg.decode_jpeg(each.data) for each in encoded(work, indexes)]
 
 
 @pytest.mark.parametrize(("name", "samples"), GOLDEN)
 def test_same_seed_same_bytes(name: str, samples: int, tmp_path: Path) -> None:
-    made = synthesis.make(name, tmp_path / "set", samples=samples, workers=2)
+    made = make.make(name, tmp_path / "set", samples=samples, workers=2)
     assert made.digest == GOLDEN[name, samples]
 
 
@@ -80,7 +81,7 @@ def test_same_bytes_without_the_cpu_s_vector_instructions(tmp_path: Path) -> Non
 
 
 def test_another_seed_gives_other_bytes(tmp_path: Path) -> None:
-    made = synthesis.make("smoke", tmp_path / "set", seed=2)
+    made = make.make("smoke", tmp_path / "set", seed=2)
     assert made.digest != GOLDEN["smoke", 64]
 
 
@@ -89,7 +90,7 @@ def test_sizes_follow_the_target_and_little_is_padding(name: str, samples: int) 
     from scipy import stats
 
     work = job(name, samples)
-    target = sizemodel.SizeDistribution(work.recipe)
+    target = size_model.SizeDistribution(work.recipe)
     made = list(encoded(work, range(samples)))
     sizes = np.array([len(each.data) for each in made])
     assert abs(sizes.mean() / work.recipe.mean_bytes - 1) < 0.02
@@ -109,8 +110,8 @@ def test_large_samples_meet_their_target() -> None:
 @pytest.mark.parametrize("name", recipes.names())
 def test_the_target_has_the_mean_that_the_recipe_asks_for(name: str) -> None:
     recipe = recipes.load(name)
-    target = sizemodel.SizeDistribution(recipe)
-    sizes = sizemodel.target_sizes(recipe, 4001, 3)
+    target = size_model.SizeDistribution(recipe)
+    sizes = size_model.target_sizes(recipe, 4001, 3)
     assert abs(np.mean(sizes) / recipe.mean_bytes - 1) < 0.002
     assert recipe.min_bytes <= min(sizes) <= max(sizes) <= recipe.max_bytes
     assert target.cdf(target.quantile(0.3)) == pytest.approx(0.3)
@@ -119,8 +120,8 @@ def test_the_target_has_the_mean_that_the_recipe_asks_for(name: str) -> None:
 
 def test_photos_have_the_resolutions_that_the_recipe_asks_for() -> None:
     recipe = recipes.load("imagenet-like")
-    targets = sizemodel.target_sizes(recipe, 500, 1)
-    found = [sizemodel.encoding_for(recipe, size, 1, i) for i, size in enumerate(targets)]
+    targets = size_model.target_sizes(recipe, 500, 1)
+    found = [size_model.encoding_for(recipe, size, 1, i) for i, size in enumerate(targets)]
     assert min(min(each.height, each.width) for each in found) >= 256
     assert len({(each.height, each.width) for each in found}) > 300
     assert 450 < np.mean([each.width for each in found]) < 550
@@ -130,7 +131,7 @@ def test_photos_have_the_resolutions_that_the_recipe_asks_for() -> None:
 def test_what_is_encoded_decodes_to_colour_of_the_planned_shape() -> None:
     work = job("imagenet-like", 20)
     for index, image in enumerate(images(work, range(4))):
-        how = sizemodel.encoding_for(work.recipe, work.targets[index], 1, index)
+        how = size_model.encoding_for(work.recipe, work.targets[index], 1, index)
         assert image.shape == (how.height, how.width, 3)
         assert image.std(axis=(0, 1)).min() > 15
         spread = image.astype(int).std(axis=2).mean()
@@ -202,8 +203,8 @@ def test_a_shared_block_would_have_been_found() -> None:
     recipe = recipes.load("smoke")
     bank, pattern = pixels.bank(recipe, 1), pixels.pattern(1, 0, recipe)
     pattern = pixels.Planes(*(np.zeros_like(plane) for plane in pattern))
-    one = pixels.Placement((0, 40, 50), (1, 10, 20))
-    same_offset = pixels.Placement((0, 57, 61), (1, 27, 31))
+    one = pixels.Windows((0, 40, 50), (1, 10, 20))
+    same_offset = pixels.Windows((0, 57, 61), (1, 27, 31))
     planes = [
         pixels.compose(bank, where, pattern, (256, 256), np.empty(200_000, np.uint8)).luma
         for where in (one, same_offset)
@@ -229,13 +230,13 @@ def test_textures_never_meet_twice_at_one_offset(name: str) -> None:
 
 def test_more_samples_than_combinations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="without repeating"):
-        synthesis.make("smoke", tmp_path / "set", samples=10**9)
+        make.make("smoke", tmp_path / "set", samples=10**9)
 
 
 @given(st.integers(-200, 10_000), st.integers(25, 60_000))
 def test_padding_fills_to_the_target_but_never_over_three_per_cent(gap: int, size: int) -> None:
     data = b"\xff\xd8\xff\xe0\x00\x10JFIF\0" + bytes(9) + bytes(size) + b"\xff\xd9"
-    out = synthesis.pad(data, len(data) + gap)
+    out = make.pad(data, len(data) + gap)
     assert len(out) - len(data) <= 0.03 * len(data)
     assert len(out) <= max(len(data), len(data) + gap)
     assert out[:20] == data[:20]
@@ -247,15 +248,15 @@ def test_padding_fills_to_the_target_but_never_over_three_per_cent(gap: int, siz
 def test_long_padding_is_several_markers_that_a_decoder_skips() -> None:
     image = np.random.default_rng(1).integers(0, 256, (1500, 1500, 3), np.uint8)
     data = simplejpeg.encode_jpeg(image, quality=100)
-    out = synthesis.pad(data, len(data) + 100_001)
+    out = make.pad(data, len(data) + 100_001)
     assert len(out) == len(data) + 100_001
     assert (simplejpeg.decode_jpeg(out) == simplejpeg.decode_jpeg(data)).all()
 
 
 def start_making(root: Path) -> subprocess.Popen[bytes]:
     code = (
-        "import sys; from iobench import synthesis;"
-        "synthesis.make('imagenet-like', sys.argv[1], samples=1000, workers=2)"
+        "import sys; from iobench.data import make;"
+        "make.make('imagenet-like', sys.argv[1], samples=1000, workers=2)"
     )
     return subprocess.Popen([sys.executable, "-c", code, str(root)])
 
@@ -263,7 +264,7 @@ def start_making(root: Path) -> subprocess.Popen[bytes]:
 def test_a_killed_run_is_recognised_and_goes_on(tmp_path: Path) -> None:
     root = tmp_path / "set"
     with start_making(root) as maker:
-        while len(list((root / synthesis.PARTS).glob("*.tsv"))) < 2:
+        while len(list((root / make.PARTS).glob("*.tsv"))) < 2:
             assert maker.poll() is None, "it ended before it could be killed"
             time.sleep(0.002)
         maker.send_signal(signal.SIGKILL)
@@ -271,22 +272,22 @@ def test_a_killed_run_is_recognised_and_goes_on(tmp_path: Path) -> None:
         datasets.locate(root)
     while True:  # its workers end with the chunk they are at, and hold the folder until then
         try:
-            with datasets.hold(root):
+            with hold(root):
                 break
         except DatasetError:
             time.sleep(0.01)
-    kept = {part: part.stat().st_mtime_ns for part in (root / synthesis.PARTS).glob("*.tsv")}
-    chunk = synthesis.CHUNK_SAMPLES
+    kept = {part: part.stat().st_mtime_ns for part in (root / make.PARTS).glob("*.tsv")}
+    chunk = make.CHUNK_SAMPLES
     victim = root / "jpeg" / "c0099" / "00000999.jpg"  # as a kill may leave it
     victim.parent.mkdir(parents=True, exist_ok=True)
     victim.write_bytes(b"half")
     calls: List[Tuple[int, int]] = []
-    made = synthesis.make(
+    made = make.make(
         "imagenet-like", root, samples=1000, progress=lambda i, n: calls.append((i, n))
     )
     assert calls[0] == (len(kept) * chunk, 1000)
     assert calls[-1] == (1000, 1000)
-    fresh = synthesis.make("imagenet-like", tmp_path / "fresh", samples=1000)
+    fresh = make.make("imagenet-like", tmp_path / "fresh", samples=1000)
     assert made.digest == fresh.digest
     index = datasets.load_index(made)
     files = {str(path.relative_to(root / "jpeg")) for path in (root / "jpeg").rglob("*.jpg")}
@@ -302,16 +303,16 @@ def test_a_worker_that_dies_is_an_error_and_the_run_can_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(synthesis, "_make_chunk", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        patch.setattr(make, "_make_chunk", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         with pytest.raises(DatasetError, match="ended with status -9"):
-            synthesis.make("smoke", tmp_path / "set")
-    assert synthesis.make("smoke", tmp_path / "set").digest == GOLDEN["smoke", 64]
+            make.make("smoke", tmp_path / "set")
+    assert make.make("smoke", tmp_path / "set").digest == GOLDEN["smoke", 64]
 
 
 def test_a_finished_dataset_is_left_as_it_is(tmp_path: Path) -> None:
-    first = synthesis.make("smoke", tmp_path / "set")
+    first = make.make("smoke", tmp_path / "set")
     before = (tmp_path / "set" / "dataset.json").stat().st_mtime_ns
-    assert synthesis.make("smoke", tmp_path / "set") == first
+    assert make.make("smoke", tmp_path / "set") == first
     assert (tmp_path / "set" / "dataset.json").stat().st_mtime_ns == before
 
 
@@ -321,35 +322,35 @@ def test_a_folder_of_another_recipe_or_seed_is_refused(
     tmp_path: Path, finished: bool, key: str, value: int
 ) -> None:
     root = tmp_path / "set"
-    synthesis.make("smoke", root)
+    make.make("smoke", root)
     if not finished:
         (root / datasets.PARTIAL).write_text(
             '{"recipe": {"name": "smoke"}, "samples": 64, "seed": 1, "version": 3}'
         )
         (root / datasets.MARKER).unlink()
     with pytest.raises(DatasetError, match=rf"{key} = (64|1) not {value}"):
-        synthesis.make("smoke", root, **{key: value})
+        make.make("smoke", root, **{key: value})
     with pytest.raises(DatasetError, match="recipe = 'smoke' not 'cifar-like'"):
-        synthesis.make("cifar-like", root, samples=64)
+        make.make("cifar-like", root, samples=64)
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years")
     with pytest.raises(DatasetError, match="not empty"):
-        synthesis.make("smoke", tmp_path)
+        make.make("smoke", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_two_makers_do_not_mix(tmp_path: Path) -> None:
     with (
-        datasets.hold(tmp_path),
+        hold(tmp_path),
         pytest.raises(DatasetError, match="another process"),
     ):
-        synthesis.make("smoke", tmp_path)
+        make.make("smoke", tmp_path)
 
 
 def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path) -> None:
     samples = shutil.disk_usage(tmp_path).free // recipes.load("large").mean_bytes
     with pytest.raises(DatasetError, match=r"needs .* MB free"):
-        synthesis.make("large", tmp_path / "set", samples=min(samples, 4_000_000))
+        make.make("large", tmp_path / "set", samples=min(samples, 4_000_000))
     assert not (tmp_path / "set" / "jpeg").exists()

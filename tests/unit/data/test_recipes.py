@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench import recipes
-from iobench.errors import DatasetError
+from iobench.core.errors import DatasetError
+from iobench.data import recipes
 
 
 def written(folder: Path, **changes: object) -> Path:

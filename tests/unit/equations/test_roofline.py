@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iobench import roofline
-from iobench.roofline import COMPUTE_BOUND, FETCH_BOUND, PREP_BOUND, bind
+from iobench.equations.roofline import COMPUTE_BOUND, FETCH_BOUND, PREP_BOUND, bind
 
 ROOFS = {"storage": 2600.0, "read": 1500.0, "decode": 1300.0, "load": 780.0, "compute": 328.0}
 
@@ -13,7 +12,7 @@ ROOFS = {"storage": 2600.0, "read": 1500.0, "decode": 1300.0, "load": 780.0, "co
 def test_compute_binds_with_headroom_to_preparing() -> None:
     limit = bind(ROOFS, cold=True)
     assert limit is not None
-    assert (limit.roof, limit.regime, limit.next_regime) == ("compute", COMPUTE_BOUND, PREP_BOUND)
+    assert (limit.binding, limit.regime, limit.next) == ("compute", COMPUTE_BOUND, PREP_BOUND)
     assert limit.headroom == 780 / 328
 
 
@@ -23,7 +22,7 @@ def test_compute_binds_with_headroom_to_preparing() -> None:
 def test_slow_reading_is_the_storages_only_near_fio(read: float, roof: str, said: str) -> None:
     limit = bind({**ROOFS, "storage": 260.0, "read": read}, cold=True)
     assert limit is not None
-    assert (limit.roof, limit.regime) == (roof, FETCH_BOUND)
+    assert (limit.binding, limit.regime) == (roof, FETCH_BOUND)
     assert limit.rate == read
     assert said in limit.words
 
@@ -32,7 +31,7 @@ def test_without_a_ceiling_the_words_claim_none() -> None:
     roofs = {k: v for k, v in ROOFS.items() if k != "storage"} | {"read": 100.0}
     limit = bind(roofs, cold=True)
     assert limit is not None
-    assert limit.roof == "read"
+    assert limit.binding == "read"
     assert "no storage ceiling" in limit.words
 
 
@@ -40,7 +39,7 @@ def test_without_a_ceiling_the_words_claim_none() -> None:
 def test_preparing_is_decoding_when_it_runs_at_its_rate(load: float, roof: str) -> None:
     limit = bind({**ROOFS, "decode": 300.0, "load": load}, cold=True)
     assert limit is not None
-    assert (limit.roof, limit.regime, limit.rate) == (roof, PREP_BOUND, load)
+    assert (limit.binding, limit.regime, limit.rate) == (roof, PREP_BOUND, load)
 
 
 def test_warm_leaves_the_storage_out() -> None:
@@ -84,12 +83,3 @@ def test_a_cold_load_rung_at_its_roof_changes_nothing() -> None:
 @pytest.mark.parametrize("missing", [{"compute"}, {"load", "decode"}])
 def test_nothing_is_guessed(missing: set[str]) -> None:
     assert bind({k: v for k, v in ROOFS.items() if k not in missing}, cold=True) is None
-
-
-def test_equations() -> None:
-    assert roofline.roofline(100.0, 0.5, 60.0) == 30.0
-    assert roofline.storage_bandwidth(500e6, 10_000, 4096) == 40.96e6
-    assert roofline.ridge_bytes(500e6, 10_000) == 50_000
-    assert roofline.iops_ceiling(32, 0.001) == pytest.approx(32_000)
-    assert roofline.node_bandwidth(12.5e9, 800e9, 100) == 8e9
-    assert roofline.node_bandwidth(12.5e9, 800e9, 10, stripe_count=4, ost=5e9) == 2e9

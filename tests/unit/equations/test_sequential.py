@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from iobench import looks, stats
+from iobench.equations import sequential, stats
 
 
 def test_three_looks_have_the_published_boundaries() -> None:
     """Lan-DeMets with Pocock's shape, two-sided 0.05, equal steps: 2.279, 2.295, 2.296."""
-    found = looks.levels((10, 20, 30))
+    found = sequential.levels((10, 20, 30))
     z = [scipy_stats.norm.isf(level.differ / 2) for level in found]
     assert z == pytest.approx([2.279, 2.295, 2.296], abs=6e-4)
 
@@ -22,7 +22,7 @@ def test_three_looks_have_the_published_boundaries() -> None:
 @pytest.mark.parametrize("planned", [(10, 20, 30), (6, 30), (10, 12, 40, 41), (10, 20)])
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 8])
 def test_all_looks_together_cost_alpha(planned: tuple[int, ...], alpha: float) -> None:
-    found = looks.levels(planned, alpha)
+    found = sequential.levels(planned, alpha)
     cov = [[math.sqrt(min(a, b) / max(a, b)) for b in planned] for a in planned]
     normal = scipy_stats.multivariate_normal(cov=cov)
     z = np.array([scipy_stats.norm.isf(level.differ / 2) for level in found])
@@ -32,23 +32,23 @@ def test_all_looks_together_cost_alpha(planned: tuple[int, ...], alpha: float) -
 
 
 def test_the_first_look_spends_what_the_function_says() -> None:
-    assert looks.levels((10, 20, 30))[0].differ == pytest.approx(looks.spent(1 / 3, 0.05))
-    assert looks.spent(1.0, 0.05) == pytest.approx(0.05)
-    assert looks.spent(0.0, 0.05) == 0.0
+    assert sequential.levels((10, 20, 30))[0].differ == pytest.approx(sequential.spent(1 / 3, 0.05))
+    assert sequential.spent(1.0, 0.05) == pytest.approx(0.05)
+    assert sequential.spent(0.0, 0.05) == 0.0
 
 
 def test_one_look_is_the_plain_test() -> None:
-    assert looks.levels((10,), 0.05) == (looks.Level(10, 0.05, 0.05),)
+    assert sequential.levels((10,), 0.05) == (sequential.Level(10, 0.05, 0.05),)
     rng = np.random.default_rng(1)
     arm, base = list(np.exp(rng.normal(0.01, 0.01, 10))), list(np.exp(rng.normal(0, 0.01, 10)))
-    once = looks.judge([(arm, base)], (10,), margin=0.03, family=4)
+    once = sequential.judge([(arm, base)], (10,), margin=0.03, family=4)
     assert once.verdict == stats.verdict(arm, base, margin=0.03, family=4)
     assert once.final
 
 
 def test_ten_pairs_can_decide_only_because_the_shape_is_pococks() -> None:
     """The exact signed-rank test of ten pairs ends at 2 / 2^10."""
-    assert looks.levels((10, 20, 30))[0].differ > 2 / 2**10
+    assert sequential.levels((10, 20, 30))[0].differ > 2 / 2**10
     obrien = 2 * scipy_stats.norm.sf(scipy_stats.norm.isf(0.025) / math.sqrt(1 / 3))
     assert obrien < 2 / 2**10
 
@@ -56,7 +56,7 @@ def test_ten_pairs_can_decide_only_because_the_shape_is_pococks() -> None:
 @pytest.mark.parametrize("bad", [(), (10, 10), (20, 10), (0, 5)])
 def test_looks_ascend(bad: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="ascend"):
-        looks.levels(bad)
+        sequential.levels(bad)
 
 
 def judged(rng: np.random.Generator, effect: float, sd: float) -> tuple[str, int]:
@@ -64,7 +64,7 @@ def judged(rng: np.random.Generator, effect: float, sd: float) -> tuple[str, int
     arm = list(np.exp(rng.normal(math.log1p(effect), sd, 30)))
     base = [1.0] * 30
     at = [(arm[:n], base[:n]) for n in (10, 20, 30)]
-    found = looks.judge(at, (10, 20, 30), margin=0.03)
+    found = sequential.judge(at, (10, 20, 30), margin=0.03)
     return found.verdict.verdict, found.verdict.pairs
 
 
@@ -96,7 +96,7 @@ def test_the_verdict_is_that_of_the_first_look_that_decides() -> None:
     base = [1.0] * 30
     at = [(arm[:n], base[:n]) for n in (10, 20, 30)]
     for reached in (1, 2, 3):
-        found = looks.judge(at[:reached], (10, 20, 30), margin=0.03)
+        found = sequential.judge(at[:reached], (10, 20, 30), margin=0.03)
         assert (found.verdict.verdict, found.level.pairs) == (stats.SLOWER, 10)
         assert found.final
 
@@ -104,7 +104,7 @@ def test_the_verdict_is_that_of_the_first_look_that_decides() -> None:
 def test_undecided_before_the_last_look_is_not_final() -> None:
     arm = [x for x, _ in zip(itertools.cycle([0.7, 1.4]), range(30), strict=False)]
     at = [(arm[:n], [1.0] * n) for n in (10, 20, 30)]
-    assert [looks.judge(at[:k], (10, 20, 30), margin=0.03).final for k in (1, 2, 3)] == [
+    assert [sequential.judge(at[:k], (10, 20, 30), margin=0.03).final for k in (1, 2, 3)] == [
         False,
         False,
         True,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench import cgroups, fingerprint
-from iobench.fingerprint import differences
+from iobench.analysis.confounders import differences
+from iobench.host import cgroups, fingerprint
 from tests.capabilities import need
 
 HERE = Path(__file__)
@@ -20,7 +20,7 @@ HERE = Path(__file__)
 def collect_in(env: dict, prefix: tuple = (), path: str = str(HERE)) -> dict:
     """Take the fingerprint in a fresh process, as a worker does."""
     code = (
-        "import json, sys; from pathlib import Path; from iobench.fingerprint import collect; "
+        "import json, sys; from pathlib import Path; from iobench.host.fingerprint import collect; "
         "print(json.dumps(collect(Path(sys.argv[1]))))"
     )
     done = subprocess.run(
@@ -42,7 +42,7 @@ def test_it_is_json_and_two_processes_alike_do_not_differ() -> None:
 
 def test_it_imports_no_framework() -> None:
     code = (
-        "import sys; from pathlib import Path; from iobench.fingerprint import collect; "
+        "import sys; from pathlib import Path; from iobench.host.fingerprint import collect; "
         "collect(Path('/')); print(sorted({'torch', 'lmdb', 'h5py', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -83,7 +83,7 @@ def test_differences(a: dict, b: dict, lines: list) -> None:
 def test_versions_are_those_of_the_distributions() -> None:
     import numpy
 
-    assert fingerprint.collect(HERE)["libraries"]["numpy"] == numpy.__version__
+    assert fingerprint.collect(HERE, {"numpy": "numpy"})["libraries"]["numpy"] == numpy.__version__
 
 
 @pytest.mark.system

@@ -12,8 +12,8 @@ from typing import Callable, Iterator
 
 import pytest
 
-from iobench import iocount, pagecache
-from iobench.model import IoCounters
+from iobench.core.records import IoCounters
+from iobench.host import io_counters, page_cache
 
 NBYTES = 8 << 20
 
@@ -23,14 +23,14 @@ def cold_file() -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(dir=Path(__file__).parent) as file:
         file.write(os.urandom(NBYTES))
         file.flush()
-        pagecache.evict([Path(file.name)])
+        page_cache.evict([Path(file.name)])
         yield Path(file.name)
 
 
 def counted(action: Callable[[], object]) -> IoCounters:
-    before = iocount.snapshot()
+    before = io_counters.snapshot()
     action()
-    return iocount.difference(before, iocount.snapshot())
+    return io_counters.difference(before, io_counters.snapshot())
 
 
 def by_read(path: Path) -> None:
@@ -96,11 +96,11 @@ def test_what_a_child_used_before_is_not_counted(cold_file: Path) -> None:
     ) as child:  # fmt: skip
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
-        before, blind = iocount.snapshot([child.pid]), iocount.snapshot()
+        before, blind = io_counters.snapshot([child.pid]), io_counters.snapshot()
         assert child.stdin is not None
         child.stdin.write(b"go\n")
-    after = iocount.snapshot()
-    io, whole = iocount.difference(before, after), iocount.difference(blind, after)
+    after = io_counters.snapshot()
+    io, whole = io_counters.difference(before, after), io_counters.difference(blind, after)
     assert NBYTES <= io.rchar < 1.5 * NBYTES
     assert whole.rchar >= 2 * NBYTES
     assert io.read_bytes < 0.1 * NBYTES <= whole.read_bytes
@@ -108,7 +108,7 @@ def test_what_a_child_used_before_is_not_counted(cold_file: Path) -> None:
 
 
 def test_a_child_that_has_ended_is_not_asked() -> None:
-    assert iocount.snapshot([2**22 + 1]).rchar <= iocount.snapshot().rchar
+    assert io_counters.snapshot([2**22 + 1]).rchar <= io_counters.snapshot().rchar
 
 
 def test_cpu_seconds_of_children_and_of_the_machine() -> None:
@@ -118,13 +118,13 @@ def test_cpu_seconds_of_children_and_of_the_machine() -> None:
     assert own >= 0.29
     assert io.machine_busy_s >= 0.2  # ticks of 10 ms
     assert io.wall_s > 0
-    assert iocount.foreign_cpu_s(io) <= io.machine_busy_s
+    assert io.foreign_cpu_s <= io.machine_busy_s
 
 
 def test_foreign_cpu_is_what_others_used() -> None:
     io = IoCounters(machine_busy_s=3.0, cpu_user_s=1.0, cpu_sys_s=0.5)
-    assert iocount.foreign_cpu_s(io) == 1.5
-    assert iocount.foreign_cpu_s(IoCounters(cpu_user_s=1.0)) == 0.0
+    assert io.foreign_cpu_s == 1.5
+    assert IoCounters(cpu_user_s=1.0).foreign_cpu_s == 0.0
 
 
 def test_major_faults_are_counted(cold_file: Path) -> None:
@@ -139,4 +139,4 @@ def test_major_faults_are_counted(cold_file: Path) -> None:
 def test_difference_is_field_by_field() -> None:
     a = IoCounters(1, 2, 3, 4.0, 5.0, 6.0, 7.0, 8.0)
     b = IoCounters(11, 22, 33, 44.0, 55.0, 66.0, 77.0, 88.0)
-    assert iocount.difference(a, b) == IoCounters(10, 20, 30, 40.0, 50.0, 60.0, 70.0, 80.0)
+    assert io_counters.difference(a, b) == IoCounters(10, 20, 30, 40.0, 50.0, 60.0, 70.0, 80.0)

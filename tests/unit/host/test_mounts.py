@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from iobench import mounts
-from iobench.mountinfo import mount_of, parse, same_mount
+from iobench.host import mounts
+from iobench.host.mounts import mount_of, parse, same_mount
 
 LINES = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
@@ -60,7 +60,7 @@ def test_real_mounts() -> None:
 def test_an_unknown_filesystem_falls_back_and_counts_nothing() -> None:
     name, filesystem = mounts.filesystem_for(Path("/proc"))
     assert name == "posix"
-    from iobench.model import IoCounters
+    from iobench.core.records import IoCounters
 
     assert filesystem.storage_bytes(IoCounters(read_bytes=5)) == (None, "")
     assert filesystem.counters(Path("/proc")) == {}

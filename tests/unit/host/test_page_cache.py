@@ -12,13 +12,15 @@ from typing import Iterator, List
 
 import pytest
 
-from iobench import pagecache, residency_calls
-from iobench.errors import CacheStateError
-from iobench.model import EXPLORATORY, INVALID, VALID, CacheProof, Extent
-from iobench.mountinfo import mount_of
-from iobench.pagecache import Residency, judge
+from iobench.core.cases import Extent
+from iobench.core.errors import CacheStateError
+from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof
+from iobench.host import page_cache, residency
+from iobench.host.mounts import mount_of
+from iobench.host.page_cache import Residency
+from iobench.run.cache_state import judge
 
-PAGE = residency_calls.PAGE_BYTES
+PAGE = residency.PAGE_BYTES
 
 
 @pytest.fixture
@@ -42,47 +44,47 @@ def files(disk: Path) -> List[Path]:
 
 def test_a_file_just_written_is_evicted_although_it_was_dirty(disk: Path) -> None:
     path = write(disk, "new", 3 << 20)
-    assert pagecache.residency([path]).fraction == 1.0
-    pagecache.evict([path])
-    assert pagecache.residency([path]) == Residency(768, 0, pagecache.residency([path]).method)
+    assert page_cache.residency([path]).fraction == 1.0
+    page_cache.evict([path])
+    assert page_cache.residency([path]) == Residency(768, 0, page_cache.residency([path]).method)
 
 
 def test_evict_then_warm(files: List[Path]) -> None:
-    pagecache.evict(files)
-    assert pagecache.residency(files).fraction == 0.0
-    pagecache.warm(files)
-    found = pagecache.residency(files)
+    page_cache.evict(files)
+    assert page_cache.residency(files).fraction == 0.0
+    page_cache.warm(files)
+    found = page_cache.residency(files)
     assert found.fraction == 1.0
     assert found.pages == sum(-(-path.stat().st_size // PAGE) for path in files)
 
 
 def test_warm_reads_large_files_in_ranges(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pagecache, "RANGE_BYTES", 1 << 20)
+    monkeypatch.setattr(page_cache, "RANGE_BYTES", 1 << 20)
     path = write(disk, "large", (5 << 20) + 17)
-    pagecache.evict([path])
-    pagecache.warm([path], threads=3)
-    assert pagecache.residency([path]).fraction == 1.0
+    page_cache.evict([path])
+    page_cache.warm([path], threads=3)
+    assert page_cache.residency([path]).fraction == 1.0
 
 
 def test_an_empty_file_and_no_file_have_nothing_that_could_be_cold(disk: Path) -> None:
     empty = write(disk, "empty", 0)
-    assert pagecache.residency([empty]).fraction == 1.0
-    assert pagecache.residency([]).fraction == 1.0
+    assert page_cache.residency([empty]).fraction == 1.0
+    assert page_cache.residency([]).fraction == 1.0
 
 
 def test_residency_of_extents_counts_a_shared_page_once(disk: Path) -> None:
     path = write(disk, "shard", 64 * PAGE)
     extents = [Extent(str(path), 0, PAGE + 1), Extent(str(path), PAGE + 1, PAGE)]
-    pagecache.evict([path])
-    assert pagecache.extent_residency(extents) == Residency(
-        3, 0, pagecache.residency([path]).method
+    page_cache.evict([path])
+    assert page_cache.extent_residency(extents) == Residency(
+        3, 0, page_cache.residency([path]).method
     )
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     os.pread(fd, 1, 0)
     os.close(fd)
-    assert pagecache.extent_residency(extents).resident == 1
-    assert pagecache.extent_residency(extents[1:]).resident == 0
+    assert page_cache.extent_residency(extents).resident == 1
+    assert page_cache.extent_residency(extents[1:]).resident == 0
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.35, 0.5, 0.9, 1.0])
@@ -98,8 +100,8 @@ def test_a_stated_fraction_is_reached_and_no_more(disk: Path, layout: str, fract
     else:
         shard = write(disk, "shard", sum(sizes))
         samples = [[Extent(str(shard), sum(sizes[:i]), n)] for i, n in enumerate(sizes)]
-    reached = pagecache.set_fraction(samples, fraction, seed=3)
-    whole = pagecache.residency({Path(s[0].path) for s in samples})
+    reached = page_cache.set_fraction(samples, fraction, seed=3)
+    whole = page_cache.residency({Path(s[0].path) for s in samples})
     assert reached.fraction == pytest.approx(fraction, abs=0.03)
     assert whole.fraction == pytest.approx(fraction, abs=0.03)
 
@@ -108,8 +110,8 @@ def test_the_cached_subset_depends_on_the_seed_alone(disk: Path) -> None:
     samples = [[Extent(str(write(disk, f"{i}", 40_000)), 0, 40_000)] for i in range(30)]
 
     def cached(seed: int) -> List[bool]:
-        pagecache.set_fraction(samples, 0.5, seed)
-        return [bool(pagecache.extent_residency(sample).resident) for sample in samples]
+        page_cache.set_fraction(samples, 0.5, seed)
+        return [bool(page_cache.extent_residency(sample).resident) for sample in samples]
 
     first = cached(1)
     assert cached(1) == first
@@ -118,7 +120,7 @@ def test_the_cached_subset_depends_on_the_seed_alone(disk: Path) -> None:
 
 def test_a_fraction_beyond_one_is_refused(disk: Path) -> None:
     with pytest.raises(CacheStateError, match=r"1\.5"):
-        pagecache.set_fraction([], 1.5, 0)
+        page_cache.set_fraction([], 1.5, 0)
 
 
 def test_another_reader_makes_the_fraction_fail(
@@ -126,24 +128,24 @@ def test_another_reader_makes_the_fraction_fail(
 ) -> None:
     paths = [write(disk, f"{i}", 40_000) for i in range(30)]
     samples = [[Extent(str(path), 0, 40_000)] for path in paths]
-    monkeypatch.setattr(pagecache, "_read_only", lambda extents: pagecache.warm(paths))
+    monkeypatch.setattr(page_cache, "_read", lambda *_: [path.read_bytes() for path in paths])
     with pytest.raises(CacheStateError, match=r"asked for 0\.500.*reached 1\.000"):
-        pagecache.set_fraction(samples, 0.5, 0)
+        page_cache.set_fraction(samples, 0.5, 0)
 
 
 def test_mincore_agrees_with_cachestat(files: List[Path]) -> None:
     from tests.capabilities import need
 
     need("cachestat")
-    pagecache.evict(files)
-    pagecache.warm(files[::2])
+    page_cache.evict(files)
+    page_cache.warm(files[::2])
     for path in files:
         pages = -(-path.stat().st_size // PAGE)
         fd = os.open(path, os.O_RDONLY)
         try:
-            method, count = residency_calls.count(fd, [(0, pages)])
+            method, count = residency.count(fd, [(0, pages)])
             assert method == "cachestat"
-            assert residency_calls.mincore(fd, 0, pages) == count
+            assert residency.mincore(fd, 0, pages) == count
         finally:
             os.close(fd)
 
@@ -151,11 +153,11 @@ def test_mincore_agrees_with_cachestat(files: List[Path]) -> None:
 def test_mincore_is_used_where_cachestat_is_absent(
     files: List[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residency_calls, "CACHESTAT", 9999)  # ENOSYS, as before Linux 6.5
-    assert not residency_calls.cachestat_works()
-    pagecache.evict(files)
-    pagecache.warm(files[:10])
-    found = pagecache.residency(files)
+    monkeypatch.setattr(residency, "CACHESTAT", 9999)  # ENOSYS, as before Linux 6.5
+    assert not residency.cachestat_works()
+    page_cache.evict(files)
+    page_cache.warm(files[:10])
+    found = page_cache.residency(files)
     assert found.method == "mincore"
     assert found.resident == sum(-(-path.stat().st_size // PAGE) for path in files[:10])
 
@@ -171,20 +173,20 @@ def test_files_of_others_are_unproven_not_resident(call: str) -> None:
         os.chmod(name, 0o755)
         path = write(Path(name), "roots", 1 << 20)
         path.chmod(0o644)
-        pagecache.evict([path])
+        page_cache.evict([path])
         code = (
             "import sys; sys.path.insert(0, sys.argv[2])\n"
             "import numpy, os\n"
             "from pathlib import Path\n"
-            "from iobench import pagecache, residency_calls\n"
+            "from iobench.host import page_cache, residency\n"
             "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-            "residency_calls.CACHESTAT = int(sys.argv[3])\n"
-            "found = pagecache.residency([Path(sys.argv[1])])\n"
+            "residency.CACHESTAT = int(sys.argv[3])\n"
+            "found = page_cache.residency([Path(sys.argv[1])])\n"
             "fd = os.open(sys.argv[1], os.O_RDONLY)\n"
-            "print(found.fraction, '|', found.unproven, '|', residency_calls.mincore(fd, 0, 256))\n"
+            "print(found.fraction, '|', found.unproven, '|', residency.mincore(fd, 0, 256))\n"
         )
-        number = residency_calls.CACHESTAT if call == "cachestat" else 9999
-        root = str(Path(__file__).parent.parent)
+        number = residency.CACHESTAT if call == "cachestat" else 9999
+        root = str(Path(__file__).parents[3])
         done = subprocess.run(
             [sys.executable, "-c", code, str(path), root, str(number)],
             capture_output=True,
@@ -203,16 +205,16 @@ def test_a_filesystem_with_a_cache_of_its_own_is_unproven(
     """ZFS's ARC: the page cache would say "not resident" of a file that is in memory."""
     path = write(disk, "x", 10 * PAGE)
     fd = os.open(path, os.O_RDONLY)
-    number = residency_calls._filesystem(fd)
+    number = residency._filesystem(fd)
     os.close(fd)
     assert number
-    assert pagecache.residency([path]).fraction == 1.0
-    monkeypatch.setitem(residency_calls.OWN_CACHE, number, "zfs")
-    found = pagecache.residency([path])
+    assert page_cache.residency([path]).fraction == 1.0
+    monkeypatch.setitem(residency.OWN_CACHE, number, "zfs")
+    found = page_cache.residency([path])
     assert found.fraction is None
     assert found.unproven == f"{path}: zfs caches outside the page cache"
     with pytest.raises(CacheStateError, match=r"cannot be proven.*zfs caches outside"):
-        pagecache.set_fraction([[Extent(str(path), 0, PAGE)]], 0.5, 0)
+        page_cache.set_fraction([[Extent(str(path), 0, PAGE)]], 0.5, 0)
 
 
 def test_a_file_that_cannot_be_synced_is_evicted(
@@ -225,10 +227,10 @@ def test_a_file_that_cannot_be_synced_is_evicted(
 
     path = write(disk, "x", 10 * PAGE)
     os.sync()
-    monkeypatch.setattr(residency_calls, "CACHESTAT", 9999)
+    monkeypatch.setattr(residency, "CACHESTAT", 9999)
     monkeypatch.setattr(os, "fdatasync", fdatasync)
-    pagecache.evict([path])
-    assert pagecache.residency([path]).fraction == 0.0
+    page_cache.evict([path])
+    assert page_cache.residency([path]).fraction == 0.0
 
 
 def test_a_file_that_cannot_be_read_is_named(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,30 +240,30 @@ def test_a_file_that_cannot_be_read_is_named(disk: Path, monkeypatch: pytest.Mon
     path = write(disk, "x", 10 * PAGE)
     monkeypatch.setattr(os, "preadv", preadv)
     with pytest.raises(CacheStateError, match=r"cannot read .*/x \(Input/output error\)"):
-        pagecache.warm([path])
+        page_cache.warm([path])
     with pytest.raises(CacheStateError, match=r"cannot read .*/x \(Input/output error\)"):
-        pagecache.set_fraction([[Extent(str(path), 0, 10 * PAGE)]], 1.0, 0)
+        page_cache.set_fraction([[Extent(str(path), 0, 10 * PAGE)]], 1.0, 0)
 
 
 def test_a_missing_file_is_named(disk: Path) -> None:
-    for call in (pagecache.evict, pagecache.warm, pagecache.residency):
+    for call in (page_cache.evict, page_cache.warm, page_cache.residency):
         with pytest.raises(CacheStateError, match="gone"):
             call([disk / "gone"])
 
 
 def test_more_data_than_memory_cannot_be_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    pagecache.check_warmable(1 << 20)
+    page_cache.check_warmable(1 << 20)
     with pytest.raises(CacheStateError, match="cannot be warm"):
-        pagecache.check_warmable(1 << 50)
-    monkeypatch.setattr(pagecache.cgroups, "memory_limits_bytes", lambda: [1 << 20])
-    assert pagecache.effective_memory_bytes() == 1 << 20
+        page_cache.check_warmable(1 << 50)
+    monkeypatch.setattr(page_cache.cgroups, "memory_limits_bytes", lambda: [1 << 20])
+    assert page_cache.effective_memory_bytes() == 1 << 20
     with pytest.raises(CacheStateError, match="effective memory"):
-        pagecache.check_warmable(2 << 20)
+        page_cache.check_warmable(2 << 20)
 
 
 def test_drop_caches_needs_leave() -> None:
     with pytest.raises(CacheStateError, match="allow"):
-        pagecache.drop_caches(allowed=False)
+        page_cache.drop_caches(allowed=False)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_drop_caches_needs_leave() -> None:
     ],
 )
 def test_page_spans(spans: list, pages: list) -> None:
-    assert residency_calls.page_spans(spans) == pages
+    assert residency.page_spans(spans) == pages
 
 
 def proof(before: object, after: object, storage: object) -> CacheProof:

@@ -30,9 +30,10 @@ import iobench.images.forms as forms
 import iobench.images.recipe as recipe
 import iobench.images.tree as tree
 import iobench.images.verify as verification
-from iobench import containers, services
-from iobench.errors import ImageError
-from iobench.images.model import Image
+from iobench.core.errors import ImageError
+from iobench.host import engines
+from iobench.images import docker_daemon
+from iobench.images.model import Image, recipe_of
 from tests.capabilities import need
 
 Entry = Tuple[str, str, str]  # (path, kind, content or target)
@@ -273,7 +274,7 @@ def test_a_damaged_record_is_refused(image: Image, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match=r"damaged.*remove it"):
             catalogue.find("torch", tmp_path)
     record.write_text(json.dumps({**facts, "forms": [1], "stamps": "x"}))
-    assert catalogue.made(image) == catalogue.stamps(image) == {}
+    assert catalogue.made(image) == catalogue.made(image, "stamps") == {}
     for text in ("{", "{}", "[]", ""):
         record.write_text(text)
         with pytest.raises(ImageError, match="damaged"):
@@ -281,9 +282,9 @@ def test_a_damaged_record_is_refused(image: Image, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_forms_are_refused(image: Image, tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="there are: torch, caffe"):
+    with pytest.raises(ImageError, match="there are: caffe, torch"):
         catalogue.find("tensor", tmp_path)
-    with pytest.raises(ImageError, match="there are: torch, caffe"):
+    with pytest.raises(ImageError, match="there are: caffe, torch"):
         build.build("tensor", tmp_path)
     with pytest.raises(ImageError, match="there are: docker"):
         forms.in_form(image, "zip")
@@ -326,7 +327,7 @@ def test_verify_names_what_changed_in_the_only_form(
     image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        verification, "_doctor", lambda *_: verification.Finding("rootfs", "doctor", True, "")
+        verification, "_self_check", lambda *_: verification.Proof("rootfs", "self-check", True, "")
     )
     hello = Path(forms.make_form(image, "rootfs"), "hello")
     assert all(f.ok for f in verification.verify(image, ["rootfs"]))
@@ -380,8 +381,8 @@ def test_the_stores_forget_a_removed_image_unless_it_is_in_use(
 ) -> None:
     need(form)
     engine = forms._ENGINES[form]
-    with services.docker(print, tmp_path) if form == "docker" else contextlib.nullcontext():
-        words = containers.podman() if form == "podman" else ["docker"]
+    with docker_daemon.docker(print, tmp_path) if form == "docker" else contextlib.nullcontext():
+        words = engines.podman() if form == "podman" else ["docker"]
         assert forms.make_form(image, form) == image.tag
         name = f"iobench-test-{os.getpid()}"
         subprocess.run([*words, "create", "--name", name, "--network=none", image.tag], check=True)
@@ -453,17 +454,17 @@ def test_the_dockerfile_needs_no_buildkit() -> None:
         assert "USER 1000:1000" in recipe.stages(text, name)
 
 
-def test_every_definition_runs_nothing() -> None:
-    for name in ("torch", "caffe"):
-        text = (recipe.root() / f"singularity/{name}.def").read_text()
-        assert text.startswith("Bootstrap: docker-archive\n")
-        assert "iobench.digest {{ DIGEST }}" in text
-        assert "%post" not in text
+def test_the_definition_of_a_sif_runs_nothing() -> None:
+    (path,) = (recipe.root() / "singularity").iterdir()
+    text = path.read_text()
+    assert text.startswith("Bootstrap: docker-archive\n")
+    assert "iobench.digest {{ DIGEST }}" in text
+    assert "%post" not in text
 
 
 @pytest.mark.parametrize("name", ["torch", "caffe"])
 def test_debian_packages_are_locked_by_version(name: str) -> None:
-    path = recipe.root() / f"requirements/debian-{recipe.SUITES[name]}.txt"
+    path = recipe.lock(recipe_of(name).suite)
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     assert lines
     assert all(
@@ -471,7 +472,7 @@ def test_debian_packages_are_locked_by_version(name: str) -> None:
     )
     names = [line.partition("=")[0] for line in lines]
     assert len(set(names)) == len(names)
-    assert len(base.locked(name)) == 64 or recipe.architecture() != "amd64"
+    assert len(base.locked(recipe_of(name).suite)) == 64 or recipe.architecture() != "amd64"
 
 
 def test_moved_pins_are_named() -> None:
@@ -485,7 +486,7 @@ def test_without_a_registry_and_mmdebstrap_the_remedy_is_said(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ImageError, match="apt-get install mmdebstrap"):
-        base.bootstrap("torch", tmp_path, lambda line: None)
+        base.bootstrap(tmp_path, lambda line: None)
 
 
 # -- what goes wrong -------------------------------------------------------------------------
@@ -580,7 +581,7 @@ def test_a_named_daemon_that_is_stopped_is_said(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     with (
         pytest.raises(ImageError, match=r"DOCKER_HOST=.*does not answer \(nobody listens"),
-        services.docker(lambda line: None, tmp_path),
+        docker_daemon.docker(lambda line: None, tmp_path),
     ):
         pass
     with pytest.raises(ImageError, match="no Docker daemon answers"):
@@ -591,11 +592,11 @@ def test_a_missing_docker_names_the_ways_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr(services, "docker_answers", lambda: "no socket")
+    monkeypatch.setattr(docker_daemon, "docker_answers", lambda: "no socket")
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
         pytest.raises(ImageError, match=r"no dockerd is installed.*docs/containers.md"),
-        services.docker(lambda line: None, tmp_path),
+        docker_daemon.docker(lambda line: None, tmp_path),
     ):
         pass
     (tmp_path / "dockerd").write_text("#!/bin/sh\n")
@@ -603,7 +604,7 @@ def test_a_missing_docker_names_the_ways_out(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with (
         pytest.raises(ImageError, match=r"systemctl start docker.*group docker"),
-        services.docker(lambda line: None, tmp_path),
+        docker_daemon.docker(lambda line: None, tmp_path),
     ):
         pass
 
@@ -612,7 +613,7 @@ def test_a_daemon_that_cannot_start_is_quoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr(services, "docker_answers", lambda: "no socket")
+    monkeypatch.setattr(docker_daemon, "docker_answers", lambda: "no socket")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     fake = tmp_path / "dockerd"
     fake.write_text("#!/bin/sh\necho it cannot be >&2\nexit 1\n")
@@ -620,7 +621,7 @@ def test_a_daemon_that_cannot_start_is_quoted(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with (
         pytest.raises(ImageError, match=r"dockerd did not start: it cannot be"),
-        services.docker(lambda line: None, tmp_path / "images"),
+        docker_daemon.docker(lambda line: None, tmp_path / "images"),
     ):
         pass
     assert "DOCKER_HOST" not in os.environ
@@ -631,7 +632,7 @@ def test_what_a_killed_iobenchs_daemon_left_is_removed(tmp_path: Path) -> None:
                    for n in ("iobench-docker", "precious"))  # fmt: skip
     for folder in (left, other):
         (tmp_path / "state").write_text(str(folder))
-        services._clear_left(tmp_path / "state")
+        docker_daemon._clear_left(tmp_path / "state")
     assert not left.exists()
     assert other.exists()
     other.rmdir()
@@ -640,5 +641,5 @@ def test_what_a_killed_iobenchs_daemon_left_is_removed(tmp_path: Path) -> None:
 def test_another_iobenchs_daemon_is_left_alone(tmp_path: Path) -> None:
     pidfile = tmp_path / "dockerd.pid"
     pidfile.write_text(str(os.getpid()))  # runs, and is no dockerd: a stale file
-    services._clear_stale(pidfile)
+    docker_daemon._clear_stale(pidfile)
     assert not pidfile.exists()

@@ -22,11 +22,13 @@ import iobench.images.debs as debs
 import iobench.images.prefix as prefix
 import iobench.images.recipe as recipe
 import iobench.images.tree as tree
-from iobench import stacks
-from iobench.errors import ImageError
+from iobench.backends.stacks import _prefix
+from iobench.core import registry
+from iobench.core.errors import ImageError
+from iobench.core.members import Installed
 from tests.capabilities import need
 
-REQUIREMENTS = Path(__file__).parent.parent / "requirements"
+REQUIREMENTS = Path(__file__).parents[3] / "requirements"
 NOBODY = "http://127.0.0.1:9"  # the port "discard": nobody listens
 
 
@@ -73,7 +75,7 @@ class Site:
         self.lock.write_text(f"{self.lock.read_text()}{line}{path.relative_to(self.folder)}\n")
 
     def fetch(self, said: List[str]) -> Path:
-        return debs.fetch("caffe", self.cache, said.append)
+        return debs.fetch("bullseye", self.cache, said.append)
 
 
 @pytest.fixture
@@ -98,11 +100,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         lock.write_text("# a comment\n# snapshot 20260101T000000Z\n")
         monkeypatch.setenv("no_proxy", "*")
         monkeypatch.setattr(recipe, "lock", lambda name: lock)
-        own = (f"{NOBODY}/debian", f"{NOBODY}/debian-security")
-        monkeypatch.setattr(base, "mirrors", lambda: own)
-        monkeypatch.setattr(debs, "_PUBLIC", f"{address}/empty")
-        monkeypatch.setattr(debs, "_ARCHIVE", address)
-        monkeypatch.setattr(debs, "_SNAPSHOT", NOBODY)
+        several = [f"{at}/debian" for at in (NOBODY, f"{address}/empty", address)]
+        monkeypatch.setenv("DEBIAN_MIRROR", " ".join(several))
+        monkeypatch.delenv("DEBIAN_SECURITY_MIRROR", raising=False)
         yield Site(folder, address, asked, lock, tmp_path / "cache")
         server.shutdown()
         thread.join()
@@ -135,8 +135,7 @@ def test_another_file_under_the_same_name_is_not_taken(site: Site) -> None:
 def test_without_a_network_one_line_says_what_to_do(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_PUBLIC", "_ARCHIVE"):
-        monkeypatch.setattr(debs, name, NOBODY)
+    monkeypatch.setenv("DEBIAN_MIRROR", f"{NOBODY}/debian")
     site.add("one")
     with pytest.raises(ImageError, match=r"refused.*DEBIAN_MIRROR") as failed:
         site.fetch([])
@@ -148,6 +147,34 @@ def test_a_package_that_is_gone_everywhere_is_named(site: Site) -> None:
     site.add("gone", there=False)
     with pytest.raises(ImageError, match=r"Debian package gone .*HTTP 404"):
         site.fetch([])
+
+
+def test_packages_are_from_where_this_host_or_the_user_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither code nor scripts know a registry: without a mirror one error says so."""
+    monkeypatch.delenv("DEBIAN_MIRROR", raising=False)
+    monkeypatch.delenv("DEBIAN_SECURITY_MIRROR", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    system = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
+    monkeypatch.setattr(base.platform, "freedesktop_os_release", lambda: system)
+    lines = ["bookworm-security http://site/security/", "stable http://other/repository/"]
+    lines += ["bookworm http://site/debian/", "bookworm-updates http://site/debian/"]
+    (tmp_path / "apt-get").write_text("#!/bin/sh\n" + "".join(f"echo {s}\n" for s in lines))
+    (tmp_path / "apt-get").chmod(0o755)
+    own = {"debian": "http://site/debian", "debian-security": "http://site/security"}
+    assert base.mirrors() == [own]
+    for missing in ({"ID": "rocky"}, {"ID": "debian", "VERSION_CODENAME": "duke"}):
+        monkeypatch.setattr(base.platform, "freedesktop_os_release", lambda m=missing: m)
+        with pytest.raises(ImageError, match=r"names no Debian mirror, so set DEBIAN_MIRROR"):
+            base.mirrors()
+    monkeypatch.setenv("DEBIAN_MIRROR", "http://a/debian http://b/debian")
+    assert base.mirrors()[1]["debian-security"] == "http://b/debian-security"
+    monkeypatch.setenv("DEBIAN_SECURITY_MIRROR", "http://c/security")
+    assert [row["debian-security"] for row in base.mirrors()] == [
+        "http://c/security",
+        "http://b/debian-security",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["xz", "gz"])
@@ -172,7 +199,7 @@ def test_what_is_no_package_is_said(tmp_path: Path) -> None:
 
 
 def test_the_lock_names_bytes() -> None:
-    found = debs.packages(recipe.lock("caffe"))
+    found = debs.packages(recipe.lock("bullseye"))
     assert {"libcaffe1", "python3-caffe", "openmpi-bin", "libopenblas0-pthread"} <= {
         p.name for p in found
     }
@@ -207,18 +234,20 @@ def test_a_machine_that_cannot_run_it_is_told_before_anything_is_fetched(
 
 
 def test_only_caffe_is_installed_so(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match=r"only caffe.*make setup"):
+    with pytest.raises(
+        ImageError, match=r"`make setup` installs its packages; those that are: caffe"
+    ):
         prefix.install("torch", tmp_path, tmp_path)
 
 
 def whole(folder: Path, facts: Dict[str, str]) -> None:
     (folder / "share").mkdir(parents=True)
-    (folder / stacks.RECORD).write_text(json.dumps(facts))
+    (folder / _prefix.RECORD).write_text(json.dumps(facts))
 
 
 def test_a_current_prefix_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "check_host", lambda: None)
-    facts = {"recipe": prefix.wanted(), "caffe": "1.0"}
+    facts = {"recipe": prefix.wanted("caffe"), "caffe": "1.0"}
     whole(tmp_path / "caffe", facts)
     said: List[str] = []
     assert prefix.install("caffe", tmp_path / "caffe", tmp_path / "cache", said.append) == facts
@@ -229,7 +258,7 @@ def test_what_is_there_stays_when_a_new_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefix, "check_host", lambda: None)
-    monkeypatch.setattr(prefix, "_SPACE", 0)  # nothing is unpacked: a small disk will do
+    monkeypatch.setattr(prefix.disk, "check_space", lambda *_, **__: None)  # nothing is unpacked
     monkeypatch.setattr(debs, "fetch", lambda *_: tmp_path)
     monkeypatch.setattr(prefix, "wheelhouse", lambda *_: tmp_path)
     monkeypatch.setattr(debs, "packages", lambda lock: ())  # an empty root: the script complains
@@ -238,7 +267,7 @@ def test_what_is_there_stays_when_a_new_one_fails(
     with pytest.raises(ImageError, match=r"installing Caffe failed.*usr/bin/caffe is not there"):
         prefix.install("caffe", tmp_path / "caffe", tmp_path / "cache", said.append)
     assert "is of recipe old" in said[0]
-    assert stacks.record(tmp_path / "caffe") == {"recipe": "old"}
+    assert _prefix.record(tmp_path / "caffe") == {"recipe": "old"}
     left = [p.name for p in tmp_path.rglob("*") if "partial" in p.name or p.name == "caffe-root"]
     assert left == []
 
@@ -269,15 +298,15 @@ def test_a_library_forgets_where_debian_keeps_things(
 
 
 @pytest.fixture(scope="module")
-def caffe() -> stacks.Stack:
+def caffe() -> Installed:
     need("caffe")
-    found = stacks.on_host("caffe")
+    found = registry.installed("caffe")
     if found.own:
         pytest.skip("CAFFE_ROOT is a build of its own")
     return found
 
 
-def in_stack(stack: stacks.Stack, argv: List[str], **env: str) -> str:
+def in_stack(stack: Installed, argv: List[str], **env: str) -> str:
     done = subprocess.run(
         argv,
         env={"PATH": os.environ["PATH"], **stack.env, **env},
@@ -299,7 +328,7 @@ print({line.split(None, 5)[5] for line in open("/proc/self/maps") if ".so" in li
 
 
 @pytest.mark.system
-def test_nothing_but_glibc_is_the_hosts(caffe: stacks.Stack) -> None:
+def test_nothing_but_glibc_is_the_hosts(caffe: Installed) -> None:
     mapped = {m.strip() for m in eval(in_stack(caffe, [caffe.python, "-c", MAPPED]))}
     outside = {Path(m).name for m in mapped if not m.startswith(os.path.realpath(caffe.prefix))}
     ours = {name for name in outside if not name.startswith(("ld-", "lib"))}
@@ -310,7 +339,7 @@ def test_nothing_but_glibc_is_the_hosts(caffe: stacks.Stack) -> None:
 
 
 @pytest.mark.system
-def test_blas_is_openblas(caffe: stacks.Stack) -> None:
+def test_blas_is_openblas(caffe: Installed) -> None:
     code = "import caffe; print([l.split()[-1] for l in open('/proc/self/maps') if 'blas' in l][0])"
     library = in_stack(caffe, [caffe.python, "-c", code]).strip()
     ask = (
@@ -321,7 +350,7 @@ def test_blas_is_openblas(caffe: stacks.Stack) -> None:
 
 
 @pytest.mark.system
-def test_two_ranks_talk_and_say_nothing(caffe: stacks.Stack, tmp_path: Path) -> None:
+def test_two_ranks_talk_and_say_nothing(caffe: Installed, tmp_path: Path) -> None:
     code = (
         "import sys; from mpi4py import MPI; c = MPI.COMM_WORLD; "
         "sys.stdout.write('%d of %d\\n' % (c.allreduce(c.rank + 1), c.size))"
@@ -337,7 +366,7 @@ def test_two_ranks_talk_and_say_nothing(caffe: stacks.Stack, tmp_path: Path) -> 
 
 
 @pytest.mark.system
-def test_a_fatal_line_reaches_standard_error(caffe: stacks.Stack, tmp_path: Path) -> None:
+def test_a_fatal_line_reaches_standard_error(caffe: Installed, tmp_path: Path) -> None:
     code = f"import caffe; caffe.Net({str(tmp_path / 'nowhere.prototxt')!r}, caffe.TEST)"
     (tmp_path / "nowhere.prototxt").write_text("layer { no: such }")
     done = subprocess.run(
@@ -349,11 +378,13 @@ def test_a_fatal_line_reaches_standard_error(caffe: stacks.Stack, tmp_path: Path
 
 
 @pytest.mark.system
-def test_it_runs_from_another_folder(caffe: stacks.Stack) -> None:
+def test_it_runs_from_another_folder(caffe: Installed) -> None:
     moved = Path(caffe.prefix).with_name("moved elsewhere")
     subprocess.run(["cp", "-al", caffe.prefix, str(moved)], check=True)  # hard links: no copy
     try:
-        env = stacks.from_prefix("caffe", str(moved), {"PATH": "/usr/bin:/bin"})
+        env = registry.load("stacks", "caffe").prefix_environment(
+            str(moved), {"PATH": "/usr/bin:/bin"}
+        )
         env["PYTHONPATH"] = ""
         other = dataclasses.replace(caffe, env=env, python=f"{moved}/bin/python3")
         assert str(moved) in in_stack(other, [other.python, "-c", MAPPED])
@@ -367,7 +398,7 @@ def test_it_runs_from_another_folder(caffe: stacks.Stack) -> None:
 
 @pytest.mark.system
 def test_every_file_is_whole_and_finds_its_libraries(
-    caffe: stacks.Stack, monkeypatch: pytest.MonkeyPatch
+    caffe: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(REQUIREMENTS))
     import caffe_prefix

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from iobench import contrast_spec, pairing, plan, spec
-from iobench.errors import SpecError
-from iobench.model import Case, Contrast
+from iobench.core.cases import Case, Contrast
+from iobench.core.errors import SpecError
+from iobench.plan import blocks as plan_blocks
+from iobench.plan import contrasts as pairing
+from iobench.plan import ladder as plan
+from iobench.plan import rules
+from iobench.spec import load, schema
 
 NAMES = ("bare", "unpacked", "docker", "apptainer")
 
@@ -28,9 +33,14 @@ def document(**contrast: Any) -> dict[str, Any]:
     }
 
 
+def of_spec(spec: schema.Spec, cases: Sequence[Case]) -> list[Contrast]:
+    """Return the contrasts before the ladder has run."""
+    return pairing.contrasts(rules.rules(spec, cases), {})
+
+
 def found(fastest: pairing.Ranking | None = None, **contrast: Any) -> list[Contrast]:
-    parsed = spec.parse(document(**contrast))
-    return pairing.contrasts(parsed, spec.expand(parsed), fastest or {})
+    parsed = load.parse(document(**contrast))
+    return pairing.contrasts(rules.rules(parsed, load.expand(parsed)), fastest or {})
 
 
 def short(contrasts: list[Contrast], form: str = "lmdb") -> list[str]:
@@ -45,8 +55,8 @@ def short(contrasts: list[Contrast], form: str = "lmdb") -> list[str]:
 def test_a_group_shares_its_base() -> None:
     contrasts = found(also=[2])
     assert short(contrasts) == ["2/1", "3/1 primary", "4/1 primary", "3/2", "4/2"]
-    assert len(pairing.groups(contrasts)) == 2
-    assert {len(pairing.members(g)) for g in pairing.groups(contrasts).values()} == {4}
+    assert len(plan_blocks.groups(contrasts)) == 2
+    assert {len(plan_blocks.members(g)) for g in plan_blocks.groups(contrasts).values()} == {4}
 
 
 @pytest.mark.parametrize(
@@ -83,17 +93,17 @@ def test_where_limits_the_cases() -> None:
 
 
 def test_a_block_holds_every_arm_once_back_to_back_in_balanced_orders() -> None:
-    parsed = spec.parse(document(also=[2], pairs=12))
-    cases = spec.expand(parsed)
-    contrasts = pairing.contrasts(parsed, cases, {})
-    trials = pairing.blocks(contrasts, cases, seed=5, start=1)
+    parsed = load.parse(document(also=[2], pairs=12))
+    cases = load.expand(parsed)
+    contrasts = of_spec(parsed, cases)
+    trials = plan_blocks.blocks(contrasts, cases, seed=5, start=1)
     assert len(trials) == 2 * 12 * 4
     blocks = [trials[i : i + 4] for i in range(0, len(trials), 4)]
     for block in blocks:
         assert len({(t.contrast, t.block) for t in block}) == 1
         assert [t.position for t in block] == [0, 1, 2, 3]
         assert len({t.arm for t in block}) == 4
-    for group in pairing.groups(contrasts):
+    for group in plan_blocks.groups(contrasts):
         places = {t.block: [] for t in trials if t.contrast == group}
         for trial in trials:
             if trial.contrast == group:
@@ -111,27 +121,27 @@ def test_a_block_holds_every_arm_once_back_to_back_in_balanced_orders() -> None:
 
 
 def test_later_looks_go_on_with_the_same_orders() -> None:
-    parsed = spec.parse(document(looks=[6, 12]))
-    cases = spec.expand(parsed)
-    contrasts = pairing.contrasts(parsed, cases, {})
+    parsed = load.parse(document(looks=[6, 12]))
+    cases = load.expand(parsed)
+    contrasts = of_spec(parsed, cases)
     assert {(c.pairs, c.looks) for c in contrasts} == {(12, (6, 12))}
-    first = pairing.blocks(contrasts, cases, seed=5, start=1)
+    first = plan_blocks.blocks(contrasts, cases, seed=5, start=1)
     assert {t.block for t in first} == set(range(1, 7))
     group = contrasts[0].group
-    later = pairing.blocks(contrasts, cases, seed=5, start=100, spans={group: (6, 12)})
+    later = plan_blocks.blocks(contrasts, cases, seed=5, start=100, spans={group: (6, 12)})
     assert {t.block for t in later} == set(range(7, 13))
     assert {t.contrast for t in later} == {group}
-    once = spec.parse(document(pairs=12))
-    whole = pairing.blocks(pairing.contrasts(once, cases, {}), cases, seed=5, start=1)
+    once = load.parse(document(pairs=12))
+    whole = plan_blocks.blocks(of_spec(once, cases), cases, seed=5, start=1)
     place = {(t.contrast, t.block, t.arm): t.position for t in whole}
     assert all(place[t.contrast, t.block, t.arm] == t.position for t in (*first, *later))
 
 
 def test_probes_are_interleaved_and_stand_in_the_contrasts_cache_state() -> None:
-    parsed = spec.parse(document(probes=8))
-    cases = spec.expand(parsed)
-    contrasts = pairing.contrasts(parsed, cases, {})[:1]
-    trials = pairing.probe_blocks(contrasts, cases, seed=5, start=7)
+    parsed = load.parse(document(probes=8))
+    cases = load.expand(parsed)
+    contrasts = of_spec(parsed, cases)[:1]
+    trials = plan_blocks.probe_blocks(contrasts, cases, seed=5, start=7)
     assert len(trials) == 16
     assert {(t.stage, t.cache, t.contrast) for t in trials} == {
         ("probe", "warm", contrasts[0].group)
@@ -148,8 +158,8 @@ def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]
     folder.mkdir()
     for name in ("arm1", "arm2", "arm3"):
         (folder / f"{name}.py").write_text(
-            "from iobench.protocols import RuntimeBackend\n"
-            "from iobench.runtimes.bare import Bare\n"
+            "from iobench.core.members import RuntimeBackend\n"
+            "from iobench.backends.runtimes.bare import Bare\n"
             f"BACKEND = RuntimeBackend(Bare, 'test {name}')\n"
         )
     monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path))
@@ -159,7 +169,7 @@ def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]
 def test_runtimes_share_blocks_and_are_probed_unless_said_otherwise(
     runtimes: tuple[str, ...],
 ) -> None:
-    parsed = spec.parse(
+    parsed = load.parse(
         {
             "name": "t",
             "case": {"trainer": "null", "batch": 4},
@@ -168,10 +178,10 @@ def test_runtimes_share_blocks_and_are_probed_unless_said_otherwise(
             "contrasts": [{"over": "runtime", "base": "bare", "also": ["arm1"], "looks": [10, 20]}],
         }
     )
-    cases = spec.expand(parsed)
-    contrasts = pairing.contrasts(parsed, cases, {})
-    assert len(pairing.groups(contrasts)) == 2
-    assert {c.probes for c in contrasts} == {contrast_spec.PROBES}
+    cases = load.expand(parsed)
+    contrasts = of_spec(parsed, cases)
+    assert len(plan_blocks.groups(contrasts)) == 2
+    assert {c.probes for c in contrasts} == {schema.PROBES}
     labels = [(c.arm.split("=")[1], c.base.split("=")[1], c.primary) for c in contrasts[:5]]
     assert labels == [
         ("arm1", "bare", False),
@@ -187,7 +197,7 @@ def test_runtimes_share_blocks_and_are_probed_unless_said_otherwise(
 
 
 def test_runtimes_that_are_not_here_are_left_out(runtimes: tuple[str, ...]) -> None:
-    parsed = spec.parse(
+    parsed = load.parse(
         {
             "name": "t",
             "case": {"trainer": "null", "batch": 4},
@@ -195,8 +205,8 @@ def test_runtimes_that_are_not_here_are_left_out(runtimes: tuple[str, ...]) -> N
             "contrasts": [{"over": "runtime", "base": "bare", "also": ["arm1"]}],
         }
     )
-    cases: list[Case] = [c for c in spec.expand(parsed) if c.runtime == "bare"]
-    assert pairing.contrasts(parsed, cases, {}) == []
+    cases: list[Case] = [c for c in load.expand(parsed) if c.runtime == "bare"]
+    assert of_spec(parsed, cases) == []
 
 
 @pytest.mark.parametrize(
@@ -220,24 +230,24 @@ def test_runtimes_that_are_not_here_are_left_out(runtimes: tuple[str, ...]) -> N
 )
 def test_errors_teach(keys: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
-        spec.parse(document(**keys))
+        load.parse(document(**keys))
     for word in words:
         assert word in str(caught.value)
 
 
 def test_the_ladders_filter_is_judged() -> None:
     with pytest.raises(SpecError, match=r"ladder\.only: unknown key 'runtim'.*runtime"):
-        spec.parse({**document(), "ladder": {"only": {"runtim": ["bare"]}}})
+        load.parse({**document(), "ladder": {"only": {"runtim": ["bare"]}}})
 
 
 def test_a_contrast_of_an_old_plan_has_its_own_blocks() -> None:
     old = Contrast("c01", "a", "b", "load", "warm")
-    assert pairing.group_of(old) == "c01"
-    assert pairing.group_of(dataclasses.replace(old, group="g01")) == "g01"
+    assert plan_blocks.group_of(old) == "c01"
+    assert plan_blocks.group_of(dataclasses.replace(old, group="g01")) == "g01"
 
 
 def test_limits_are_compared_like_any_other_key() -> None:
-    wanted = spec.parse(
+    wanted = load.parse(
         {
             "name": "t",
             "case": {"pipeline": "jpeg", "trainer": "null", "batch": 4},
@@ -245,7 +255,7 @@ def test_limits_are_compared_like_any_other_key() -> None:
             "contrasts": [{"over": "memory", "base": "4G", "caches": ["warm"]}],
         }
     )
-    (found,) = pairing.contrasts(wanted, spec.expand(wanted), {})
+    (found,) = of_spec(wanted, load.expand(wanted))
     assert (found.base, found.arm) == (
         "torch:jpeg memory_bytes=4294967296", "torch:jpeg memory_bytes=536870912",
     )  # fmt: skip
@@ -262,7 +272,7 @@ def checked(**changes: Any) -> None:
         "matrix": {"pipeline": ["lmdb", "jpeg", "dali"]},
         **changes,
     }
-    pairing.check(spec.parse(given))
+    rules.check(load.parse(given))
 
 
 @pytest.mark.parametrize(

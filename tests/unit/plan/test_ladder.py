@@ -7,9 +7,11 @@ from collections import Counter
 
 import pytest
 
-from iobench import pairing, plan, spec
-from iobench.errors import SpecError
-from iobench.model import Case, Trial
+from iobench.core.cases import Case, Trial
+from iobench.core.errors import SpecError
+from iobench.plan import blocks as plan_blocks
+from iobench.plan import contrasts, ladder, rules
+from iobench.spec import load, schema
 
 DOCUMENT = {
     "name": "t",
@@ -20,14 +22,14 @@ DOCUMENT = {
 }
 
 
-def suite() -> tuple[spec.Spec, tuple]:
-    parsed = spec.parse(DOCUMENT)
-    return parsed, spec.expand(parsed)
+def suite() -> tuple[schema.Spec, tuple]:
+    parsed = load.parse(DOCUMENT)
+    return parsed, load.expand(parsed)
 
 
 def test_every_rung_has_its_repeats() -> None:
     parsed, cases = suite()
-    counts = Counter((t.case.label, t.stage, t.cache) for t in plan.ladder(parsed, cases, 100))
+    counts = Counter((t.case.label, t.stage, t.cache) for t in ladder.ladder(parsed, cases, 100))
     for stage, caches in [
         ("ceiling", ["cold"]),
         ("read", ["cold", "warm"]),
@@ -38,20 +40,20 @@ def test_every_rung_has_its_repeats() -> None:
         for cache in caches:
             assert counts["torch:lmdb", stage, cache] == 3
     assert counts["dali:jpeg", "decode", "warm"] == 0
-    assert "decode" in plan.rungs_missing(cases[2])
+    assert "decode" in ladder.rungs_missing(cases[2])
     assert counts["torch:lmdb", "compute", "-"] == 3
     assert counts["torch:jpeg", "compute", "-"] == 0, "one compute rung serves all pipelines"
 
 
 def test_repeats_are_spread_over_time() -> None:
     parsed, cases = suite()
-    blocks = [t.block for t in plan.ladder(parsed, cases, 100)]
+    blocks = [t.block for t in ladder.ladder(parsed, cases, 100)]
     assert blocks == sorted(blocks)
 
 
 def test_ids_are_unique_ordered_and_safe_as_file_names() -> None:
     parsed, cases = suite()
-    ids = [t.id for t in plan.ladder(parsed, cases, 100)]
+    ids = [t.id for t in ladder.ladder(parsed, cases, 100)]
     assert ids == sorted(set(ids))
     assert not any("/" in i or ":" in i or " " in i for i in ids)
 
@@ -62,14 +64,16 @@ def pairs_of(trials: list[Trial]) -> list[tuple[Trial, Trial]]:
 
 def test_blocks_are_pairs_back_to_back_in_abba_orders() -> None:
     parsed, cases = suite()
-    found = pairing.contrasts(parsed, cases, {("load", "warm"): ["torch:jpeg", "torch:lmdb"]})
+    found = contrasts.contrasts(
+        rules.rules(parsed, cases), {("load", "warm"): ["torch:jpeg", "torch:lmdb"]}
+    )
     assert [(c.arm, c.base, c.cache) for c in found] == [
         ("torch:lmdb", "torch:jpeg", "warm"),
         ("dali:jpeg", "torch:jpeg", "warm"),
         ("torch:jpeg", "torch:lmdb", "cold"),
         ("dali:jpeg", "torch:lmdb", "cold"),
     ]
-    trials = pairing.blocks(found, cases, seed=3, start=50)
+    trials = plan_blocks.blocks(found, cases, seed=3, start=50)
     assert trials[0].id.startswith("0050-")
     assert len(trials) == 2 * 10 * 4
     for first, second in pairs_of(trials):
@@ -88,24 +92,24 @@ def test_blocks_are_pairs_back_to_back_in_abba_orders() -> None:
 
 def test_the_same_seed_draws_the_same_plan() -> None:
     parsed, cases = suite()
-    found = pairing.contrasts(parsed, cases, {})
-    assert pairing.blocks(found, cases, seed=3, start=1) == pairing.blocks(
+    found = contrasts.contrasts(rules.rules(parsed, cases), {})
+    assert plan_blocks.blocks(found, cases, seed=3, start=1) == plan_blocks.blocks(
         found, cases, seed=3, start=1
     )
-    assert pairing.blocks(found, cases, seed=3, start=1) != pairing.blocks(
+    assert plan_blocks.blocks(found, cases, seed=3, start=1) != plan_blocks.blocks(
         found, cases, seed=4, start=1
     )
 
 
 def test_a_contrast_over_workers_stays_inside_its_pipeline() -> None:
-    parsed = spec.parse(
+    parsed = load.parse(
         {
             **DOCUMENT,
             "matrix": {"pipeline": ["lmdb", "jpeg"], "workers": [1, 2, 4]},
             "contrasts": [{"over": "workers", "base": 2, "caches": ["warm"]}],
         }
     )
-    found = pairing.contrasts(parsed, spec.expand(parsed), {})
+    found = contrasts.contrasts(rules.rules(parsed, load.expand(parsed)), {})
     assert [(c.arm, c.base) for c in found] == [
         ("torch:lmdb workers=1", "torch:lmdb workers=2"),
         ("torch:lmdb workers=4", "torch:lmdb workers=2"),
@@ -127,17 +131,17 @@ def test_a_contrast_over_workers_stays_inside_its_pipeline() -> None:
 def test_a_contrast_that_compares_nothing_is_refused(
     contrast: dict[str, object], words: str
 ) -> None:
-    parsed = spec.parse({**DOCUMENT, "contrasts": [contrast]})
+    parsed = load.parse({**DOCUMENT, "contrasts": [contrast]})
     with pytest.raises(SpecError, match=words):
-        pairing.contrasts(parsed, spec.expand(parsed), {})
+        contrasts.contrasts(rules.rules(parsed, load.expand(parsed)), {})
 
 
 def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
-    parsed = spec.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
-    missing = plan.rungs_missing(spec.expand(parsed)[0])
+    parsed = load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
+    missing = ladder.rungs_missing(load.expand(parsed)[0])
     assert set(missing) == {"ceiling", "decode", "load", "train"}
-    null = spec.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
-    assert set(plan.rungs_missing(spec.expand(null)[0])) == {"ceiling"}
+    null = load.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
+    assert set(ladder.rungs_missing(load.expand(null)[0])) == {"ceiling"}
 
 
 def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
@@ -153,15 +157,15 @@ def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
             Case(loader="dali", loader_options={"device": "mixed"}),
         ]
         cases = [dataclasses.replace(c, trainer="torch", trainer_options=options) for c in cases]
-        return {repr(plan.compute_key(c)) for c in cases}
+        return {repr(ladder.compute_key(c)) for c in cases}
 
     assert len(keys("cpu")) == 1
     assert len(keys("cuda")) == 4
 
 
 def computing(document: dict[str, object]) -> list[str]:
-    parsed = spec.parse(document)
-    trials = plan.ladder(parsed, spec.expand(parsed), 100)
+    parsed = load.parse(document)
+    trials = ladder.ladder(parsed, load.expand(parsed), 100)
     return sorted({t.case.label for t in trials if t.stage == "compute"})
 
 

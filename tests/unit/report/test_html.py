@@ -12,10 +12,12 @@ from typing import Any, List
 import pytest
 from rich.console import Console
 
-from iobench.analysis import analyse
-from iobench.model import Plan, Record
-from iobench.report import csv, html, terminal, words
-from tests import report_fixture as fixture
+from iobench.analysis.results import SuiteResult
+from iobench.analysis.suite import analyse
+from iobench.core.cases import Plan
+from iobench.core.records import Record
+from iobench.report import contrast_words, csv, html, numbers, terminal, words
+from tests.build import report as fixture
 
 ISSUE_COLUMNS = [
     "trial", "contrast", "block", "attempt", "pipeline", "format", "loader", "trainer", "runtime",
@@ -33,12 +35,12 @@ def suite() -> tuple[Plan, List[Record]]:
 
 
 @pytest.fixture(scope="module")
-def document(suite: tuple[Plan, List[Record]]) -> dict[str, Any]:
+def document(suite: tuple[Plan, List[Record]]) -> SuiteResult:
     return analyse(*suite)
 
 
 @pytest.fixture(scope="module")
-def page(suite: tuple[Plan, List[Record]], document: dict[str, Any]) -> str:
+def page(suite: tuple[Plan, List[Record]], document: SuiteResult) -> str:
     return html.render(*suite, document)
 
 
@@ -93,13 +95,13 @@ def test_no_record_is_an_empty_table(suite: tuple[Plan, List[Record]], tmp_path:
 # -- terminal --------------------------------------------------------------------------------
 
 
-def shown(document: dict[str, Any], width: int = 100) -> str:
+def shown(document: SuiteResult, width: int = 100) -> str:
     out = io.StringIO()
     terminal.render(document, Console(file=out, width=width, force_terminal=False))
     return out.getvalue()
 
 
-def test_a_screen_says_what_limits_who_wins_and_what_to_do(document: dict[str, Any]) -> None:
+def test_a_screen_says_what_limits_who_wins_and_what_to_do(document: SuiteResult) -> None:
     text = shown(document)
     assert re.search(r"torch:jpeg\s+cold .*fetch 2\d %.*fetch-bound", text)
     assert re.search(r"dali:jpeg\s+0\.\d+ \(0\.\d+ to 0\.\d+\)\s+FASTER", text)
@@ -111,7 +113,7 @@ def test_a_screen_says_what_limits_who_wins_and_what_to_do(document: dict[str, A
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_no_line_of_the_tables_is_cut(document: dict[str, Any], width: int) -> None:
+def test_no_line_of_the_tables_is_cut(document: SuiteResult, width: int) -> None:
     text = shown(document, width)
     assert "…" not in text
     assert len(text.splitlines()) < 70
@@ -136,19 +138,19 @@ def test_an_interrupted_suite_has_a_report(suite: tuple[Plan, List[Record]], kep
      (float("inf"), "unbounded")],
 )  # fmt: skip
 def test_numbers(x: Any, text: str) -> None:
-    assert words.number(x) == text
+    assert numbers.number(x) == text
 
 
-def test_a_stall_whose_interval_holds_zero_is_no_figure(document: dict[str, Any]) -> None:
-    hdf5 = next(p for p in document["pipelines"] if p["case"] == "torch:hdf5")
+def test_a_stall_whose_interval_holds_zero_is_no_figure(document: SuiteResult) -> None:
+    hdf5 = next(p for p in document.pipelines if p.case == "torch:hdf5")
     assert words.stall(hdf5, "fetch").startswith("not resolved (-")
-    lmdb = next(p for p in document["pipelines"] if p["case"] == "torch:lmdb")
+    lmdb = next(p for p in document.pipelines if p.case == "torch:lmdb")
     assert words.stall(lmdb, "fetch").startswith("none seen (")
     assert re.match(r"2\d % \(0\.\d+ to 0\.\d+ ms\)", words.stall(hdf5, "prep"))
 
 
-def test_faster_is_a_rate_and_slower_a_time(document: dict[str, Any]) -> None:
-    said = {c["id"]: words.outcome(c) for c in document["contrasts"]}
+def test_faster_is_a_rate_and_slower_a_time(document: SuiteResult) -> None:
+    said = {c.id: contrast_words.outcome(c) for c in document.contrasts}
     assert re.match(r"dali:jpeg is 2\d % faster than torch:lmdb", said["c03"])
     assert re.match(r"torch:hdf5 takes [23]\.\d+ x the time of torch:lmdb", said["c01"])
 
@@ -221,7 +223,7 @@ def test_user_text_is_escaped(suite: tuple[Plan, List[Record]]) -> None:
 
 
 def test_html_is_written_whole(
-    suite: tuple[Plan, List[Record]], document: dict[str, Any], tmp_path: Path
+    suite: tuple[Plan, List[Record]], document: SuiteResult, tmp_path: Path
 ) -> None:
     html.write(tmp_path / "report.html", *suite, document)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
@@ -233,8 +235,8 @@ def test_every_trial_names_the_digest_of_the_samples_it_saw(
 ) -> None:
     plan, records = suite
     frame = csv.trials_frame(plan, records)
-    loads = frame[frame["stage"] == "load"]
-    assert set(loads["samples_digest"].dropna()) == {fixture.DATASET.digest}
+    loads = frame[frame.stage == "load"]
+    assert set(loads.samples_digest.dropna()) == {fixture.DATASET.digest}
 
 
 def test_what_the_parts_remark_stands_beside_the_figures(
@@ -257,7 +259,7 @@ def test_what_the_parts_remark_stands_beside_the_figures(
 
     changed = [remarking(record) for record in records]
     document = analyse(plan, changed)
-    assert not any(w for case in document["pipelines"] for w in case["step_wait_s"].values())
+    assert not any(w for case in document.pipelines for w in case.step_wait_s.values())
     text = shown(document, 200)
     assert "no <wait> is told apart" in text
     assert "batches against a queue of 7 measure the queue" in text

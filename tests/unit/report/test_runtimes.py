@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import io
 import random
-from typing import Any, List
+from typing import List
 
 import pytest
 from rich.console import Console
 
-from iobench.analysis import analyse
-from iobench.model import Plan, Record
+from iobench.analysis.results import SuiteResult
+from iobench.analysis.suite import analyse
+from iobench.core.cases import Plan
+from iobench.core.records import Record
 from iobench.report import csv, html, terminal
-from tests import pairs_fixture as fixture
-from tests.test_report import well_formed
+from tests.build import pairs as fixture
+from tests.unit.report.test_html import well_formed
 
 BARE, UNPACKED, DOCKER = fixture.cases("bare", "unpacked", "docker")
 
@@ -45,23 +47,23 @@ def suite() -> tuple[Plan, List[Record]]:
 
 
 @pytest.fixture(scope="module")
-def document(suite: tuple[Plan, List[Record]]) -> dict[str, Any]:
+def document(suite: tuple[Plan, List[Record]]) -> SuiteResult:
     return analyse(*suite)
 
 
-def test_one_block_gives_every_ratio(document: dict[str, Any]) -> None:
-    found = {(c["arm_name"], c["base_name"]): c for c in document["contrasts"]}
-    assert found["unpacked", "bare"]["verdict"] == "EQUIVALENT"
+def test_one_block_gives_every_ratio(document: SuiteResult) -> None:
+    found = {(c.arm_name, c.base_name): c for c in document.contrasts}
+    assert found["unpacked", "bare"].outcome.verdict == "EQUIVALENT"
     for base in ("bare", "unpacked"):
-        assert found["docker", base]["verdict"] == "SLOWER"
-        assert found["docker", base]["attribution"]["stage"] == "read"
-        assert found["docker", base]["startup_s"]["value"] == pytest.approx(0.41, abs=0.01)
-    assert [c["family"] for c in document["contrasts"]] == [2, 1, 2]
-    blocks = {c["pairs"] for c in document["contrasts"]}
+        assert found["docker", base].outcome.verdict == "SLOWER"
+        assert found["docker", base].attribution.stage == "read"
+        assert found["docker", base].startup_s.value == pytest.approx(0.41, abs=0.01)
+    assert [c.family for c in document.contrasts] == [2, 1, 2]
+    blocks = {c.pairs for c in document.contrasts}
     assert blocks == {10}
 
 
-def test_the_terminal_prints_a_row_each(document: dict[str, Any]) -> None:
+def test_the_terminal_prints_a_row_each(document: SuiteResult) -> None:
     out = io.StringIO()
     terminal.render(document, Console(file=out, width=140, force_terminal=False))
     text = out.getvalue()
@@ -75,7 +77,7 @@ def test_the_terminal_prints_a_row_each(document: dict[str, Any]) -> None:
     assert "confounders of all arms: PASS" in text
 
 
-def test_html_says_the_same(suite: tuple[Plan, List[Record]], document: dict[str, Any]) -> None:
+def test_html_says_the_same(suite: tuple[Plan, List[Record]], document: SuiteResult) -> None:
     page = html.render(*suite, document)
     assert well_formed(page)
     assert "docker / bare = 1.10" in page

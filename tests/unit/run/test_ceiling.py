@@ -12,9 +12,10 @@ from typing import Iterator, List, Tuple
 
 import pytest
 
-from iobench import ceiling, fio, pagecache
-from iobench.errors import BackendUnavailable, TrialFailed
-from iobench.model import Extent
+from iobench.core.cases import Extent
+from iobench.core.errors import BackendUnavailable, TrialFailed
+from iobench.host import fio, page_cache
+from iobench.run import ceiling
 from tests.capabilities import need
 
 
@@ -74,13 +75,13 @@ def test_cold_files_every_byte_once_in_order(disk: Path) -> None:
     need("fio")
     samples = tree(disk / "tree")
     files = [Path(e.path) for sample in samples for e in sample]
-    pagecache.evict(files)
-    assert pagecache.residency(files).fraction == 0.0
+    page_cache.evict(files)
+    assert page_cache.residency(files).fraction == 0.0
     done = ceiling.run(ceiling.plan(samples, jobs=2, batch=8), work=disk / "work")
     assert not done.invalid
     assert done.io_bytes == done.wanted_bytes == sum(path.stat().st_size for path in files)
     assert done.storage_bytes >= done.io_bytes
-    assert pagecache.residency(files).fraction == 1.0
+    assert page_cache.residency(files).fraction == 1.0
     assert done.samples_per_s == pytest.approx(64 / done.runtime_s)
     assert done.bytes_per_s == pytest.approx(done.io_bytes / done.runtime_s)
     assert "short run" in done.note
@@ -95,13 +96,13 @@ def test_a_shard_stays_open_and_only_its_extents_are_read(disk: Path) -> None:
     samples = shard(disk)
     half = samples[:32]
     path = Path(samples[0][0].path)
-    pagecache.evict([path])
+    page_cache.evict([path])
     done = ceiling.run(ceiling.plan(half, jobs=1, batch=8), work=disk / "work")
     assert not done.invalid
     assert done.io_bytes == sum(s[0].length for s in half)
     words = [word for word, _ in logged(disk / "work")]
     assert words == ["add", "open", *["read"] * 32, "close"]
-    assert pagecache.extent_residency(e for s in half for e in s).fraction == 1.0
+    assert page_cache.extent_residency(e for s in half for e in s).fraction == 1.0
 
 
 def test_a_map_without_read_ahead_is_replayed_page_by_page(disk: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_map_without_read_ahead_is_replayed_page_by_page(disk: Path) -> None:
     samples = shard(disk)
     half = samples[:32]
     path = Path(samples[0][0].path)
-    pagecache.evict([path])
+    page_cache.evict([path])
     done = ceiling.run(
         ceiling.plan(half, jobs=1, batch=8), work=disk / "work", mapped=True, read_ahead=False
     )
@@ -118,15 +119,15 @@ def test_a_map_without_read_ahead_is_replayed_page_by_page(disk: Path) -> None:
     assert "a page" in done.note
     lengths = [int(line.split()[3]) for word, line in logged(disk / "work") if word == "read"]
     assert max(lengths) == 4096
-    wanted = pagecache.extent_residency(e for s in half for e in s)
+    wanted = page_cache.extent_residency(e for s in half for e in s)
     assert wanted.fraction == 1.0
-    assert pagecache.residency([path]).resident == wanted.resident  # nothing was read ahead
+    assert page_cache.residency([path]).resident == wanted.resident  # nothing was read ahead
 
 
 def test_a_warm_pattern_can_be_repeated(disk: Path) -> None:
     need("fio")
     samples = tree(disk / "tree", samples=8)
-    pagecache.warm([Path(s[0].path) for s in samples])
+    page_cache.warm([Path(s[0].path) for s in samples])
     done = ceiling.run(ceiling.plan(samples, jobs=2, batch=2, repeat=50), work=disk / "work")
     assert not done.invalid
     assert done.samples == 400
@@ -201,11 +202,9 @@ def test_nothing_to_read_is_refused(disk: Path) -> None:
 
 def test_a_time_limit_kills_fio_and_its_jobs(disk: Path) -> None:
     need("fio")
-    job = fio.job_file(
-        {"ioengine": "null", "size": "1g", "rw": "read", "runtime": "60", "time_based": "1"}, [{}]
-    )
+    options = {"ioengine": "null", "size": "1g", "rw": "read", "runtime": "60", "time_based": "1"}
     with pytest.raises(TrialFailed, match="longer than"):
-        fio.run(disk, job, time_limit_s=0.5)
+        fio.run(disk, options, [{}], time_limit_s=0.5)
     for _ in range(100):  # a killed process is gone a moment later
         listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
         if str(disk) not in listing.stdout:
@@ -234,4 +233,3 @@ def test_no_old_and_foreign_fio(
     with pytest.raises(BackendUnavailable, match=word) as caught:
         fio.version()
     assert "apt-get install fio" in str(caught.value)
-    assert word in fio.available()

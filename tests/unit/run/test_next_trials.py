@@ -10,14 +10,21 @@ from typing import Any, Callable
 
 import pytest
 
-from iobench import dataset as datasets
-from iobench import pairing, scheduler, sequence, spec, store, units
-from iobench.analysis import analyse
-from iobench.attribution import attribute
-from iobench.figures import Evidence, evidence
-from iobench.launch import Settings
-from iobench.model import FAILED, INVALID, VALID, Dataset, Plan, Record, Trial
-from tests import pairs_fixture as fixture
+from iobench.analysis.attribution import attribute
+from iobench.analysis.evidence import Evidence, evidence
+from iobench.analysis.results import to_json
+from iobench.analysis.suite import analyse
+from iobench.core import units
+from iobench.core.cases import Dataset, Plan, Trial
+from iobench.core.records import FAILED, INVALID, VALID, Record
+from iobench.data import index
+from iobench.plan.blocks import probe_blocks
+from iobench.plan.resolve import Here, resolve
+from iobench.run import ledger, next_trials, store
+from iobench.run import suite as scheduler
+from iobench.run.trial import TrialSettings
+from iobench.spec import load
+from tests.build import pairs as fixture
 
 DOCUMENT: dict[str, Any] = {
     "name": "looks",
@@ -46,17 +53,16 @@ class Killed(Exception):
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return what makes a suite of stated times; ``kill``: after so many trials of each run."""
-    monkeypatch.setattr(scheduler, "evict", lambda files: None)
-    monkeypatch.setattr(scheduler, "warm", lambda files: None)
+    monkeypatch.setattr(scheduler.Suite, "_discard_cold_pass", lambda suite: None)
     root = tmp_path / "data"
     root.mkdir()
-    rows = [datasets.Row(f"n0/{i}", 0, 0, "", f"n0/{i}.jpg") for i in range(32)]
-    datasets.write_index(root, rows)
+    rows = [index.Row(f"n0/{i}", 0, 0, "", f"n0/{i}.jpg") for i in range(32)]
+    index.write_index(root, rows)
     made = Dataset(str(root), "t", 32, 0, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
-    dataset = datasets.finish(made)
+    dataset = index.finish(made)
 
     def suite(times: dict[int, tuple[float, float]], name: str = "r", **changes: Any) -> Any:
-        def run_trial(trial: Trial, _: Dataset, attempt: int, __: Settings) -> Record:
+        def run_trial(trial: Trial, _: Dataset, attempt: int, __: TrialSettings) -> Record:
             if suite.left == 0:
                 raise Killed
             suite.left -= 1
@@ -67,10 +73,11 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             return dataclasses.replace(record, attempt=attempt)
 
         monkeypatch.setattr(scheduler, "run_trial", run_trial)
-        parsed = spec.parse({**DOCUMENT, **changes})
+        parsed = load.parse({**DOCUMENT, **changes})
+        plan = resolve(parsed, Here(dataset), units.seconds(parsed.budget), "now")
         found = store.create(tmp_path / name, "looks")
-        found.save_plan(scheduler.make_plan(parsed, dataset, units.seconds(parsed.budget), "now"))
-        return lambda: scheduler.Suite(found, parsed, Settings(), lambda *_: None)
+        found.save_plan(plan)
+        return lambda: scheduler.Suite(found, TrialSettings(), lambda *_: None)
 
     suite.left = -1
     return suite
@@ -83,7 +90,7 @@ def blocks_run(suite: scheduler.Suite) -> dict[str, int]:
 
 
 def judged(suite: scheduler.Suite) -> dict[str, dict[str, Any]]:
-    document = analyse(suite.store.plan(), suite.store.records())
+    document = to_json(analyse(suite.store.plan(), suite.store.records()))
     assert document["complete"]
     return {c["arm"][-1]: c for c in document["contrasts"]}
 
@@ -225,14 +232,14 @@ def test_a_block_that_did_not_run_in_one_go_is_split() -> None:
         t.id: dataclasses.replace(fixture.record(t), started=f"2026-11-20T10:{minute:02}:00")
         for minute, t in enumerate(plan.trials)
     }
-    assert sequence.split_blocks(plan, done) == []
+    assert ledger.split_blocks(plan, done) == []
     first, second, *_ = plan.trials
     without = {i: r for i, r in done.items() if i != second.id}
-    assert sequence.split_blocks(plan, without) == [[first, second]]
+    assert ledger.split_blocks(plan, without) == [[first, second]]
     later = dataclasses.replace(done[first.id], started="2026-11-21T10:00:00")
-    assert sequence.split_blocks(plan, {**done, first.id: later}) == [[first, second]]
+    assert ledger.split_blocks(plan, {**done, first.id: later}) == [[first, second]]
     ladder = tuple(dataclasses.replace(t, contrast="") for t in (first, second))
-    assert sequence.split_blocks(dataclasses.replace(plan, trials=ladder), without) == []
+    assert ledger.split_blocks(dataclasses.replace(plan, trials=ladder), without) == []
 
 
 def test_probes_killed_half_way_are_finished(begin: Callable[..., Any]) -> None:
@@ -263,7 +270,7 @@ def test_without_budget_no_further_look_and_resume_goes_on(begin: Callable[..., 
 def test_repeated_blocks_do_not_collide_with_those_of_later_looks(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "disturbed", lambda record: "by the test")
+    monkeypatch.setattr(next_trials, "disturbed", lambda record: "by the test")
     suite = begin(NOISY)()
     suite.run()
     trials = [t for t in suite.store.plan().trials if t.contrast]
@@ -284,7 +291,7 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
         fixture.contrast(podman, bare, group="g01", id="c02"),
     ]
     plan = fixture.plan(cases, contrasts)
-    first = pairing.probe_blocks(contrasts[:1], cases, seed=1, start=len(plan.trials) + 1)
+    first = probe_blocks(contrasts[:1], cases, seed=1, start=len(plan.trials) + 1)
     plan = dataclasses.replace(plan, trials=(*plan.trials, *first))
     seconds = {bare.label: 1e-3, docker.label: 1.2e-3, podman.label: 1.3e-3}
 
@@ -299,18 +306,22 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
         ]
         return evidence(plan, records)
 
-    ((due,),) = sequence.probes_due(found(plan))
+    ((due,),) = next_trials.probes_due(found(plan))
     assert due.arm == podman.label
-    later = pairing.probe_blocks(
-        [due], cases, seed=1, start=len(plan.trials) + 1, done=sequence.probed_blocks(plan, "g01")
+    later = probe_blocks(
+        [due],
+        cases,
+        seed=1,
+        start=len(plan.trials) + 1,
+        done=next_trials.planned_blocks(plan, "g01", paired=False),
     )
     assert {t.block for t in later}.isdisjoint(t.block for t in first)
     plan = dataclasses.replace(plan, trials=(*plan.trials, *later))
-    assert sequence.probes_due(found(plan)) == []
+    assert next_trials.probes_due(found(plan)) == []
     for contrast in contrasts:
         named = attribute(found(plan), contrast, "SLOWER")
         assert named is not None
-        assert (named["stage"], named["pairs"]) == ("read", 8)
+        assert (named.stage, named.pairs) == ("read", 8)
 
 
 # -- one look --------------------------------------------------------------------------------
@@ -325,7 +336,7 @@ def test_a_suite_of_one_look_that_was_stopped_has_not_looked(
     with pytest.raises(Killed):
         make().run()
     suite = make()
-    (found,) = analyse(suite.store.plan(), suite.store.records())["contrasts"]
+    (found,) = to_json(analyse(suite.store.plan(), suite.store.records()))["contrasts"]
     assert (found["verdict"], found["final"]) == ("EXPLORATORY", False)
     assert (found["pairs"], found["pairs_planned"]) == (blocks, 10)
     assert found["note"].startswith(f"{blocks} of 10 pairs so far")
@@ -366,7 +377,7 @@ def once(tried: int, *, failed: int = 0, repeated: int = 0) -> dict[str, Any]:
         )
         for t in plan.trials[:tried]
     ]
-    return analyse(plan, records)["contrasts"][0]
+    return to_json(analyse(plan, records))["contrasts"][0]
 
 
 def test_a_pair_that_failed_was_tried_and_is_not_waited_for() -> None:

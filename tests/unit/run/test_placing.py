@@ -15,32 +15,30 @@ from pathlib import Path
 
 import pytest
 
-from iobench import dataset as datasets
-from iobench import inside, pairing, placements, registry, spec, starting, userdata
-from iobench import plan as planning
-from iobench.cacheproof import judge
-from iobench.convert import convert, verify
-from iobench.errors import CacheStateError, DatasetError, SpecError
-from iobench.model import (
-    CacheProof,
-    Case,
-    IoCounters,
-    Placement,
-    Plan,
-    RankResult,
-    Startup,
-    Steps,
-    Trial,
-)
-from iobench.placements import content, engines, folders, squash
-from iobench.protocols import Start
-from iobench.starting import ImageUse
+from iobench.backends.placements import _content, _engines, _squash
+from iobench.core import dataset as datasets
+from iobench.core import registry
+from iobench.core.cases import Case, Placement, Plan, Trial
+from iobench.core.channel import Prepared
+from iobench.core.errors import CacheStateError, DatasetError, SpecError
+from iobench.core.protocols import ImageUse, Start
+from iobench.core.records import CacheProof, IoCounters, RankResult, Startup, Steps
+from iobench.data import adopt, make
+from iobench.data.convert import convert, verify
+from iobench.host import files as host_files
+from iobench.plan import contrasts, rules
+from iobench.plan import ladder as planning
+from iobench.run import cache_state, placed_folders, placing
+from iobench.run import command as starting
+from iobench.run.cache_state import judge
+from iobench.spec import load, schema
+from iobench.worker import cache as inside
 from tests.capabilities import need
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    made = datasets.make("smoke", tmp_path_factory.mktemp("set") / "a", samples=16)
+    made = make.make("smoke", tmp_path_factory.mktemp("set") / "a", samples=16)
     convert(made, "lmdb")
     return made
 
@@ -62,11 +60,11 @@ def both(dataset, kind: str) -> Plan:
 
 
 def placed(plan: Plan, stage_to="", say=print) -> Plan:
-    return placements.placed(plan, str(stage_to), {}, say)
+    return placing.placed(plan, str(stage_to), {}, say)
 
 
 def present(plan: Plan, say=print):
-    return placements.present(plan, {}, say)
+    return placing.present(plan, {}, say)
 
 
 def test_nothing_but_the_placement_is_touched(tmp_path) -> None:
@@ -74,7 +72,7 @@ def test_nothing_but_the_placement_is_touched(tmp_path) -> None:
     tmp_path.chmod(0o750)
     file.write_text("kept")
     file.chmod(0o440)
-    with folders.held(root, "test"):
+    with placed_folders.held(root, "test"):
         (root / "closed/deep").mkdir(parents=True)
         os.link(file, root / "closed/deep/file")
         (root / "closed/out").symlink_to(tmp_path)
@@ -85,7 +83,7 @@ def test_nothing_but_the_placement_is_touched(tmp_path) -> None:
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("kept", 0o440)
 
 
-@pytest.mark.parametrize("kind", placements.COPIED)
+@pytest.mark.parametrize("kind", ["tmpfs", "staged"])
 def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> None:
     plan = placed(both(small, kind), tmp_path / "disk")
     planned = plan.placements[0]
@@ -98,10 +96,10 @@ def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> N
         assert copy.seconds > 0
         assert copy.bytes == small.bytes
         assert copy.filesystem
-        there = placements.dataset_of(small, copy)
+        there = placing.dataset_of(small, copy)
         assert {row.form: row.ok for row in verify(there)} == {"jpeg": True}
-        assert placements.by_location(made)[made.cases[1].location] is copy
-        assert placements.by_location(made)[made.cases[2].location] is other
+        assert placing.by_location(made)[made.cases[1].location] is copy
+        assert placing.by_location(made)[made.cases[2].location] is other
     assert not Path(copy.root).exists()
     with present(made) as resumed:
         assert datasets.locate(Path(copy.root)).digest == small.digest
@@ -121,7 +119,7 @@ def test_each_form_has_its_own_copy_and_is_what_it_took(small, tmp_path) -> None
             assert sorted(p.name for p in Path(place.root).iterdir()) == sorted(
                 ["dataset.json", form, "samples.tsv"]
             )
-        assert lmdb.bytes == content.of(small, alone.cases).nbytes
+        assert lmdb.bytes == _content.of(small, alone.cases).nbytes
 
 
 def test_of_a_tree_that_is_read_in_place_only_the_samples_are_copied(small, tmp_path) -> None:
@@ -129,7 +127,7 @@ def test_of_a_tree_that_is_read_in_place_only_the_samples_are_copied(small, tmp_
     shutil.copytree(small.jpeg_root, theirs / "a")
     (theirs / "b").symlink_to(theirs / "a")
     (theirs / "notes.txt").write_text("x" * 100_000)
-    found = userdata.adopt(
+    found = adopt.adopt(
         theirs, tmp_path / "out", max_samples=4, max_bytes=1 << 30, seed=1, in_place=True
     )
     files = datasets.load_index(found).files
@@ -140,14 +138,14 @@ def test_of_a_tree_that_is_read_in_place_only_the_samples_are_copied(small, tmp_
             files
         )
         assert copy.bytes == sum((theirs / name).stat().st_size for name in files)
-        assert [row.ok for row in verify(placements.dataset_of(found, copy))] == [True]
+        assert [row.ok for row in verify(placing.dataset_of(found, copy))] == [True]
     os.rename(theirs / files[0], theirs / "gone")
     with pytest.raises(DatasetError, match="were changed since the dataset was made"):
-        content.of(found, plan_of(found, ("staged", "jpeg")).cases)
+        _content.of(found, plan_of(found, ("staged", "jpeg")).cases)
 
 
 def test_a_tar_has_every_folder_once_and_before_what_is_in_it(small, tmp_path) -> None:
-    data = content.of(small, both(small, "image").cases)
+    data = _content.of(small, both(small, "image").cases)
     data.send(["sh", "-c", f"cat > {tmp_path}/x.tar"], 5, 6, "placement image")
     with tarfile.open(tmp_path / "x.tar") as tar:
         members = tar.getmembers()
@@ -176,7 +174,7 @@ def test_what_does_not_fit_leaves_nothing(small, tmp_path, monkeypatch) -> None:
     def full(folder, size, files, what):
         raise DatasetError(f"{what}: no room")
 
-    monkeypatch.setattr(datasets, "check_space", full)
+    monkeypatch.setattr(host_files, "check_space", full)
     plan = placed(both(small, "staged"), tmp_path / "disk")
     with pytest.raises(DatasetError, match="no room"), present(plan):
         pass
@@ -187,7 +185,7 @@ def test_a_failure_while_it_is_made_leaves_nothing(small, tmp_path, monkeypatch)
     def broken(folder):
         raise OSError("the disk went away")
 
-    monkeypatch.setattr(datasets, "settle", broken)
+    monkeypatch.setattr(host_files, "settle", broken)
     plan = placed(both(small, "staged"), tmp_path / "disk")
     with pytest.raises(OSError, match="went away"), present(plan):
         pass
@@ -195,18 +193,18 @@ def test_a_failure_while_it_is_made_leaves_nothing(small, tmp_path, monkeypatch)
 
 
 def test_more_than_half_of_the_memory_is_refused(small, monkeypatch) -> None:
-    monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("iobench.host.agent.Agent.memory_bytes", lambda self: 1000)
     with pytest.raises(DatasetError, match="memory"), present(placed(both(small, "tmpfs"))):
         pass
 
 
 def test_copies_in_memory_are_counted_together(small, monkeypatch) -> None:
     plan = placed(both(small, "tmpfs"))
-    room = sum(content.of(small, [case]).nbytes for case in plan.cases[1:])
-    monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 2 * room - 2)
+    room = sum(_content.of(small, [case]).nbytes for case in plan.cases[1:])
+    monkeypatch.setattr("iobench.host.agent.Agent.memory_bytes", lambda self: 2 * room - 2)
     with pytest.raises(DatasetError, match="over half"), present(plan):
         pass
-    monkeypatch.setattr("iobench.pagecache.effective_memory_bytes", lambda: 2 * room + 2)
+    monkeypatch.setattr("iobench.host.agent.Agent.memory_bytes", lambda self: 2 * room + 2)
     with present(plan):
         pass
 
@@ -219,8 +217,8 @@ def test_a_plan_without_placements_stays_as_it_is(small) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from iobench.placements import folders
-with folders.held(Path(sys.argv[1]), "test") as root:
+from iobench.run import placed_folders
+with placed_folders.held(Path(sys.argv[1]), "test") as root:
     (root / "half").write_text("made")
     if sys.argv[2] == "die":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -230,10 +228,10 @@ with folders.held(Path(sys.argv[1]), "test") as root:
 
 
 def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> None:
-    dead, alive = (tmp_path / f"{folders.PREFIX}{name}" for name in ("dead", "alive"))
+    dead, alive = (tmp_path / f"{placed_folders.PREFIX}{name}" for name in ("dead", "alive"))
     # of another node that shares the folder: its lock is not seen here
-    (tmp_path / f"{folders.prefix('another')}0123-4567").mkdir()
-    kept = f"{folders.prefix(socket.gethostname() + '-2')}0123-4567"
+    (tmp_path / f"{placed_folders.prefix('another')}0123-4567").mkdir()
+    kept = f"{placed_folders.prefix(socket.gethostname() + '-2')}0123-4567"
     (tmp_path / kept).mkdir()
     command = [sys.executable, "-c", KILLED]
     assert subprocess.run([*command, str(dead), "die"]).returncode == -signal.SIGKILL
@@ -243,9 +241,9 @@ def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> N
     ) as running:
         assert running.stdout.readline() == b"held\n"
         said: list = []
-        folders.sweep([tmp_path, tmp_path / "nowhere"], said.append)
+        placed_folders.sweep([tmp_path, tmp_path / "nowhere"], said.append)
         assert {p.name for p in tmp_path.iterdir()} == {
-            f"{folders.prefix('another')}0123-4567", kept, alive.name,
+            f"{placed_folders.prefix('another')}0123-4567", kept, alive.name,
         }  # fmt: skip
         assert len(said) == 1
         running.stdin.close()
@@ -255,7 +253,7 @@ def test_what_a_killed_suite_left_is_removed_and_what_runs_is_not(tmp_path) -> N
 @pytest.mark.parametrize("host", ["node7", "Login-1.Site.org", "-a__b.", "", "knoten-ä"])
 def test_a_placements_name_can_be_an_images(host) -> None:
     """As docker's reference grammar has it."""
-    name = engines.tag(f"{folders.prefix(host)}01234567-89abcdef")
+    name = _engines.tag(f"{placed_folders.prefix(host)}01234567-89abcdef")
     word = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
     assert re.fullmatch(rf"localhost/{word}:latest", name)
 
@@ -269,8 +267,8 @@ def test_an_images_tree_is_linked_and_never_written(small, tmp_path) -> None:
     (base / "iobench/data").chmod(0o555)
     images = {"torch": ImageUse("torch", "sha256:1", {"rootfs": str(base)})}
     plan = plan_of(small, ("image", "lmdb"), runtime="charliecloud")
-    plan = placements.placed(plan, "", images, print)
-    with placements.present(plan, images, print) as made:
+    plan = placing.placed(plan, "", images, print)
+    with placing.present(plan, images, print) as made:
         (place,) = made.placements
         image = Path(place.image)
         assert image.is_dir()
@@ -287,9 +285,9 @@ def test_an_images_tree_is_linked_and_never_written(small, tmp_path) -> None:
 
 def test_a_filesystem_image_holds_the_samples_as_they_are(small, tmp_path) -> None:
     need("squashfs")
-    data = content.of(small, plan_of(small, ("image", "jpeg")).cases)
+    data = _content.of(small, plan_of(small, ("image", "jpeg")).cases)
     place = Placement("image", str(tmp_path), form="sif")
-    made = squash.packed(place, data)
+    made = _squash.packed(place, data)
     assert made.inside
     assert Path(made.files).stat().st_size >= data.nbytes  # nothing is compressed once more
     subprocess.run(
@@ -305,7 +303,7 @@ def test_a_filesystem_image_holds_the_samples_as_they_are(small, tmp_path) -> No
 
 
 def test_a_program_that_fails_says_why(small, tmp_path) -> None:
-    data = content.of(small, plan_of(small, ("image", "jpeg")).cases)
+    data = _content.of(small, plan_of(small, ("image", "jpeg")).cases)
     with pytest.raises(DatasetError, match="no room left"):
         data.send(["sh", "-c", "echo no room left >&2; exit 3"], 0, 0, "placement image")
     with pytest.raises(DatasetError, match="no-such-program"):
@@ -315,8 +313,8 @@ def test_a_program_that_fails_says_why(small, tmp_path) -> None:
 # -- specs -----------------------------------------------------------------------------------
 
 
-def spec_of(runtimes, kinds, **case) -> spec.Spec:
-    return spec.parse(
+def spec_of(runtimes, kinds, **case) -> schema.Spec:
+    return load.parse(
         {
             "name": "t",
             "case": {"pipeline": "jpeg", "trainer": "null", "batch": 4, **case},
@@ -328,18 +326,20 @@ def spec_of(runtimes, kinds, **case) -> spec.Spec:
 
 def test_what_is_in_memory_is_never_planned_cold(small) -> None:
     wanted = spec_of(["bare"], ["bind", "tmpfs"])
-    cases = spec.expand(wanted)
+    cases = load.expand(wanted)
     trials = planning.ladder(wanted, cases, 16)
     assert {t.cache for t in trials if t.case.placement == "tmpfs"} == {"warm", "-"}
     assert not [t for t in trials if t.case.placement == "tmpfs" and t.stage == "ceiling"]
-    assert [c.cache for c in pairing.contrasts(wanted, cases, {})] == ["warm"]
+    assert [c.cache for c in contrasts.contrasts(rules.rules(wanted, cases), {})] == ["warm"]
 
 
 def test_memory_takes_no_other_arm_out_of_a_cold_contrast() -> None:
     wanted = spec_of(["docker"], ["bind", "tmpfs", "image"])
-    cases = spec.expand(wanted)
+    cases = load.expand(wanted)
     by_label = {c.label: c.placement for c in cases}
-    found = [(by_label[c.arm], c.cache) for c in pairing.contrasts(wanted, cases, {})]
+    found = [
+        (by_label[c.arm], c.cache) for c in contrasts.contrasts(rules.rules(wanted, cases), {})
+    ]
     assert found == [("image", "cold"), ("tmpfs", "warm"), ("image", "warm")]
 
 
@@ -352,7 +352,7 @@ def test_a_spec_is_refused_where_a_runtime_cannot(runtime, kind) -> None:
         kind == "overlay" and runtime == "apptainer"
     )
     if possible:
-        cases = spec.expand(spec_of([runtime], ["bind", kind]))
+        cases = load.expand(spec_of([runtime], ["bind", kind]))
         assert "ceiling" in planning.rungs_missing(cases[1])
         return
     with pytest.raises(SpecError, match=f"placement '{kind}'.*{runtime}") as error:
@@ -362,8 +362,8 @@ def test_a_spec_is_refused_where_a_runtime_cannot(runtime, kind) -> None:
 
 def test_a_contrast_over_placement_is_found_where_locations_differ() -> None:
     wanted = spec_of(["docker", "apptainer"], ["bind", "image"])
-    cases = [dataclasses.replace(c, location=c.label) for c in spec.expand(wanted)]
-    found = pairing.contrasts(wanted, cases, {})
+    cases = [dataclasses.replace(c, location=c.label) for c in load.expand(wanted)]
+    found = contrasts.contrasts(rules.rules(wanted, cases), {})
     by_label = {c.label: c for c in cases}
     pairs = [(by_label[c.arm], by_label[c.base], c.cache) for c in found]
     assert [(a.runtime, a.placement, b.runtime, b.placement, cache) for a, b, cache in pairs] == [
@@ -377,7 +377,7 @@ def test_a_contrast_over_placement_is_found_where_locations_differ() -> None:
 
 
 def place_of(kind: str, **fields) -> Placement:
-    return Placement(kind, "/placed", files="/placed/data.sqfs", inside=True,
+    return Placement(kind, "/placed", files="/placed/data.sqfs", inside=True, mount=kind,
                      filesystem="squashfs", **fields)  # fmt: skip
 
 
@@ -415,9 +415,9 @@ def rank(fstype: str, after: float | None, read_bytes: int) -> RankResult:
 
 
 def verdict(cache, host, found, fstype, after, read_bytes, **fields) -> tuple:
-    proof = inside.before(cache, host, [{"fraction": found, "method": "mincore"}])
+    proof = cache_state.before(cache, host, [Prepared("here", found, "mincore")])
     place = dataclasses.replace(place_of("image"), **fields)
-    proof = inside.after(proof, [rank(fstype, after, read_bytes)], place)
+    proof = cache_state.after(proof, [rank(fstype, after, read_bytes)], place)
     status, reasons = judge(cache, "load", proof)
     return status, " ".join(reasons)
 
@@ -456,6 +456,6 @@ def test_bytes_that_another_process_reads_are_never_hoped_for(fstype, fields) ->
 
 
 def test_a_fraction_cannot_be_set_inside() -> None:
-    inside.check("cold", place_of("image"))
+    cache_state.check("cold", place_of("image"))
     with pytest.raises(CacheStateError, match="fraction"):
-        inside.check("0.35", place_of("image"))
+        cache_state.check("0.35", place_of("image"))

@@ -5,34 +5,34 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Sequence
 
 import numpy as np
 import pytest
 
-from iobench import analysis, figures, launch, plan, scheduler, spec, stalls, world
-from iobench.contrasts import complete_pairs, confounders, equal_order, judge
-from iobench.errors import SpecError
-from iobench.figures import evidence, startup_s, step_waits_s, trial_window
-from iobench.model import (
-    VALID,
-    CacheProof,
-    Case,
-    Contrast,
-    Dataset,
-    IoCounters,
-    Plan,
-    RankResult,
-    Record,
-    Startup,
-    Steps,
-    Trial,
-)
-from iobench.order import multiset_sum, sample_order
+from iobench.analysis import evidence as figures
+from iobench.analysis import suite
+from iobench.analysis.confounders import confounders
+from iobench.analysis.evidence import evidence, startup_s, step_waits_s, trial_window
+from iobench.analysis.pairs import complete_pairs, equal_order
+from iobench.analysis.ranks import note, parted, skew_s, together
+from iobench.analysis.results import CheckResult, to_json
+from iobench.analysis.verdicts import judge
+from iobench.core import registry
+from iobench.core.cases import Case, Contrast, Dataset, Plan, Trial
+from iobench.core.errors import SpecError
+from iobench.core.order import multiset_sum, sample_order
+from iobench.core.records import VALID, CacheProof, IoCounters, RankResult, Record, Startup, Steps
+from iobench.equations import stalls
+from iobench.host import agent
+from iobench.plan import ladder
 from iobench.report import words
 from iobench.report.csv import trials_frame
-from tests import pairs_fixture as fixture
+from iobench.run import cache_state, disturbance
+from iobench.run import ranks as world
+from iobench.spec import load as spec
+from tests.build import pairs as fixture
+from tests.build.report import case_result
 
 SAMPLES, BATCH = 96, 4
 DATASET = Dataset("/d", "t", SAMPLES, SAMPLES * 10, 3, 1, "d" * 32, "test")
@@ -108,7 +108,7 @@ def test_ranks_are_not_repeats() -> None:
         )
         for t in trials
     ]
-    document = analysis.analyse(found, records)
+    document = to_json(suite.analyse(found, records))
     rate = document["pipelines"][0]["stages"]["load"]["-"]
     assert rate["n"] == 3
     assert rate["samples_per_s"]["value"] == pytest.approx(2 * BATCH / 0.5)
@@ -183,17 +183,17 @@ def test_a_skew_over_one_percent_of_the_loop_is_said() -> None:
     case = case_of()
     steps = loop([(0.0, 0.5)] * 20)
     ranks = [rank_of(r, steps, case, began_s=1000.0 + 0.05 * r) for r in (0, 1)]
-    noted = world.note(ranks)
+    noted = note(ranks)
     assert noted["skew_s"] == pytest.approx(0.05)
     assert "late" not in noted
     late = [rank_of(r, steps, case, began_s=1000.0 + 0.2 * r) for r in (0, 1)]
-    assert "200.0 ms apart, 2.0% of the loop" in world.note(late)["late"]
-    assert world.note(late[:1]) == {}
+    assert "200.0 ms apart, 2.0% of the loop" in note(late)["late"]
+    assert note(late[:1]) == {}
     elsewhere = [late[0], dataclasses.replace(late[1], host="node18")]
-    assert world.skew_s(elsewhere) == 0.0, "two hosts have two clocks"
-    record = dataclasses.replace(record_of(late, case, "load", "-"), notes=world.note(late))
+    assert skew_s(elsewhere) == 0.0, "two hosts have two clocks"
+    record = dataclasses.replace(record_of(late, case, "load", "-"), notes=note(late))
     found = Plan("s", "now", 1, 60.0, DATASET, (case,), (record.trial,), phase=2)
-    assert any("200.0 ms apart" in n for n in analysis.analyse(found, [record])["notes"])
+    assert any("200.0 ms apart" in n for n in to_json(suite.analyse(found, [record]))["notes"])
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ def test_ranks_whose_weights_part_have_not_trained_one_net() -> None:
             for m, d in zip(made, digests, strict=True)
         ]
 
-    assert world.parted(after("a", "a")) == ""
-    assert "weights differ" in world.parted(after("a", "b"))
-    assert world.parted([rank_of(0, loop([]), case_of())]) == ""
+    assert parted(after("a", "a")) == ""
+    assert "weights differ" in parted(after("a", "b"))
+    assert parted([rank_of(0, loop([]), case_of())]) == ""
 
 
 def test_one_rank_answers_what_does_not_depend_on_ranks() -> None:
@@ -240,31 +240,35 @@ def test_ranks_are_no_rivals_of_each_other() -> None:
     case = case_of()
     busy = IoCounters(wall_s=2.0, cpu_user_s=1.9, machine_busy_s=3.8, read_bytes=5, rchar=7)
     ranks = [rank_of(r, loop([(0.0, 0.5)] * 3), case, io=busy) for r in (0, 1)]
-    assert scheduler.disturbed(record_of(ranks, case)) == ""
-    assert "rivals used 1.90 s" in scheduler.disturbed(record_of(ranks[:1], case))
-    one = world.together(ranks)
+    assert disturbance.disturbed(record_of(ranks, case)) == ""
+    assert "rivals used 1.90 s" in disturbance.disturbed(record_of(ranks[:1], case))
+    one = together(ranks)
     assert (one.cpu_user_s, one.machine_busy_s, one.read_bytes, one.rchar) == (3.8, 3.8, 10, 14)
     stolen = [dataclasses.replace(r, io=dataclasses.replace(busy, machine_steal_s=0.5))
               for r in ranks]  # fmt: skip
-    assert "stole 0.50 s" in scheduler.disturbed(record_of(stolen, case))
+    assert "stole 0.50 s" in disturbance.disturbed(record_of(stolen, case))
 
 
 def test_the_proof_of_the_cache_adds_up_all_ranks(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_bytes(bytes(8192))
     case = case_of()
-    counted = SimpleNamespace(storage_bytes=lambda io: (io.read_bytes, "counter"))
+
+    class Counted(agent.Agent):
+        def storage_bytes(self, path: Path, io: IoCounters) -> tuple[int | None, str]:
+            return io.read_bytes or None, "counter"
+
     ranks = [
         rank_of(r, loop([(0.0, 0.5)]), case, io=IoCounters(read_bytes=5 + r, rchar=70 + r))
         for r in (0, 1)
     ]
-    trial = Trial("t", case, "load", "cold")
-    proof = launch._after(trial, CacheProof(label="data-cold"), [data], ranks, counted)
+    begun = CacheProof(label="data-cold")
+    proof = cache_state.after_here(begun, ranks, [data], Counted(), by_fio=False)
     assert proof.bytes_needed == sum(r.bytes_needed for r in ranks) == 10 * SAMPLES
     assert (proof.bytes_storage, proof.bytes_read) == (11, 141)
-    unknown = SimpleNamespace(storage_bytes=lambda io: (io.read_bytes or None, ""))
     ranks[1] = dataclasses.replace(ranks[1], io=IoCounters())
-    assert launch._after(trial, CacheProof(), [data], ranks, unknown).bytes_storage is None
+    proof = cache_state.after_here(begun, ranks, [data], Counted(), by_fio=False)
+    assert proof.bytes_storage is None
 
 
 # -- contrasts -------------------------------------------------------------------------------------
@@ -289,7 +293,7 @@ def test_ranks_as_the_factor_compare_the_samples_of_all_ranks() -> None:
     one, two = case_of(label="one", world_size=1), case_of(label="two")
     pairs = complete_pairs(evidence(*(found := pair_of(two, one))), found[0].contrasts[0])
     assert equal_order(pairs) == (True, "")
-    assert confounders(pairs) == {"status": "PASS", "differences": []}
+    assert to_json(confounders(pairs)) == {"status": "PASS", "differences": []}
     odd = case_of(label="odd", world_size=5, batch=4)  # 80 of 96 samples
     pairs = complete_pairs(evidence(*(found := pair_of(odd, one))), found[0].contrasts[0])
     same, why = equal_order(pairs)
@@ -331,10 +335,10 @@ def test_order_as_the_factor_compares_the_samples_of_all_ranks() -> None:
 
 def test_equal_ranks_must_read_in_equal_order_rank_by_rank() -> None:
     plan_, records = pair_of(case_of(label="a", workers=2), case_of(label="b"))
-    assert judge(evidence(plan_, records), plan_.contrasts[0], 1)["equal_order"]
+    assert judge(evidence(plan_, records), plan_.contrasts[0], 1).equal_order
     crossed = dataclasses.replace(records[0], ranks=records[0].ranks[::-1])
     judged = judge(evidence(plan_, [crossed, records[1]]), plan_.contrasts[0], 1)
-    assert not judged["equal_order"]
+    assert not judged.equal_order
 
 
 def test_a_confounder_of_one_rank_alone_is_seen() -> None:
@@ -344,7 +348,7 @@ def test_a_confounder_of_one_rank_alone_is_seen() -> None:
     ranks = (arm.ranks[0], dataclasses.replace(arm.ranks[1], fingerprint=other))
     found = evidence(plan_, [dataclasses.replace(arm, ranks=ranks), records[1]])
     seen = confounders(complete_pairs(found, plan_.contrasts[0]))
-    assert seen["differences"] == ["libc: glibc 2.31 against glibc 2.36"]
+    assert seen.differences == ["libc: glibc 2.31 against glibc 2.36"]
 
 
 def test_the_same_samples_are_seen_across_ranks_orders_and_sharing() -> None:
@@ -364,10 +368,10 @@ def test_the_same_samples_are_seen_across_ranks_orders_and_sharing() -> None:
         )
         for t in trials
     ]
-    assert analysis.analyse(found, records)["checks"]["same_samples"] == {"ok": True, "reason": ""}
+    assert suite.analyse(found, records).checks.same_samples == CheckResult(True)
     twice = dataclasses.replace(records[1], ranks=(records[1].ranks[0],) * 2)  # both read the same
-    seen = analysis.analyse(found, [records[0], twice, *records[2:]])["checks"]["same_samples"]
-    assert seen["ok"] is False
+    seen = suite.analyse(found, [records[0], twice, *records[2:]]).checks.same_samples
+    assert seen.ok is False
 
 
 def test_the_twins_digest_is_found_for_several_ranks() -> None:
@@ -399,7 +403,7 @@ def test_communication_is_compute_on_n_ranks_minus_compute_on_one() -> None:
             trials.append(trial)
             records.append(dataclasses.replace(record_of(ranks, case), trial=trial))
     found = Plan("s", "now", 1, 60.0, DATASET, (case,), tuple(trials), phase=2)
-    document = analysis.analyse(found, records)
+    document = to_json(suite.analyse(found, records))
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     comm = document["pipelines"][0]["comm"]
     assert comm["value"] == pytest.approx(0.125)
@@ -407,7 +411,7 @@ def test_communication_is_compute_on_n_ranks_minus_compute_on_one() -> None:
     assert comm["exchange_s"] == pytest.approx(0.09)
     assert comm["efficiency"] == pytest.approx(0.75)
     assert comm["paired"]
-    said = words.communication(document["pipelines"][0])
+    said = words.communication(suite.analyse(found, records).pipelines[0])
     assert said.startswith("a step takes 500.00 ms on 2 ranks and 375.00 ms on one")
     assert "efficiency 75 %; the exchange of gradients takes 90.00 ms" in said
 
@@ -425,9 +429,9 @@ def test_without_the_rung_on_one_rank_it_is_not_available() -> None:
         ((compute, alone), [ran, broken], "compute on one rank has no valid trial: it fell"),
     ):
         found = Plan("s", "now", 1, 60.0, DATASET, (case,), trials, phase=2)
-        entry = analysis.analyse(found, records)["pipelines"][0]
+        entry = suite.analyse(found, records).pipelines[0]
         assert words.communication(entry).startswith(f"communication n/a: {said}")
-    assert words.communication({"comm": None}) == ""
+    assert words.communication(case_result()) == ""
 
 
 def test_the_ladder_computes_on_one_rank_beside_the_others() -> None:
@@ -439,7 +443,7 @@ def test_the_ladder_computes_on_one_rank_beside_the_others() -> None:
     }
     parsed = spec.parse(document)
     cases = spec.expand(parsed)
-    planned = plan.ladder(parsed, cases, 96)
+    planned = ladder.ladder(parsed, cases, 96)
     several = [t for t in planned if t.case.world_size == 2]
     assert sorted((t.stage, t.block) for t in several if t.stage != "train") == [
         ("alone", 1), ("alone", 2), ("compute", 1), ("compute", 2),
@@ -482,11 +486,11 @@ def test_a_container_must_hold_the_launcher_that_starts_in_it() -> None:
 def test_a_loader_says_how_it_can_share(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError, match=r"dali:lmdb cannot share .* it serves one rank only"):
         expanded(pipeline="dali:lmdb", order="stored", world_size=2)
-    backend = world.registry.load("loaders", "null")
+    backend = registry.load("loaders", "null")
     only = dataclasses.replace(backend, sharings={"null": frozenset({"stride"})})
-    load = world.registry.load
+    load = registry.load
     monkeypatch.setattr(
-        world.registry, "load", lambda a, n: only if (a, n) == ("loaders", "null") else load(a, n)
+        registry, "load", lambda a, n: only if (a, n) == ("loaders", "null") else load(a, n)
     )
     assert expanded(world_size=2).sharing == "stride"
     with pytest.raises(SpecError, match="by 'disjoint'; it shares by: stride"):
@@ -494,7 +498,7 @@ def test_a_loader_says_how_it_can_share(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_rank_and_world_size_are_no_options_of_a_trainer() -> None:
-    from iobench.options import check_options
+    from iobench.core.options import check_options
 
     def make(*, batch: int, rank: int = 0, world_size: int = 1, net: str = "") -> None: ...
 

@@ -10,24 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from iobench import dataset as datasets
-from iobench import store
-from iobench.errors import DatasetError, ImageError, ResultsError
-from iobench.images import disk
-from iobench.model import (
+from iobench.core.cases import Case, Dataset, Plan, Trial
+from iobench.core.errors import DatasetError, ImageError, ResultsError
+from iobench.core.records import (
     FAILED,
     VALID,
     CacheProof,
-    Case,
-    Dataset,
     IoCounters,
-    Plan,
     RankResult,
     Record,
     Startup,
     Steps,
-    Trial,
 )
+from iobench.host import files
+from iobench.images import disk
+from iobench.run import store
 
 
 def record(trial: str = "0001-x", attempt: int = 1, status: str = VALID) -> Record:
@@ -121,7 +118,7 @@ def test_a_folder_without_locks_is_not_said_to_be_in_use(
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(ResultsError, match=r"cannot be locked \(No locks.*--results"), suite.lock():
         pass
-    with pytest.raises(DatasetError, match=r"cannot be locked.*--out"), datasets.hold(tmp_path):
+    with pytest.raises(DatasetError, match=r"cannot be locked.*--out"), files.hold(tmp_path):
         pass
     with pytest.raises(ImageError, match=r"cannot be locked.*--images"), disk.lock(tmp_path):
         pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -12,10 +11,17 @@ from typing import Any
 
 import pytest
 
-from iobench import dataset as datasets
-from iobench import scheduler, spec, store
-from iobench.launch import Settings
-from iobench.model import FAILED, INVALID, VALID, Dataset, IoCounters, Record, Trial
+from iobench.core import dataset as datasets
+from iobench.core.cases import Dataset, Plan, Trial
+from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record
+from iobench.data import index
+from iobench.plan.contrasts import contrasts
+from iobench.plan.resolve import Here, resolve
+from iobench.run import disturbance, next_trials, store
+from iobench.run import suite as scheduler
+from iobench.run.ledger import Ledger
+from iobench.run.trial import TrialSettings
+from iobench.spec import load
 
 DOCUMENT = {
     "name": "null",
@@ -33,23 +39,25 @@ def dataset(tmp_path: Path) -> Dataset:
     root = tmp_path / "data"
     root.mkdir()
     empty = datasets.sample_digest(b"")
-    rows = [datasets.Row(f"n0/{i}", 0, 0, empty, f"n0/{i}.jpg") for i in range(32)]
-    datasets.write_index(root, rows)
+    rows = [index.Row(f"n0/{i}", 0, 0, empty, f"n0/{i}.jpg") for i in range(32)]
+    index.write_index(root, rows)
     made = Dataset(str(root), "t", 32, 0, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
-    return datasets.finish(made)
+    return index.finish(made)
 
 
 @pytest.fixture
 def suite(tmp_path: Path, dataset: Dataset) -> scheduler.Suite:
-    parsed = spec.parse(DOCUMENT)
     found = store.create(tmp_path / "results", "null")
-    found.save_plan(scheduler.make_plan(parsed, dataset, 60.0, "now"))
+    found.save_plan(planned(dataset, 60.0))
     return again(found)
 
 
+def planned(dataset: Dataset, budget_s: float) -> Plan:
+    return resolve(load.parse(DOCUMENT), Here(dataset), budget_s, "now")
+
+
 def again(found: store.Store) -> scheduler.Suite:
-    parsed = spec.parse(found.plan().spec)
-    return scheduler.Suite(found, parsed, Settings(compute_s=0.05), lambda *_: None)
+    return scheduler.Suite(found, TrialSettings(compute_s=0.05), lambda *_: None)
 
 
 def test_every_planned_trial_has_one_valid_record(suite: scheduler.Suite) -> None:
@@ -80,6 +88,28 @@ def test_resume_runs_only_what_is_missing(suite: scheduler.Suite) -> None:
     assert set(after) - set(kept) == {victim.replace(".1.json", ".2.json")}
 
 
+@pytest.mark.parametrize("done", [0, 3])
+def test_an_attempt_that_a_kill_ended_is_run_again_under_its_next_number(
+    suite: scheduler.Suite, done: int
+) -> None:
+    """What ``kill -9`` leaves: a line in the journal, at most a part of the record beside it."""
+    full = again(suite.store)
+    full.run()
+    runs = suite.store.folder / "runs"
+    trial = full.plan.trials[done].id
+    for name in (t.id for t in full.plan.trials[done:]):
+        (runs / f"{name}.1.json").unlink()
+    (runs / f".{trial}.1.json.tmp").write_text('{"trial": {"id"')
+    journal = suite.store.folder / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[: done + 1]))
+    again(suite.store).run()
+    plan, records = suite.store.plan(), suite.store.records()
+    assert [r.trial.id for r in records] == [t.id for t in plan.trials]
+    assert {r.status for r in records} == {VALID}
+    assert {r.trial.id: r.attempt for r in records if r.attempt != 1} == {trial: 2}
+
+
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Trial, str], Trial]:
     """Return what gives a trial a loader whose making runs the statement."""
@@ -89,7 +119,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Trial, 
         folder.mkdir(parents=True)
         (folder / "faulty.py").write_text(
             "import os, signal, time\n"
-            "from iobench.protocols import LoaderBackend\n"
+            "from iobench.core.members import LoaderBackend\n"
             f"def make(request):\n    {statement}\n"
             "BACKEND = LoaderBackend(make, 'has a fault')\n"
         )
@@ -160,9 +190,7 @@ def test_the_time_limit_ends_a_trial_with_the_remedy(
     plan = suite.store.plan()
     only = faulty(plan.trials[0], "time.sleep(60)")
     suite.store.save_plan(dataclasses.replace(plan, trials=(only,), phase=2))
-    found = scheduler.Suite(
-        suite.store, spec.parse(plan.spec), Settings(limit_s=1.0), lambda *_: None
-    )
+    found = scheduler.Suite(suite.store, TrialSettings(limit_s=1.0), lambda *_: None)
     found.run()
     record = suite.store.records()[0]
     assert record.status == FAILED
@@ -177,9 +205,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_worker(suite: scheduler.Suite) 
         if len(seen) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    interrupted = scheduler.Suite(
-        suite.store, spec.parse(suite.store.plan().spec), Settings(compute_s=0.05), watch
-    )
+    interrupted = scheduler.Suite(suite.store, TrialSettings(compute_s=0.05), watch)
     with pytest.raises(KeyboardInterrupt):
         interrupted.run()
     done = suite.store.records()
@@ -191,7 +217,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_worker(suite: scheduler.Suite) 
 
 
 def record(**io: float) -> Record:
-    from tests.test_store import record as stored
+    from tests.unit.run.test_store import record as stored
 
     made = stored()
     counters = IoCounters(wall_s=2.0, cpu_user_s=1.0, machine_busy_s=1.0)
@@ -200,19 +226,18 @@ def record(**io: float) -> Record:
 
 
 def test_the_rule_for_repeating_a_pair() -> None:
-    assert scheduler.disturbed(record()) == ""
-    assert scheduler.disturbed(record(machine_busy_s=1.09)) == ""
-    assert "rivals" in scheduler.disturbed(record(machine_busy_s=1.2))
-    assert "stole" in scheduler.disturbed(record(machine_steal_s=0.05))
+    assert disturbance.disturbed(record()) == ""
+    assert disturbance.disturbed(record(machine_busy_s=1.09)) == ""
+    assert "rivals" in disturbance.disturbed(record(machine_busy_s=1.2))
+    assert "stole" in disturbance.disturbed(record(machine_steal_s=0.05))
     invalid = dataclasses.replace(record(), status=INVALID, reasons=("not cold",))
-    assert scheduler.disturbed(invalid) == "not cold"
-    assert scheduler.disturbed(None) == ""
+    assert disturbance.disturbed(invalid) == "not cold"
 
 
 def test_a_disturbed_pair_is_repeated_once_and_both_are_kept(
     suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "disturbed", lambda record: "by the test")
+    monkeypatch.setattr(next_trials, "disturbed", lambda record: "by the test")
     suite.run()
     trials = suite.store.plan().trials
     repeats = [t for t in trials if t.repeat_of]
@@ -223,18 +248,16 @@ def test_a_disturbed_pair_is_repeated_once_and_both_are_kept(
     assert len(suite.store.done()) == len(trials)
 
 
-def test_a_bigger_budget_buys_more_pairs(
-    suite: scheduler.Suite, dataset: Dataset, tmp_path: Path
-) -> None:
-    found = store.create(tmp_path / "more", "null")
-    found.save_plan(scheduler.make_plan(suite.spec, dataset, 4000.0, "now"))
-    more = again(found)
-    monkey = scheduler.pairing.contrasts(suite.spec, more.plan.cases, {})
-    more._costs = {(c.label, "load", "-"): [10.0] for c in more.plan.cases}
-    planned = more._within_budget(monkey)
-    assert planned[0].pairs > 100
-    assert planned[0].pairs % 2 == 0
-    assert json.loads(json.dumps(planned[0].pairs)) == planned[0].pairs
+def test_a_bigger_budget_buys_more_pairs(dataset: Dataset) -> None:
+    plan = planned(dataset, 4000.0)
+    trials = [Trial(c.label, c, "load", "-") for c in plan.cases]
+    ledger = Ledger(plan, [dataclasses.replace(record(), trial=t, wall_s=10.0) for t in trials])
+    (found,) = next_trials.within_budget(plan, contrasts(plan.rules, {}), ledger, 4000.0)
+    assert found.pairs == 200
+    (usual,) = next_trials.within_budget(
+        planned(dataset, 60.0), contrasts(plan.rules, {}), ledger, 60.0
+    )
+    assert usual.pairs == 2
 
 
 def test_a_failing_trial_is_tried_once_a_run(
@@ -242,7 +265,7 @@ def test_a_failing_trial_is_tried_once_a_run(
 ) -> None:
     tried: list[str] = []
 
-    def fail(trial: Trial, dataset: Dataset, attempt: int, settings: Settings) -> Record:
+    def fail(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSettings) -> Record:
         tried.append(trial.id)
         return dataclasses.replace(record(), trial=trial, attempt=attempt, status=FAILED)
 

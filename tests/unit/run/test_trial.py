@@ -5,32 +5,32 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import json
 import tempfile
-import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from iobench import dataset as datasets
-from iobench import launch, mounts, process
-from iobench.errors import TrialFailed
-from iobench.model import FAILED, CacheProof, Case, Dataset, IoCounters, Trial, to_json
-from tests.test_store import record
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.errors import CacheStateError, TrialFailed
+from iobench.core.records import FAILED, CacheProof, IoCounters
+from iobench.data import index
+from iobench.host import agent, mounts
+from iobench.run import cache_state, worker_process
+from iobench.run import trial as launch
+from tests.build.ranks import JOIN, RESULT, started
 
 CASE = Case(format="jpeg", loader="torch")
 COLD = Trial("t", CASE, "ceiling", "cold")
 
 
-class Counts:
-    """A filesystem that counts, or does not."""
+class Counts(agent.Agent):
+    """A node whose filesystem counts, or does not."""
 
     def __init__(self, counted: int | None) -> None:
         self._counted = counted
 
-    def storage_bytes(self, io: IoCounters) -> tuple[int | None, str]:
+    def storage_bytes(self, path: Path, io: IoCounters) -> tuple[int | None, str]:
         return self._counted, ""
 
 
@@ -42,7 +42,8 @@ def test_fio_is_believed_only_where_its_counter_is_the_mount_s(
     path = tmp_path / "x"
     path.write_bytes(bytes(4096))
     proof = CacheProof("data-cold", "cachestat", 0.0, bytes_storage=4096)
-    assert launch._after(COLD, proof, [path], (), Counts(counted)).bytes_storage == crossed
+    found = cache_state.after_here(proof, (), [path], Counts(counted), by_fio=True)
+    assert found.bytes_storage == crossed
 
 
 def test_the_mount_is_that_of_the_files_read_in_place(
@@ -62,57 +63,66 @@ def test_the_mount_is_that_of_the_files_read_in_place(
     ):
         Path(own, "n0").mkdir()
         Path(own, "n0", "0.jpg").write_bytes(b"0")
-        datasets.write_index(Path(out), [datasets.Row("n0/0", 0, 1, "", "n0/0.jpg")])
+        index.write_index(Path(out), [index.Row("n0/0", 0, 1, "", "n0/0.jpg")])
         made = Dataset(out, "t", 1, 1, 1, 1, "", "test", in_place=True, jpeg_root=own)
         found = launch.run_trial(
             Trial("t", dataclasses.replace(CASE, location=out), "read", "cold"),
-            datasets.finish(made), 1, launch.Settings(),
+            index.finish(made), 1, launch.TrialSettings(),
         )  # fmt: skip
         assert found.mount == mounts.describe_mount(Path(own))
         assert found.mount["mount_point"] != mounts.describe_mount(Path(out))["mount_point"]
 
 
-@pytest.mark.parametrize("cache", ["cold", "warm"])
-def test_a_file_that_cannot_be_opened_or_told_of_fails_the_trial(
-    cache: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
+class Broken(agent.Agent):
+    """A node whose disk is."""
+
+    def evict(self, files: Iterable[Path]) -> None:
         raise OSError(errno.EIO, "Input/output error", "/d/x.jpg")
 
-    trial = dataclasses.replace(COLD, cache=cache)
-    files: Any = [types.SimpleNamespace(stat=broken)]
-    monkeypatch.setattr(launch.pagecache, "evict", broken)
+    warm = evict
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_a_file_that_cannot_be_read_fails_the_trial(cache: str, tmp_path: Path) -> None:
+    made = small(tmp_path)
+    trial = Trial("t", CASE, "load", cache)
+    attempt = launch.Attempt(trial, made, launch.TrialSettings(agent=Broken()))
     with pytest.raises(TrialFailed, match=r"/d/x\.jpg: Input/output error"):
-        launch._prepare(trial, files, None, launch.Settings())  # type: ignore[arg-type]
+        attempt._set_state(None)  # type: ignore[arg-type]
+    (tmp_path / "set/jpeg/n0/0.jpg").unlink()
+    attempt = launch.Attempt(trial, made, launch.TrialSettings())
+    with pytest.raises((TrialFailed, CacheStateError), match=r"0\.jpg"):
+        attempt._set_state(None)  # type: ignore[arg-type]
 
 
-def ended(folder: Path, error: str) -> process.Worker:
-    """Return a worker that left a result and nothing else."""
-    rank = dataclasses.replace(record().ranks[0], error=error)
-    (folder / "result.0.json").write_text(json.dumps(to_json(rank)))
-    popen: Any = types.SimpleNamespace(returncode=1, poll=lambda: 1)
-    return process.Worker(popen, folder, None, COLD, 1.0, 0.0, False)  # type: ignore[arg-type]
+def small(folder: Path) -> Dataset:
+    """One sample."""
+    root = folder / "set"
+    (root / "jpeg" / "n0").mkdir(parents=True)
+    (root / "jpeg" / "n0" / "0.jpg").write_bytes(b"0")
+    index.write_index(root, [index.Row("n0/0", 0, 1, "", "n0/0.jpg")])
+    made = Dataset(str(root), "t", 1, 1, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
+    return index.finish(made)
 
 
-@pytest.mark.parametrize("ask", ["extents", "processes"])
-def test_what_a_failed_worker_did_not_write_is_its_own_error(tmp_path: Path, ask: str) -> None:
-    worker = ended(tmp_path, "Traceback\nDatasetError: the lens is dirty")
-    with pytest.raises(TrialFailed, match=r"^DatasetError: the lens is dirty$"):
-        getattr(worker, ask)()
+FAILED_RANK = f"{JOIN}{RESULT}result('Traceback\\nDatasetError: the lens is dirty')\nsys.exit(1)"
+
+
+@pytest.mark.parametrize("ask", ["wait_ready", "extents", "prepared"])
+def test_what_a_failed_worker_did_not_send_is_its_own_error(tmp_path: Path, ask: str) -> None:
+    with started(tmp_path, [FAILED_RANK]) as worker:
+        with pytest.raises(TrialFailed, match=r"^DatasetError: the lens is dirty$"):
+            getattr(worker, ask)()
+        assert [r.error.splitlines()[0] for r in worker.finished()] == ["Traceback"]
 
 
 def test_a_ceiling_whose_worker_failed_is_a_failed_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextlib.contextmanager
-    def failing(*_: object) -> Iterator[process.Worker]:
-        yield ended(tmp_path, "the lens is dirty")
+    def failing(*_: object) -> contextlib.AbstractContextManager[worker_process.Worker]:
+        return started(tmp_path, [FAILED_RANK])
 
-    root = tmp_path / "set"
-    (root / "jpeg" / "n0").mkdir(parents=True)
-    (root / "jpeg" / "n0" / "0.jpg").write_bytes(b"0")
-    datasets.write_index(root, [datasets.Row("n0/0", 0, 1, "", "n0/0.jpg")])
-    made = Dataset(str(root), "t", 1, 1, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
     monkeypatch.setattr(launch, "worker_of", failing)
-    found = launch.run_trial(COLD, datasets.finish(made), 1, launch.Settings())
-    assert (found.status, found.reasons) == (FAILED, ("the lens is dirty",))
+    found = launch.run_trial(COLD, small(tmp_path), 1, launch.TrialSettings())
+    assert (found.status, found.reasons) == (FAILED, ("DatasetError: the lens is dirty",))
+    assert [rank.error.splitlines()[0] for rank in found.ranks] == ["Traceback"]

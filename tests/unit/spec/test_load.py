@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from iobench import pairing, spec, units
-from iobench.errors import SpecError
+from iobench.core import units
+from iobench.core.errors import SpecError
+from iobench.plan import rules
+from iobench.spec import load
 
 BASE: dict[str, Any] = {
     "name": "t",
@@ -122,7 +124,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 )
 def test_errors_teach(document: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
-        spec.parse(document, where="my.toml")
+        load.parse(document, where="my.toml")
     message = str(caught.value)
     assert message.startswith("my.toml: ")
     assert "\n" not in message
@@ -131,8 +133,8 @@ def test_errors_teach(document: dict[str, Any], words: list[str]) -> None:
 
 
 def test_matrix_crosses_and_labels_tell_cases_apart() -> None:
-    found = spec.expand(
-        spec.parse(changed(matrix={"pipeline": ["jpeg", "lmdb"], "workers": [1, 2]}))
+    found = load.expand(
+        load.parse(changed(matrix={"pipeline": ["jpeg", "lmdb"], "workers": [1, 2]}))
     )
     assert [c.label for c in found] == [
         "torch:jpeg workers=1",
@@ -144,7 +146,7 @@ def test_matrix_crosses_and_labels_tell_cases_apart() -> None:
 
 
 def test_extra_cases_have_their_own_trainer_and_options() -> None:
-    parsed = spec.parse(
+    parsed = load.parse(
         changed(
             case={"trainer": "emulated", "trainer_options": {"accelerator": "v100"}},
             cases=[
@@ -152,10 +154,10 @@ def test_extra_cases_have_their_own_trainer_and_options() -> None:
             ],
         )
     )
-    cases = spec.expand(parsed)
+    cases = load.expand(parsed)
     assert [c.trainer for c in cases] == ["emulated", "emulated", "torch"]
     assert cases[-1].trainer_options == {"net": "resnet18"}
-    assert list(spec.extra_cases(parsed, cases)) == [cases[-1].label]
+    assert list(load.extra_cases(parsed, cases)) == [cases[-1].label]
     assert [c.label for c in cases] == [
         "torch:jpeg",
         "torch:lmdb",
@@ -172,7 +174,7 @@ def test_options_of_a_trainer_that_is_not_named_are_the_usual_ones() -> None:
         "cases": [{"pipeline": "lmdb", "trainer": "null"}, {"pipeline": "lmdb", "batch": 8}],
     }
     for case in (document["case"], {**document["case"], "trainer": "emulated"}):
-        found = spec.expand(spec.parse({**document, "case": case}))
+        found = load.expand(load.parse({**document, "case": case}))
         assert [(c.trainer, c.trainer_options) for c in found] == [
             ("null", {}), ("emulated", options), ("null", {}), ("emulated", options),
         ]  # fmt: skip
@@ -182,7 +184,7 @@ def test_a_contrast_may_be_over_options() -> None:
     values = [{"step_s": 0.1}, {"step_s": 0.2}]
     contrast = {"over": "trainer_options", "arms": values[1:]}
     document = {"name": "t", "case": {"pipeline": "jpeg"}, "matrix": {"trainer_options": values}}
-    assert spec.parse({**document, "contrasts": [contrast]}).contrasts[0].arms == ({"step_s": 0.2},)
+    assert load.parse({**document, "contrasts": [contrast]}).contrasts[0].arms == ({"step_s": 0.2},)
 
 
 @pytest.mark.parametrize(
@@ -199,14 +201,14 @@ def test_a_transform_that_fits_the_net_is_taken(
     trainer: str, options: dict[str, Any], transform: str
 ) -> None:
     case = {"pipeline": "threads:jpeg", "trainer": trainer, "trainer_options": options}
-    spec.parse({"name": "t", "case": {**case, "transform": transform}})
+    load.parse({"name": "t", "case": {**case, "transform": transform}})
 
 
-@pytest.mark.parametrize("name", sorted(spec.shipped()))
+@pytest.mark.parametrize("name", sorted(load.shipped()))
 def test_shipped_specs_are_valid_and_say_what_they_are_for(name: str) -> None:
-    shipped = spec.load(name)
+    shipped = load.load(name)
     assert shipped.about
-    pairing.check(shipped)
+    rules.check(shipped)
 
 
 @pytest.mark.parametrize(
@@ -218,14 +220,14 @@ def test_durations(text: str, expected: float) -> None:
 
 def test_unknown_spec_lists_the_shipped_ones() -> None:
     with pytest.raises(SpecError, match=r"bench-io.*smoke"):
-        spec.load("benchio")
+        load.load("benchio")
 
 
 def test_broken_toml_names_the_line(tmp_path: Any) -> None:
     path = tmp_path / "x.toml"
     path.write_text("name = 'x'\nbudget = \n")
-    with pytest.raises(SpecError, match=r"x\.toml is no TOML.*line 2"):
-        spec.load(str(path))
+    with pytest.raises(SpecError, match=r"x\.toml is not valid TOML.*line 2"):
+        load.load(str(path))
 
 
 def test_several_tables_vary_one_factor_after_the_other() -> None:
@@ -234,7 +236,7 @@ def test_several_tables_vary_one_factor_after_the_other() -> None:
         {"pipeline": "jpeg", "workers": [1, 2]},
         {"pipeline": "jpeg", "batch": [2, 4]},
     ]
-    found = spec.expand(spec.parse(changed(case={"workers": 2, "batch": 4}, matrix=tables)))
+    found = load.expand(load.parse(changed(case={"workers": 2, "batch": 4}, matrix=tables)))
     assert [(c.format, c.workers, c.batch) for c in found] == [
         ("jpeg", 2, 4),
         ("lmdb", 2, 4),
@@ -246,5 +248,5 @@ def test_several_tables_vary_one_factor_after_the_other() -> None:
 @pytest.mark.parametrize("keys", [("pipeline", "content"), ("content", "pipeline")])
 def test_content_counts_after_the_pipeline_that_does_not_say_it(keys: tuple[str, str]) -> None:
     values = {"pipeline": "torch:lmdb", "content": "raw"}
-    (case,) = spec.expand(spec.parse({"name": "t", "case": {key: values[key] for key in keys}}))
+    (case,) = load.expand(load.parse({"name": "t", "case": {key: values[key] for key in keys}}))
     assert case.pipeline == "torch:lmdb-raw"

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import suites
-from iobench import pagecache
-from iobench.launch import Settings, run_trial
-from iobench.model import VALID, Case, Dataset, Trial
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import VALID
+from iobench.host import agent, page_cache
+from iobench.run.trial import TrialSettings, run_trial
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -27,7 +28,7 @@ def test_cold_and_warm_probes_are_proven(dataset: Dataset, form: str) -> None:
     counted = {}
     for cache in ("cold", "warm"):
         trial = Trial("0001-x", case, "probe", cache, contrast="c01", arm="x", block=1)
-        record = run_trial(trial, dataset, 1, Settings())
+        record = run_trial(trial, dataset, 1, TrialSettings())
         assert record.status == VALID, record.reasons
         assert record.cache.bytes_needed == dataset.bytes
         assert len(record.ranks[0].probe["read_s"]) == 64
@@ -42,10 +43,10 @@ def test_a_cold_probe_that_was_not_cold_is_invalid(
 ) -> None:
     need("torch")
     files = [Path(p) for p in Path(dataset.root, "jpeg").rglob("*.jpg")]
-    pagecache.warm(files)
-    monkeypatch.setattr(pagecache, "evict", lambda files: None)
+    page_cache.warm(files)
+    monkeypatch.setattr(agent.Agent, "evict", lambda self, files: None)
     case = Case(label="x", format="jpeg", trainer="null", location=dataset.root, batch=8)
     trial = Trial("0001-x", case, "probe", "cold", contrast="c01", arm="x", block=1)
-    record = run_trial(trial, dataset, 1, Settings())
+    record = run_trial(trial, dataset, 1, TrialSettings())
     assert record.status == "INVALID"
     assert "not cold" in record.reasons[0]

@@ -8,40 +8,46 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Set
 
 import numpy as np
 import psutil
 import pytest
 
-from iobench import bridge, bridge_far, convert, dataset, iocount, registry, spec, stacks
-from iobench.errors import BackendUnavailable, DatasetError, SpecError, TrialFailed
-from iobench.launch import Settings
-from iobench.model import VALID, Case, Dataset, IoCounters, Task, Trial, to_json
-from iobench.protocols import LoadRequest, StoredSample
+from iobench.analysis.case_results import HandoverResult
+from iobench.core import registry
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.errors import BackendUnavailable, DatasetError, SpecError, TrialFailed
+from iobench.core.protocols import LoadRequest, StoredSample
+from iobench.core.records import VALID, IoCounters
+from iobench.data import convert, make
+from iobench.host import io_counters
 from iobench.report import words
-from tests import photos
-from tests import report_fixture as fixture
-from tests.attempts import attempted
+from iobench.run.worker_process import TrialSettings, worker_of
+from iobench.spec import load
+from iobench.worker import remote_loader, remote_loader_server
+from tests.build import photos
+from tests.build import report as fixture
+from tests.build.attempts import attempted
+from tests.build.photos import Stored
 from tests.capabilities import need
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 SAMPLES, BATCH = 18, 4
-Stored = Tuple[List[StoredSample], Dataset, Path]
 #: A loader that the standard library and NumPy are enough for.
 APART = Case(loader="threads", format="tar", loader_options={"apart": True})
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    folder = tmp_path_factory.mktemp("shards")
-    samples = photos.samples(SAMPLES)
-    root = photos.store(samples, folder, registry.load("formats", "tar").make(), "tar")
-    return samples, photos.dataset_of(samples, folder), root
+    return in_shards(tmp_path_factory.mktemp("shards"), photos.samples(SAMPLES))
+
+
+def in_shards(folder: Path, samples: List[StoredSample]) -> Stored:
+    return photos.stored(folder, samples, registry.load("formats", "tar").make(), "tar")
 
 
 def request(stored: Stored, **changes: Any) -> LoadRequest:
@@ -56,14 +62,14 @@ def far(stored: Stored) -> Iterator[Callable[..., Any]]:
     pids: Set[int] = set()
 
     def open_(case: Case = APART, python: str = sys.executable, **changes: Any) -> Any:
-        made.append(bridge.Bridge(python, case))
+        made.append(remote_loader.RemoteLoader(python, case))
         pids.update(p.pid for p in children())
-        return made[-1].loader(changes.pop("request", None) or request(stored, **changes))
+        return made[-1].open(changes.pop("request", None) or request(stored, **changes))
 
     yield open_
     for each in made:
-        each.close()
-        each.close()
+        each.end()
+        each.end()
     assert not children()
     assert not shared_memory(pids)
 
@@ -77,7 +83,11 @@ def shared_memory(pids: Iterable[int]) -> List[str]:
 def test_its_shared_memory_has_no_name(far: Any, stored: Stored) -> None:
     far()
     # other tests of this process may have left a helper of multiprocessing's
-    (process,) = [c for c in psutil.Process().children() if "iobench.bridge_far" in c.cmdline()]
+    (process,) = [
+        c
+        for c in psutil.Process().children()
+        if "iobench.worker.remote_loader_server" in c.cmdline()
+    ]
     mapped: set[str] = set()
     deadline = time.monotonic() + 30.0  # it may still be at its imports
     while not mapped and time.monotonic() < deadline:
@@ -169,7 +179,7 @@ def test_a_batch_stays_until_the_next_is_asked_for(stored: Stored, far: Any) -> 
         time.sleep(0.05)  # the far side has filled the other slot, and waits
         assert np.array_equal(batch.data, wanted.data)
         kept.append(batch)
-    assert len({b.data.ctypes.data for b in kept}) == bridge_far.SLOTS
+    assert len({b.data.ctypes.data for b in kept}) == remote_loader_server.SLOTS
     assert [b.ids.tolist() for b in kept] == [b.ids.tolist() for b in expected]
     last = kept[-1].data.copy()
     loader.close()
@@ -179,33 +189,33 @@ def test_a_batch_stays_until_the_next_is_asked_for(stored: Stored, far: Any) -> 
 def test_what_the_hand_over_took_is_noted(far: Any) -> None:
     loader = far()
     taken(loader)
-    found = bridge.notes(loader)["handover_s"]
+    found = remote_loader.notes(loader)["handover_s"]
     assert found["batches"] == SAMPLES // BATCH
     assert 0 < found["copy_median"] <= found["median"]
     assert found["wake_median"] >= 0
-    assert bridge.notes(object()) == {}
+    assert remote_loader.notes(object()) == {}
 
 
 def test_the_far_side_tells_its_software(far: Any, stored: Stored) -> None:
-    made = bridge.Bridge(sys.executable, APART)
-    taken(made.loader(request(stored)))
-    facts = made.facts()
+    made = remote_loader.RemoteLoader(sys.executable, APART)
+    taken(made.open(request(stored)))
+    facts = made.facts
     assert set(facts) == {"python", "libraries", "mapped", "threads"}
     assert facts["libraries"]["numpy"] == np.__version__
-    made.close()
+    made.end()
 
 
 def test_its_reads_are_counted_and_its_start_is_not(stored: Stored, far: Any) -> None:
     """An interpreter and NumPy are some megabytes; the samples here are a few hundred KB."""
     loader = far(stage="read")
-    before = iocount.snapshot()
+    before = io_counters.snapshot()
     batches = taken(loader)
-    io = bridge.with_far_side(iocount.difference(before, iocount.snapshot()), loader)
+    io = remote_loader.with_far_side(io_counters.difference(before, io_counters.snapshot()), loader)
     needed = sum(b.nbytes for b in batches)
     assert needed <= io.rchar < needed + 500_000
     assert io.cpu_user_s >= 0
     plain = IoCounters(rchar=5)
-    assert bridge.with_far_side(plain, object()) is plain
+    assert remote_loader.with_far_side(plain, object()) is plain
 
 
 def test_torch_s_workers_are_counted_with_it(stored: Stored, far: Any) -> None:
@@ -213,9 +223,9 @@ def test_torch_s_workers_are_counted_with_it(stored: Stored, far: Any) -> None:
     options = {"start_method": "spawn"}  # what they read before they are up is not counted
     case = Case(loader="torch", format="tar", loader_options=options)
     loader = far(case, stage="read", workers=2)
-    before = iocount.snapshot()
+    before = io_counters.snapshot()
     batches = taken(loader)
-    io = bridge.with_far_side(iocount.difference(before, iocount.snapshot()), loader)
+    io = remote_loader.with_far_side(io_counters.difference(before, io_counters.snapshot()), loader)
     needed = sum(b.nbytes for b in batches)
     assert needed <= io.rchar < needed + 1_000_000
 
@@ -236,12 +246,7 @@ def test_left_early_and_never_started(far: Any) -> None:
 def test_a_corrupt_sample_is_named(tmp_path: Path, far: Any, loader: str) -> None:
     if loader == "torch":
         need("torch")
-    samples = [
-        dataclasses.replace(s, data=b"no jpeg at all") if s.id == 9 else s
-        for s in photos.samples(SAMPLES)
-    ]
-    root = photos.store(samples, tmp_path, registry.load("formats", "tar").make(), "tar")
-    bad = samples, photos.dataset_of(samples, tmp_path), root
+    bad = in_shards(tmp_path, photos.spoilt(photos.samples(SAMPLES), 9, b"no jpeg at all"))
     case = Case(loader=loader, format="tar")
     made = far(case, request=request(bad, workers=2))
     seen: List[List[int]] = []
@@ -260,7 +265,7 @@ def test_an_option_that_is_not_possible_keeps_its_error(far: Any) -> None:
 
 
 PLUGIN = """
-from iobench.protocols import LoaderBackend
+from iobench.core.members import LoaderBackend
 
 class It:
     queue_batches = 0
@@ -316,7 +321,11 @@ def test_a_far_side_that_is_killed_is_told_and_leaves_no_worker(far: Any, loader
     batches = made.batches()
     next(batches)
     # other tests of this process may have left a helper of multiprocessing's
-    (process,) = [c for c in psutil.Process().children() if "iobench.bridge_far" in c.cmdline()]
+    (process,) = [
+        c
+        for c in psutil.Process().children()
+        if "iobench.worker.remote_loader_server" in c.cmdline()
+    ]
     workers = process.children()
     assert len(workers) == (2 if loader == "torch" else 0)
     process.send_signal(signal.SIGKILL)
@@ -332,13 +341,13 @@ def test_too_little_shared_memory_is_told_before_anything_is_made(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(bridge.os, "posix_fallocate", full)
+    monkeypatch.setattr(remote_loader.os, "posix_fallocate", full)
     with pytest.raises(BackendUnavailable, match=r"/dev/shm has no room for \d+ MiB.*--shm-size"):
         far()
 
 
 def test_no_shared_memory_at_all(far: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "_SHARED_MEMORY", "/nowhere")
+    monkeypatch.setattr(remote_loader.probes, "SHARED_MEMORY", "/nowhere")
     with pytest.raises(BackendUnavailable, match="/nowhere: No such file"):
         far()
 
@@ -352,14 +361,14 @@ def test_a_python_that_is_not_there(far: Any) -> None:
 
 
 def test_a_loader_at_home_needs_no_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(bridge.PYTHON, raising=False)
-    assert bridge.python_of(Case(loader="torch", image="torch")) == ""
-    assert bridge.python_of(Case(loader="threads", image="caffe")) == ""
-    assert bridge.python_of(dataclasses.replace(APART, image="caffe")) == sys.executable
+    monkeypatch.delenv(remote_loader.PYTHON, raising=False)
+    assert remote_loader.python_of(Case(loader="torch", image="torch")) == ""
+    assert remote_loader.python_of(Case(loader="threads", image="caffe")) == ""
+    assert remote_loader.python_of(dataclasses.replace(APART, image="caffe")) == sys.executable
     with pytest.raises(BackendUnavailable, match=r"'torch' needs the Python of stack 'torch'"):
-        bridge.python_of(Case(loader="torch", image="caffe"))
-    monkeypatch.setenv(bridge.PYTHON, "/venv/bin/python")
-    assert bridge.python_of(Case(loader="torch", image="caffe")) == "/venv/bin/python"
+        remote_loader.python_of(Case(loader="torch", image="caffe"))
+    monkeypatch.setenv(remote_loader.PYTHON, "/venv/bin/python")
+    assert remote_loader.python_of(Case(loader="torch", image="caffe")) == "/venv/bin/python"
 
 
 def test_the_far_side_gets_the_environment_from_before_the_stack(
@@ -369,12 +378,12 @@ def test_the_far_side_gets_the_environment_from_before_the_stack(
     monkeypatch.setenv("PYTHONHOME", "/caffe")
     monkeypatch.setenv("PYTHONPATH", "/caffe/python")
     before = {"LD_LIBRARY_PATH": "/site/lib", "PYTHONHOME": None, "PYTHONPATH": "/mine"}
-    monkeypatch.setenv(bridge.RESTORE, json.dumps(before))
-    found = bridge._environment("/another/python")
+    monkeypatch.setenv(remote_loader.RESTORE, json.dumps(before))
+    found = remote_loader._environment("/another/python")
     assert found["LD_LIBRARY_PATH"] == "/site/lib"
     assert "PYTHONHOME" not in found
     assert found["PYTHONPATH"] == f"{ROOT}:/mine"
-    own = bridge._environment(sys.executable)
+    own = remote_loader._environment(sys.executable)
     assert own["PYTHONPATH"] == f"{ROOT}:/caffe/python"
 
 
@@ -386,12 +395,12 @@ DOCUMENT = {
 
 
 def test_what_a_container_cannot_have_is_left_out_and_said() -> None:
-    parsed = spec.parse(DOCUMENT)
-    made = [(c.pipeline, c.runtime) for c in spec.expand(parsed)]
+    parsed = load.parse(DOCUMENT)
+    made = [(c.pipeline, c.runtime) for c in load.expand(parsed)]
     assert made == [
         ("torch:lmdb", "bare"), ("threads:lmdb", "bare"), ("threads:lmdb", "docker"),
     ]  # fmt: skip
-    (line,) = spec.left_out(parsed)
+    (line,) = load.left_out(parsed)
     assert line.startswith("torch:lmdb with runtime docker: left out: loader 'torch' needs")
     assert re.search(r"use loader .*dali.*threads", line)
     assert "runtime bare" in line
@@ -399,40 +408,39 @@ def test_what_a_container_cannot_have_is_left_out_and_said() -> None:
 
 def test_a_case_that_asks_for_it_alone_is_an_error() -> None:
     with pytest.raises(SpecError, match=r"'torch' needs the Python of stack 'torch', which image"):
-        spec.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:lmdb"], "runtime": ["docker"]}})
+        load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:lmdb"], "runtime": ["docker"]}})
     extra = {"pipeline": "torch:lmdb", "runtime": "docker"}
     with pytest.raises(SpecError, match=r"cases\[0\]: loader 'torch' needs"):
-        spec.parse({**DOCUMENT, "cases": [extra]})
+        load.parse({**DOCUMENT, "cases": [extra]})
 
 
 def test_a_group_without_its_base_is_not_compared() -> None:
-    from iobench import pairing
+    from iobench.plan import contrasts, rules
 
     contrast = {"over": "pipeline", "base": "torch:lmdb", "pairs": 6}
-    parsed = spec.parse({**DOCUMENT, "contrasts": [contrast]})
-    cases = spec.expand(parsed)
-    found = pairing.contrasts(parsed, cases, {})
+    parsed = load.parse({**DOCUMENT, "contrasts": [contrast]})
+    cases = load.expand(parsed)
+    found = contrasts.contrasts(rules.rules(parsed, cases), {})
     runtimes = {c.label: c.runtime for c in cases}
     assert found
     assert {runtimes[c.arm] for c in found} == {"bare"}
-    wrong = spec.parse({**DOCUMENT, "contrasts": [{**contrast, "base": "torch:jpeg"}]})
+    wrong = load.parse({**DOCUMENT, "contrasts": [{**contrast, "base": "torch:jpeg"}]})
     with pytest.raises(SpecError, match="base 'torch:jpeg' is no case"):
-        pairing.contrasts(wrong, spec.expand(wrong), {})
+        contrasts.contrasts(rules.rules(wrong, load.expand(wrong)), {})
 
 
 # -- the report ------------------------------------------------------------------------------
 
 
 def test_the_report_prints_what_it_cost() -> None:
-    case = {"handover_s": {"batches": 80, "median": 0.00631, "mean": 0.007, "copy": 0.00625,
-                           "wake": 0.00006}}  # fmt: skip
-    said = words.handover(case)
+    found = HandoverResult(batches=80, median=0.00631, mean=0.007, copy=0.00625, wake=0.00006)
+    said = words.handover(fixture.case_result(handover_s=found))
     assert said == "6.31 ms a batch to bring it from another process (copy 6.25, wake-up 0.060)"
-    assert words.handover({"handover_s": None}) == ""
+    assert words.handover(fixture.case_result()) == ""
 
 
 def test_records_are_read_for_it() -> None:
-    from iobench.analysis import analyse
+    from iobench.analysis.suite import analyse
 
     plan, records = fixture.suite()
     noted = {"batches": 4, "median": 2e-3, "mean": 3e-3, "copy_median": 1e-3, "wake_median": 1e-4}
@@ -446,9 +454,9 @@ def test_records_are_read_for_it() -> None:
         )
         for record in records
     ]
-    found = analyse(plan, changed)["pipelines"][0]["handover_s"]
-    assert (found["median"], found["mean"], found["copy"]) == (2e-3, 3e-3, 1e-3)
-    assert analyse(plan, records)["pipelines"][0]["handover_s"] is None
+    found = analyse(plan, changed).pipelines[0].handover_s
+    assert (found.median, found.mean, found.copy) == (2e-3, 3e-3, 1e-3)
+    assert analyse(plan, records).pipelines[0].handover_s is None
 
 
 # -- the two Pythons -------------------------------------------------------------------------
@@ -456,7 +464,7 @@ def test_records_are_read_for_it() -> None:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    made = dataset.make("smoke", tmp_path_factory.mktemp("set") / "d", samples=64, seed=1)
+    made = make.make("smoke", tmp_path_factory.mktemp("set") / "d", samples=64, seed=1)
     convert.convert(made, "lmdb")
     return made
 
@@ -484,7 +492,7 @@ def test_torch_under_caffe_s_python(smoke: Dataset, stage: str, cache: str) -> N
     found = {}
     for image in ("caffe", "torch"):
         trial = Trial("t", caffe_case(smoke, image=image), stage, cache)
-        record = attempted(trial, smoke, Settings(compute_s=0.5))
+        record = attempted(trial, smoke, TrialSettings(compute_s=0.5))
         assert (record.status, record.reasons) == (VALID, ()), image
         found[image] = record
     ours, theirs = (found[image].ranks[0] for image in ("caffe", "torch"))
@@ -501,42 +509,27 @@ def test_torch_under_caffe_s_python(smoke: Dataset, stage: str, cache: str) -> N
         assert found["caffe"].cache.bytes_storage >= found["caffe"].cache.bytes_needed
 
 
-def _task(smoke: Dataset, folder: Path) -> Path:
-    task = Task(
-        trial=Trial("t", caffe_case(smoke), "train", "warm"),
-        dataset=smoke,
-        handshake=str(folder),
-        result=str(folder / "result"),
-        decode_delay_s=1.0,  # long enough to be caught in the middle
-    )
-    path = folder / "task.json"
-    path.write_text(json.dumps(to_json(task)))
-    return path
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("released", [False, True])
 def test_a_killed_worker_leaves_nothing(smoke: Dataset, tmp_path: Path, released: bool) -> None:
     for name in ("caffe", "torch"):
         need(name)
-    stack = stacks.on_host("caffe")
-    env = {**os.environ, **stack.env, bridge.PYTHON: sys.executable,
-           "PYTHONPATH": os.pathsep.join([str(ROOT), *stack.python_path])}  # fmt: skip
-    argv = [stack.python, "-m", "iobench.worker", str(_task(smoke, tmp_path))]
-    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, start_new_session=True) as worker:
-        ready = tmp_path / "ready.0"
-        _until(ready.exists)
+    trial = Trial("t", caffe_case(smoke), "train", "warm")
+    settings = TrialSettings(decode_delay_s=1.0)  # long enough to be caught in the middle
+    with worker_of(trial, smoke, tmp_path, settings, None) as worker:
+        worker.wait_ready()
         expected = 1
         if released:
-            (tmp_path / "go").touch()
+            worker.release()
             expected = 3  # the far side and its two workers
-        process = psutil.Process(worker.pid)
+        process = psutil.Process(worker.process.pid)
         _until(lambda: len(process.children(recursive=True)) >= expected)
         others = process.children(recursive=True)
-        worker.kill()
-        worker.wait()
+        process.kill()
+        with pytest.raises(TrialFailed, match="killed by SIGKILL"):
+            worker.results()
         _until(lambda: all(map(_gone, others)))
-    assert not shared_memory([worker.pid, *(p.pid for p in others)])
+        assert not shared_memory([worker.process.pid, *(p.pid for p in others)])
 
 
 def _gone(process: psutil.Process) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench import stages
-from iobench.model import Batch
-from iobench.trainers.null import NullTrainer
+from iobench.backends.trainers.null import NullTrainer
+from iobench.core.cases import Batch
+from iobench.worker.stages import _loop
 
 WALK_S = 1000.0
 #: The process of a worker that is up before the loop; no such id can be.
@@ -42,20 +42,20 @@ class Walker:
 
 def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(stages.timing, "clock", lambda: clock[0])
+    monkeypatch.setattr(_loop.clock, "clock", lambda: clock[0])
     job: Any = SimpleNamespace(
-        task=SimpleNamespace(trial=SimpleNamespace(stage="load")),
+        stage=SimpleNamespace(trained=False),
         request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1),
         trainer=lambda: NullTrainer(batch=1),
         loader=lambda **_: Walker(clock),
         meet=lambda: None,
     )
     asked: list[list[int]] = []
-    count = stages.iocount.snapshot
+    count = _loop.io_counters.snapshot
     monkeypatch.setattr(
-        stages.iocount, "snapshot", lambda alive=(): asked.append(list(alive)) or count(alive)
+        _loop.io_counters, "snapshot", lambda alive=(): asked.append(list(alive)) or count(alive)
     )
-    measured, _, _ = stages._ladder(job)
+    measured, _, _ = _loop.epoch(job)
     # its start is counted in neither span, its end in the bytes alone
     assert asked == [[WORKER], [WORKER], [WORKER], []]
     assert job.walk_s == WALK_S

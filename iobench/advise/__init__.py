@@ -1,0 +1,1 @@
+"""Recommendations: for this machine, for a case before it runs, for a measured bottleneck."""

@@ -1,0 +1,1 @@
+"""Turns records into figures and verdicts."""

@@ -1,0 +1,230 @@
+"""What the analysis finds about one case, as values.
+
+The fields' names are the keys of ``analysis.json``.  An estimate is an ``Interval``, or a subclass
+of it where more is known; its limits are infinite where there are too few repeats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from iobench.equations.stats import Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class RateResult:
+    """The rate of one rung at one cache state; ``outliers`` are the ids of trials."""
+
+    n: int
+    samples_per_s: Interval
+    seconds_per_sample: Interval
+    bytes_per_s: float | None
+    standing: str
+    outliers: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRate:
+    """A planned rung without a figure, and why."""
+
+    n: int = 0
+    samples_per_s: None = None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StageResult:
+    """One stage of the ladder: cache state -> rate; ``reason``: why the case cannot run it."""
+
+    caches: Mapping[str, RateResult | NoRate] = dataclasses.field(metadata={"inline": True})
+    reason: str = dataclasses.field(default="", metadata={"optional": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class NoStall:
+    """A stall that cannot be computed, and why."""
+
+    value: None = None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StallResult(Interval):
+    """A stall in seconds a sample; see :class:`iobench.equations.stalls.Stall`."""
+
+    bound_s: float
+    paired: bool
+    standing: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FetchStall(StallResult):
+    """T(cold) - T(warm); ``waited_s`` is the difference of the waits alone."""
+
+    waited_s: Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepStall(StallResult):
+    """T(warm) - T(compute), and its two parts."""
+
+    wait_s: Interval
+    contention_s: Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class NoCommunication:
+    """The cost of several ranks where it cannot be computed, and why."""
+
+    ranks: int
+    value: None = None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class CommunicationResult(Interval):
+    """What a step of several ranks takes longer than one rank's, in seconds a step.
+
+    ``exchange_s``: what the trainers themselves count for exchanging gradients, of the rank that
+    waits least in it.  ``efficiency``: that of weak scaling, 0..1.
+    """
+
+    ranks: int
+    reason: str
+    paired: bool
+    standing: str
+    step_s: float
+    alone_step_s: float
+    exchange_s: float | None
+    efficiency: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitResult:
+    """What limits a case at one cache state; rates in samples/s.
+
+    ``roofs``: the mean rate of each.  ``regime`` None: ``reason`` says why nothing is named.
+    """
+
+    roofs: Mapping[str, float]
+    binding: str | None = None
+    regime: str | None = None
+    rate: float | None = None
+    headroom: float | None = None
+    next: str | None = None
+    words: str | None = None
+    predicted_samples_per_s: Interval | None = None
+    measured_samples_per_s: Interval | None = None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class BytesResult:
+    """Bytes a sample, cold; ``counter`` names what counted those from storage."""
+
+    needed_per_sample: float | None
+    read_per_sample: float | None
+    storage_per_sample: float | None
+    read_amplification: float | None
+    counter: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StartupResult(Interval):
+    """The start-up in seconds, and the mean of each of its parts."""
+
+    process_s: float
+    imports_s: float
+    open_s: float
+    walk_s: float
+    first_batch_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitResult:
+    """Waits of the steps after the warm-up, in seconds."""
+
+    steps: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeResult:
+    """The serial probe: mean seconds a sample of each part, and its share (0..1)."""
+
+    seconds: Mapping[str, float]
+    shares: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class HandoverResult:
+    """Seconds a batch to bring it from another process: medians over trials, and the mean."""
+
+    batches: int
+    median: float
+    mean: float
+    copy: float
+    wake: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Validity:
+    """How many trials were planned and ran, how they ended, and why some do not count."""
+
+    planned: int
+    run: int
+    statuses: Mapping[str, int] = dataclasses.field(metadata={"inline": True})
+    reasons: Mapping[str, int]
+    attempts: int | None = dataclasses.field(default=None, metadata={"optional": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseResult:
+    """Everything a suite finds about one case; ``case`` is its label.
+
+    ``compute_from``: the case whose compute rung serves this one ("": its own).
+    """
+
+    case: str
+    pipeline: str
+    runtime: str
+    format: str
+    loader: str
+    trainer: str
+    order: str
+    transform: str
+    batch: int
+    workers: int
+    world_size: int
+    sharing: str
+    placement: str
+    cpus: float
+    memory_bytes: int
+    fixed_threads: bool
+    cores: int | None
+    stages: Mapping[str, StageResult]
+    compute_from: str
+    comm: CommunicationResult | NoCommunication | None
+    fetch_stall_s: FetchStall | NoStall
+    prep_stall_s: PrepStall | NoStall
+    au: Mapping[str, Interval | None]
+    limits: Mapping[str, LimitResult]
+    bytes: BytesResult
+    startup_s: StartupResult | None
+    step_wait_s: Mapping[str, WaitResult | None]
+    probe: ProbeResult | None
+    handover_s: HandoverResult | None
+    harness_step_s: float | None
+    remarks: Sequence[str]
+    validity: Validity
+
+    def rate(self, stage: str, cache: str) -> Interval | None:
+        """Return samples/s of a rung at exactly this cache state; None where not measured."""
+        rungs = self.stages.get(stage)
+        rung = rungs.caches.get(cache) if rungs else None
+        return rung.samples_per_s if rung else None

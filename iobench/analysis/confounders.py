@@ -1,0 +1,148 @@
+"""What differs between the arms of a contrast beside the factor under study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iobench.analysis.contrast_results import CONFOUNDED, PASS, UNKNOWN, Confounders
+from iobench.analysis.pairs import Pair, factors
+from iobench.core.records import RankResult
+from iobench.spec.labels import PIPELINE_FIELDS
+
+#: Facts that differ between any two processes and explain nothing.
+VOLATILE = frozenset({"pid", "rank", "boot_id"})
+
+#: What a bind mount may set beside the filesystem's own options.
+BIND_FLAGS = frozenset({"ro", "rw", "nosuid", "nodev", "noexec", "relatime"})
+
+#: Facts of the one kernel below all arms, which a container may hide: hidden is not different.
+HOST_FACTS = ("cpu.", "thp", "mount.read_ahead_kb")
+
+#: /dev/shm of this size and more is never what makes two arms differ: it can fill up, not slow.
+ROOMY_SHM_BYTES = 1 << 30
+
+#: Set by runtimes; it can make a run fail, never slow.
+RUNTIME_FACTS = frozenset({"limits.open_files", "environment.LD_LIBRARY_PATH"})
+
+
+def differences(
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    *,
+    across_runtimes: bool = False,
+    across_libraries: bool = False,
+    studied: tuple[str, ...] = (),
+) -> list[str]:
+    """Return what differs, one line a fact: ``numpy: 1.26 against 2.4``; [] when nothing does.
+
+    ``across_runtimes``: leave out what another runtime is by itself: the flags of a bind mount, the
+    name of the host on the same kernel, facts of that kernel which one side cannot see.
+    ``across_libraries``: each side brings its own and says on how many threads they run, so one
+    that only one side has is no confounder; another version of one that both have is.
+    ``studied``: beginnings of facts that are under study themselves (``mount.``, ``limits.cpus``).
+    """
+    first, second = flattened(a), flattened(b)
+    lines = []
+    for name in sorted({*first, *second}):
+        if name.split(".")[-1] in VOLATILE:
+            continue
+        left, right = first.get(name, "absent"), second.get(name, "absent")
+        if left == right or (across_runtimes and _of_runtime(name, first, second)):
+            continue
+        if name.startswith(studied) or (across_libraries and _brought(name, first, second)):
+            continue
+        lines.append(f"{_plain(name)}: {_short(left)} against {_short(right)}")
+    return lines
+
+
+def _brought(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    if name.startswith(("libraries.", "mapped.")):
+        return (name in a) != (name in b)
+    return name.startswith("threads.")
+
+
+def _of_runtime(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    left, right = a.get(name), b.get(name)
+    if name == "host":
+        return bool(a.get("boot_id")) and a.get("boot_id") == b.get("boot_id")
+    if name == "mount.options":
+        flags = {*str(left or "").split(",")} ^ {*str(right or "").split(",")}
+        return flags <= BIND_FLAGS
+    if name == "dev_shm_bytes":
+        return min(int(left or 0), int(right or 0)) >= ROOMY_SHM_BYTES
+    if name.startswith(HOST_FACTS):
+        return left in (None, "") or right in (None, "")
+    return name in RUNTIME_FACTS
+
+
+def flattened(value: Mapping[str, Any], by: str = ".", prefix: str = "") -> dict[str, Any]:
+    """Return a fingerprint's facts, each by its keys on every level, joined ``by``."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping):
+            flat.update(flattened(item, by, name + by))
+        else:
+            flat[name] = list(item) if isinstance(item, tuple) else item
+    return flat
+
+
+def _plain(name: str) -> str:
+    """Turn a dotted name into words: "cpu.flags_digest" -> "cpu flags digest"."""
+    head, _, rest = name.partition(".")
+    if head in ("mapped", "environment") and rest:
+        return rest if head == "environment" else f"file {rest}"
+    words = rest if head == "libraries" and rest else name.replace(".", " ")
+    return words.replace("_", " ")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+_OPTIONS = ("loader_options", "format_options", "trainer_options")
+
+#: Keys whose every value brings libraries of its own.
+BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", *_OPTIONS})
+
+#: A key -> the facts of a fingerprint that it sets: libraries take as many threads as cores.
+STUDIED = {
+    "placement": ("mount.",),
+    "memory_bytes": ("limits.memory_bytes",),
+    "cpus": ("limits.cpus", "threads."),
+}
+
+
+def confounders(pairs: Sequence[Pair]) -> Confounders:
+    """Return what differs between the arms' fingerprints beside the factor under study."""
+    found: dict[str, None] = {}
+    seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    for pair in pairs:
+        factor = factors(pair.arm.trial.case, pair.base.trial.case)
+        for arm, base in _side_by_side(pair.arm.ranks, pair.base.ranks):
+            both = arm.fingerprint, base.fingerprint
+            if not all(both):
+                return Confounders(UNKNOWN, ["an arm has no fingerprint"])
+            if both not in seen:
+                seen.append(both)
+                found |= dict.fromkeys(
+                    differences(
+                        *both,
+                        across_runtimes="runtime" in factor,
+                        across_libraries=not BRINGING.isdisjoint(factor),
+                        studied=tuple(fact for key in factor for fact in STUDIED.get(key, ())),
+                    )
+                )
+    return Confounders(CONFOUNDED if found else PASS, list(found))
+
+
+def _side_by_side(
+    arm: Sequence[RankResult], base: Sequence[RankResult]
+) -> list[tuple[RankResult, RankResult]]:
+    """Return every rank with one of the other side; the side with fewer of them takes turns."""
+    if not arm or not base:
+        return []
+    return [(arm[i % len(arm)], base[i % len(base)]) for i in range(max(len(arm), len(base)))]

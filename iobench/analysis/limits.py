@@ -1,0 +1,72 @@
+"""One case's rates -> what limits it, cold and warm: docs/method.md, "The binding limit"."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from iobench.analysis.case_results import LimitResult
+from iobench.analysis.evidence import WARM_STATES, Evidence, ceiling_samples_per_s, why_missing
+from iobench.analysis.results import alike
+from iobench.core.cases import Case
+from iobench.equations import roofline, stats
+from iobench.equations.stalls import TrainTrial
+
+
+def limits(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> dict[str, LimitResult]:
+    """Return the limit of a case, cold and warm; ``compute``: the compute rung that serves it."""
+
+    def rates(stage: str, *caches: str) -> list[float]:
+        return [1 / w.seconds_per_sample for w in found.windows(case, stage, *caches)]
+
+    shared = {
+        roofline.DECODE: rates("decode", *WARM_STATES),
+        roofline.LOAD: rates("load", *WARM_STATES),
+        roofline.COMPUTE: [1 / w.seconds_per_sample for w in compute],
+    }
+    cold = {
+        roofline.STORAGE: [
+            x for r in found.ceilings(case) if (x := ceiling_samples_per_s(r)) is not None
+        ],
+        roofline.READ: rates("read", "cold"),
+        roofline.LOAD_COLD: rates("load", "cold"),
+        **shared,
+    }
+    warm = {roofline.READ: rates("read", *WARM_STATES), **shared}
+    return {"cold": _limit(found, case, cold, cold=True), "warm": _limit(found, case, warm)}
+
+
+def _limit(
+    found: Evidence, case: Case, rates: Mapping[str, list[float]], *, cold: bool = False
+) -> LimitResult:
+    """Return what binds; ``rates``: roof -> samples/s of every trial."""
+    roofs = {name: values for name, values in rates.items() if values}
+    means = {name: len(v) / math.fsum(1 / x for x in v) for name, v in roofs.items()}
+    measured = found.windows(case, "train", *(("cold",) if cold else WARM_STATES))
+    limit = None
+    reason = ""
+    if "null" in (case.loader, case.format, case.trainer):
+        reason = "a null part: no training job to limit"
+    elif cold and roofline.READ not in means and roofline.STORAGE not in means:
+        reason = why_missing(found, case, "read", "cold")
+    elif (limit := roofline.bind(means, cold=cold)) is None:
+        rung = ("load", "warm") if roofline.COMPUTE in means else ("compute", "-")
+        reason = why_missing(found, case, *rung)
+    return alike(
+        LimitResult,
+        limit,
+        roofs=means,
+        predicted_samples_per_s=limit and _predicted(list(roofs.values()), limit.rate),
+        measured_samples_per_s=(
+            stats.t_interval([w.seconds_per_sample for w in measured]).inverse()
+            if measured
+            else None
+        ),
+        reason=reason,
+    )
+
+
+def _predicted(rates: Sequence[Sequence[float]], rate: float) -> stats.Interval:
+    spread = stats.bootstrap(lambda *groups: min(float(g.mean()) for g in groups), rates)
+    return dataclasses.replace(spread, value=rate)

@@ -1,0 +1,27 @@
+"""Executable page-ins: bytes that crossed the mount in a warm trial and were no data's.
+
+A container's code is paged in while the loop runs, and every mount of a SIF begins with none of it
+cached; so is the code of a program that a trainer starts.  A process's counters count both.  A
+record keeps what was counted (:class:`~iobench.core.records.CacheProof`); they are excluded here.
+"""
+
+from __future__ import annotations
+
+from iobench.core.records import CacheProof, Record
+
+
+def data_bytes(record: Record) -> int | None:
+    """Return the bytes of data that crossed the mount; None where nothing counted them."""
+    return without_programs(record.trial.cache, record.cache)
+
+
+def without_programs(cache: str, proof: CacheProof) -> int | None:
+    """Exclude executable page-ins from the bytes read (warm trials only).
+
+    Data that are wholly resident before and after were not read from storage: where ``programs``
+    paged in their own files, all that was counted is theirs.
+    """
+    resident = proof.resident_before == proof.resident_after == 1.0
+    if cache == "warm" and proof.programs and resident and proof.bytes_storage:
+        return 0
+    return proof.bytes_storage

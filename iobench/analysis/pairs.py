@@ -1,0 +1,92 @@
+"""The paired blocks of a contrast: both arms of a block, and whether they read alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from iobench.analysis.evidence import Evidence, trial_window, usable
+from iobench.core.cases import Case, Contrast, Trial
+from iobench.core.order import add_sums
+from iobench.core.records import Record
+from iobench.plan.rules import FOLLOWING
+
+
+class Pair(NamedTuple):
+    """Both arms of one block; ``repeat_of`` is the block this one repeats (0: none)."""
+
+    block: int
+    repeat_of: int
+    arm: Record
+    base: Record
+
+    @property
+    def seconds_per_sample(self) -> tuple[float, float]:
+        """Return (arm, base)."""
+        return _seconds(self.arm), _seconds(self.base)
+
+
+def factors(arm: Case, base: Case) -> list[str]:
+    """Return the keys in which two cases differ: what is under study."""
+    fields = [f.name for f in dataclasses.fields(Case) if f.name not in FOLLOWING]
+    return [n for n in fields if getattr(arm, n) != getattr(base, n)]
+
+
+def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
+    """Return the blocks whose two arms both have a usable record, by block."""
+    blocks: dict[int, dict[str, Record]] = {}
+    for record in usable(evidence.last.values()):
+        trial = record.trial
+        if is_of(trial, contrast) and trial_window(record) is not None:
+            blocks.setdefault(trial.block, {})[trial.arm] = record
+    return [
+        Pair(block, int(arms[contrast.arm].trial.repeat_of or 0), arms[contrast.arm],
+             arms[contrast.base])
+        for block, arms in sorted(blocks.items())
+        if contrast.arm in arms and contrast.base in arms
+    ]  # fmt: skip
+
+
+def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
+    """Return (whether both arms of every pair saw the same samples in the same order, why not).
+
+    Where the order itself is the factor, or how ranks share the data, the same samples in any
+    order are asked, of all ranks together.
+    """
+    for pair in pairs:
+        arm, base = pair.arm.trial.case, pair.base.trial.case
+        shared = (arm.world_size, arm.sharing) == (base.world_size, base.sharing) and (
+            arm.order == base.order or arm.world_size == 1
+        )  # which samples a rank of several gets depends on the order
+        name = "ids_digest" if arm.order != base.order else "order_digest"
+        one, other = (
+            [getattr(r, name) for r in x.ranks]
+            if shared
+            else [add_sums([r.ids_sum for r in x.ranks])]
+            for x in (pair.arm, pair.base)
+        )
+        if not all(one) or not all(other):
+            return False, f"block {pair.block}: the order of the samples was not recorded"
+        if one != other:
+            same = shared and name == "order_digest"
+            what = "order of the samples differs" if same else "samples differ"
+            more = "" if shared else f"; {_WHOLE}"
+            return False, f"block {pair.block}: the {what} between the arms{more}"
+    return True, ""
+
+
+#: Why arms of different ranks may not see the same samples.
+_WHOLE = "take a number of samples that batch x ranks of every arm divides"
+
+
+def is_of(trial: Trial, contrast: Contrast) -> bool:
+    """Return whether a trial is in the blocks of the contrast; its serial probes are not."""
+    return trial.contrast == (contrast.group or contrast.id) and trial.stage == contrast.stage
+
+
+def _seconds(record: Record) -> float:
+    found = trial_window(record)
+    if found is None:
+        raise ValueError(f"trial {record.trial.id} has no measured window")
+    return found.seconds_per_sample

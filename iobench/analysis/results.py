@@ -1,0 +1,106 @@
+"""What the analysis finds about one suite, as values, and the JSON form of every result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from iobench.analysis.case_results import CaseResult, Validity
+from iobench.analysis.contrast_results import ContrastResult
+from iobench.equations.stats import Interval
+
+T = TypeVar("T")
+
+
+def alike(kind: type[T], source: Any, **others: Any) -> T:
+    """Return a ``kind`` (a dataclass): ``others``, and what ``source`` has of the same names."""
+    names = {f.name for f in dataclasses.fields(kind)} - {*others}  # type: ignore[arg-type]
+    return kind(**{n: getattr(source, n) for n in names if hasattr(source, n)}, **others)
+
+
+def to_json(value: Any) -> Any:
+    """Return a result as plain JSON types; an infinite number, or NaN, is None.
+
+    A field marked ``inline`` gives way to its own keys; an ``optional`` one is left out when empty.
+    """
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    document: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        item = to_json(getattr(value, field.name))
+        if "inline" in field.metadata:
+            document |= item
+        elif "optional" not in field.metadata or item not in (None, ""):
+            document[field.name] = item
+    if isinstance(value, Interval):
+        document["level"] = round(value.level, 6)
+    return document
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetResult:
+    """The dataset that a suite measured."""
+
+    name: str
+    source: str
+    samples: int
+    bytes: int
+    mean_bytes: float | None
+    classes: int
+    digest: str
+    root: str
+    in_place: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckResult:
+    """A check over all trials; ``ok`` None: not known, for the ``reason`` given."""
+
+    ok: bool | None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checks:
+    """Whether all trials saw the same samples, and every format holds the same bytes."""
+
+    same_samples: CheckResult
+    same_bytes: CheckResult
+    samples_digest: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class FastestResult:
+    """The ranking of a rung; ``judged``: contrasts of the first with every other agree with it."""
+
+    case: str
+    samples_per_s: float
+    ranked: Sequence[str]
+    judged: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SuiteResult:
+    """The analysis of one suite; ``fastest``: "stage cache" -> the ranking of that rung."""
+
+    schema: int
+    name: str
+    created: str
+    version: str
+    seed: int
+    dataset: DatasetResult
+    notes: Sequence[str]
+    complete: bool
+    validity: Validity
+    checks: Checks
+    pipelines: Sequence[CaseResult]
+    contrasts: Sequence[ContrastResult]
+    fastest: Mapping[str, FastestResult]

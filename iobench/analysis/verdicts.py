@@ -1,0 +1,220 @@
+"""One contrast's paired blocks -> ratio, interval, verdict, and what else differs between arms."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from iobench.analysis.confounders import confounders
+from iobench.analysis.contrast_results import ContrastResult, LookResult, Outcome
+from iobench.analysis.evidence import Evidence
+from iobench.analysis.pairs import Pair, complete_pairs, equal_order, factors, is_of
+from iobench.analysis.results import alike
+from iobench.analysis.sample_cost import per_sample
+from iobench.core.cases import Contrast
+from iobench.core.records import EXPLORATORY, Record
+from iobench.equations import sequential, signed_rank, stats
+from iobench.spec.labels import PIPELINE_FIELDS
+
+
+def judge(evidence: Evidence, contrast: Contrast, family: int) -> ContrastResult:
+    """Judge one contrast, ``family`` of which are judged together.
+
+    A repeated block replaces the one that it repeats; ``without_repeats`` is the outcome of the
+    first blocks alone.  There is no verdict without equal order, on EXPLORATORY trials, below six
+    pairs, or before all planned pairs of a look have been tried: interrupting a suite does not
+    count as an interim analysis.  With several looks the first that decides gives the verdict, and
+    later pairs are not used.  The result depends on the records alone, so the scheduler and the
+    report agree.
+    """
+    pairs = complete_pairs(evidence, contrast)
+    replaced = {p.repeat_of for p in pairs if p.repeat_of}
+    kept = [p for p in pairs if p.block not in replaced]
+    planned = _planned(evidence, contrast)
+    looks, alpha = contrast.looks or (contrast.pairs,), stats.ALPHA / family
+    reached = _reached(evidence, contrast, planned)
+    decision = _decide(kept, reached, looks, contrast, family)
+    level = decision.level if decision else sequential.levels(looks, alpha)[0]
+    taken = looks.index(level.pairs) + 1 if decision else 0
+    upto = reached[taken - 1] if decision else looks[0]
+    over, case, arm_name, base_name = _names(evidence, contrast)
+    used = _upto(kept, upto)
+    result = alike(
+        ContrastResult,
+        contrast,
+        over=over,
+        case=case,
+        arm_name=arm_name,
+        base_name=base_name,
+        family=family,
+        pairs_run=len(kept),
+        look=LookResult(
+            planned=looks,
+            taken=taken,
+            alpha=alpha,
+            spent=sequential.spent(level.pairs / looks[-1], alpha) if decision else 0.0,
+            level=level.differ,
+            level_equal=level.equal,
+        ),
+        pairs=len(used),
+        pairs_planned=sum(block <= upto for block in planned),
+        repeated_blocks=sorted(b for b in replaced if b <= upto),
+        final=decision is not None and decision.final,
+    )
+    if not used:
+        return result
+    first = [p for p in pairs if not p.repeat_of and p.block <= upto]
+    if result.repeated_blocks and first:
+        without = _outcome(_verdict(first, contrast, family, level), first)
+        result = dataclasses.replace(result, without_repeats=without)
+    found = decision.verdict if decision else _verdict(used, contrast, family, level)
+    return _compared(result, used, contrast, _outcome(found, used), decided=decision is not None)
+
+
+def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
+    """Return how many contrasts are judged together with this one.
+
+    Primary ones are one family, the others another; one of too few pairs for any verdict cannot
+    be wrong, and costs the others nothing.
+    """
+    alike = [c for c in contrasts if c.primary == contrast.primary]
+    return max(1, sum(c.pairs >= signed_rank.FLOOR_PAIRS for c in alike))
+
+
+def _compared(
+    result: ContrastResult,
+    used: Sequence[Pair],
+    contrast: Contrast,
+    outcome: Outcome,
+    *,
+    decided: bool,
+) -> ContrastResult:
+    """Return ``result`` with what its pairs say; the verdict is withheld where they cannot."""
+    first, final = result.look.planned[0], result.final
+    equal, unequal = equal_order(used)
+    unproven = [r for p in used for r in (p.arm, p.base) if r.status == EXPLORATORY]
+    note = ""
+    if not equal:
+        outcome, note = dataclasses.replace(outcome, pairs_needed=None), unequal
+    elif unproven:
+        reasons = "; ".join(unproven[0].reasons) or "no reason given"
+        note = f"trials are EXPLORATORY: {reasons}"
+    elif not decided:
+        note = (
+            f"{len(used)} pairs so far, the first look comes at {first}"
+            if contrast.looks
+            else f"{len(used)} of {first} pairs so far, judged when all and their repeats have run"
+        )
+    if note:
+        outcome = dataclasses.replace(outcome, verdict=stats.NO_VERDICT, note=note)
+        final = final or not equal or bool(unproven)
+    last = used[-1]
+    return dataclasses.replace(
+        result,
+        outcome=outcome,
+        final=final,
+        startup_s=_startup(used),
+        work={
+            "arm": per_sample([p.arm for p in used]),
+            "base": per_sample([p.base for p in used]),
+        },
+        confounders=confounders(used),
+        runtimes={"arm": dict(last.arm.runtime), "base": dict(last.base.runtime)},
+        equal_order=equal,
+    )
+
+
+def _names(evidence: Evidence, contrast: Contrast) -> tuple[list[str], str, str, str]:
+    """Return the keys that a contrast is over, what both cases share, and each arm's name."""
+    cases = {c.label: c for c in evidence.plan.cases}
+    arm, base = cases.get(contrast.arm), cases.get(contrast.base)
+    over = factors(arm, base) if arm and base else []
+    if arm is None or base is None or len(over) != 1 or over[0] in PIPELINE_FIELDS:
+        return over, "", contrast.arm, contrast.base
+    common = [w for w in contrast.arm.split(" ") if not w.startswith(f"{over[0]}=")]
+    return over, " ".join(common), str(getattr(arm, over[0])), str(getattr(base, over[0]))
+
+
+def _startup(pairs: Sequence[Pair]) -> stats.Interval | None:
+    """Return the paired difference of the start-up, arm - base, in seconds; None if not recorded.
+
+    From the launch until every rank had its libraries (runtime, interpreter and imports), and a
+    walk through the whole dataset where the loader was asked for one.
+    """
+    known = [
+        _started_s(p.arm) - _started_s(p.base) for p in pairs if p.arm.ready_s and p.base.ready_s
+    ]
+    return stats.hodges_lehmann(known) if known else None
+
+
+def _started_s(record: Record) -> float:
+    return record.ready_s + max((rank.startup.walk_s for rank in record.ranks), default=0.0)
+
+
+# -- looks -----------------------------------------------------------------------------------
+
+
+def _planned(evidence: Evidence, contrast: Contrast) -> set[int]:
+    return {t.block for t in evidence.plan.trials if is_of(t, contrast) and not t.repeat_of}
+
+
+def _upto(pairs: Sequence[Pair], blocks: int) -> list[Pair]:
+    return [p for p in pairs if (p.repeat_of or p.block) <= blocks]
+
+
+def _reached(evidence: Evidence, contrast: Contrast, planned: set[int]) -> list[int]:
+    """Return the looks whose blocks have all been tried, repeats included.
+
+    A trial that failed was tried.  One look is at the last planned block, whatever the budget left.
+    """
+    arms = {contrast.arm, contrast.base}
+    waiting = [
+        int(t.repeat_of or t.block)
+        for t in evidence.plan.trials
+        if is_of(t, contrast) and t.arm in arms and t.id not in evidence.last
+    ]
+    first_open = min(waiting, default=math.inf)
+    last = max(planned, default=0)
+    return [n for n in contrast.looks or (last,) if n <= last and n < first_open]
+
+
+def _decide(
+    pairs: Sequence[Pair],
+    reached: Sequence[int],
+    looks: tuple[int, ...],
+    contrast: Contrast,
+    family: int,
+) -> sequential.LookVerdict | None:
+    tables = [_sides(_upto(pairs, n)) for n in reached]
+    if not tables or not tables[0][0]:
+        return None
+    return sequential.judge(tables, looks, margin=contrast.margin, family=family)
+
+
+def _verdict(
+    pairs: Sequence[Pair], contrast: Contrast, family: int, level: sequential.Level
+) -> stats.Verdict:
+    arm, base = _sides(pairs)
+    return stats.verdict(
+        arm, base, margin=contrast.margin, family=family, differ=level.differ, equal=level.equal
+    )
+
+
+def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    values = [p.seconds_per_sample for p in pairs]
+    return [a for a, _ in values], [b for _, b in values]
+
+
+def _outcome(found: stats.Verdict, pairs: Sequence[Pair]) -> Outcome:
+    arm, base = _sides(pairs)
+    ratios = [a / b for a, b in zip(arm, base, strict=True)]
+    outlying = stats.outliers([math.log(r) for r in ratios])
+    effect = found.smallest_effect
+    return alike(
+        Outcome,
+        found,
+        smallest_effect=effect if math.isfinite(effect) else None,
+        outlier_blocks=[pairs[i].block for i in outlying],
+        ratios=ratios,
+    )

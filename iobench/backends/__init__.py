@@ -1,0 +1,1 @@
+"""The members of the axes: one folder per axis, one file per member."""

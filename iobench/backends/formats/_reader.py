@@ -1,0 +1,49 @@
+"""A reader that holds handles: each process opens its own, none is pickled."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict
+
+from iobench.core.protocols import Reader
+
+
+class LazyReader(Reader):
+    """Opens its files at the first read; a subclass says how, and how they are closed."""
+
+    _pid = 0
+    _opened: Any = None  # what :meth:`_open` returned to the process ``_pid``
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_pid": 0, "_opened": None}
+
+    def close(self) -> None:
+        """Close what this process opened.  Idempotent."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            (self._end if self._pid == os.getpid() else self._leave)(opened)
+
+    def _handles(self) -> Any:
+        """Return the handles of this process, opened if need be."""
+        if self._pid != os.getpid():
+            self.close()
+        if self._opened is None:
+            self._opened = self._open()
+            self._pid = os.getpid()
+        return self._opened
+
+    def _open(self) -> Any:
+        raise NotImplementedError
+
+    def _end(self, opened: Any) -> None:
+        """Close handles."""
+        raise NotImplementedError
+
+    def _leave(self, opened: Any) -> None:
+        """Drop handles that a fork inherited."""

@@ -1,0 +1,77 @@
+"""Placements that are folders: a copy of the data, an image's tree with the data in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from iobench.backends.placements._content import Content, at
+from iobench.core.cases import Placement, to_json
+from iobench.core.dataset import MARKER
+from iobench.core.errors import DatasetError
+from iobench.core.inside import DATA_INSIDE
+from iobench.core.protocols import Say, Site
+from iobench.host import files
+
+
+class FolderPlacing:
+    """Copies the data into a folder; a subclass chooses the folder's parent."""
+
+    def shared_by(self, form: str, image: str) -> tuple[str, str]:
+        """Return ("", ""): runtime and image do not matter."""
+        return "", ""
+
+    def parent(self, site: Site) -> Path:
+        """Return where the folder is made: beside the dataset, on the mount under test."""
+        return Path(site.dataset.root).parent
+
+    def root(self, site: Site, name: str) -> str:
+        """Return the folder."""
+        return str(self.parent(site) / name)
+
+    def space(self, place: Placement) -> Path:
+        """Return a folder on the filesystem that the data are written to."""
+        return Path(place.root).parent
+
+    @contextmanager
+    def put(self, place: Placement, data: Content, image: str) -> Iterator[Placement]:
+        """Fill the folder, which the driver removes."""
+        yield copy(place, data)
+
+    def sweep(self, form: str, say: Say) -> None:
+        """Do nothing: the driver removes folders that a killed suite left."""
+
+
+def copy(place: Placement, data: Content) -> Placement:
+    """Copy the data; the marker comes last, when all of it is on the device."""
+    root = Path(place.root)
+    data.copy_to(root)
+    files.settle(root)
+    files.write_json(root / MARKER, to_json(at(data.dataset, root)))
+    return dataclasses.replace(place, files=str(root))
+
+
+def tree(place: Placement, base: Path, data: Content) -> Placement:
+    """Make an image's tree with the data in it: hard links to the image's files, copies of ours.
+
+    Raises DatasetError where links are not allowed.
+    """
+    image = Path(place.root, "rootfs")
+    done = subprocess.run(
+        ["cp", "-a", "--link", str(base), str(image)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        output = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise DatasetError(
+            f"placement image: cannot link the files of {base} ({output}): own them, or run the "
+            "image as a SIF"
+        )
+    root = image / DATA_INSIDE.lstrip("/")
+    root.mkdir(parents=True, exist_ok=True)
+    root.chmod(0o755)
+    data.copy_to(root)
+    files.settle(root)
+    return dataclasses.replace(place, image=str(image), files=str(root))

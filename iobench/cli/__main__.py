@@ -1,0 +1,24 @@
+"""The command `iobench`; without the driver's libraries, one line on how to install them."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; exit with status 2 where only the worker side is installed."""
+    try:
+        from iobench.cli import main as command
+    except ModuleNotFoundError as error:
+        if (error.name or "iobench").startswith("iobench"):
+            raise
+        sys.stderr.write(
+            f"iobench: {error.name} is not installed here: the command line needs Python 3.11 or "
+            "newer and `pip install 'iobench[driver]'`; what is here is the worker side alone\n"
+        )
+        sys.exit(2)
+    command.main()
+
+
+if __name__ == "__main__":
+    main()

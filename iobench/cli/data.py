@@ -1,0 +1,130 @@
+"""``iobench data``: make, convert, verify and describe datasets."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from iobench.cli.console import JSON, err, out, print_json
+from iobench.core import dataset as datasets
+from iobench.core.errors import SpecError
+from iobench.data import convert as conversion
+from iobench.data import describe, make
+from iobench.report.progress import Reporter
+
+
+@click.group()
+def data() -> None:
+    """Make, convert, verify and describe datasets.
+
+    \b
+      iobench data make imagenet-like /scratch/me/set --samples 5000
+      iobench data convert /scratch/me/set lmdb hdf5 tar
+      iobench data verify /scratch/me/set
+    """
+
+
+@data.command("make")
+@click.argument("recipe")
+@click.argument("root", type=click.Path(path_type=Path))
+@click.option("--samples", type=click.IntRange(min=1), help="Number of samples [the recipe's].")
+@click.option("--seed", type=int, help="Equal seeds give equal bytes on any CPU [the recipe's].")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of processes [all usable cores]."
+)
+@JSON
+def data_make(
+    recipe: str,
+    root: Path,
+    samples: int | None,
+    seed: int | None,
+    workers: int | None,
+    as_json: bool,
+) -> int:
+    """Make the samples of RECIPE (a name in datasets/, or a .toml file) as JPEGs under ROOT.
+
+    An interrupted run continues where it stopped; a complete dataset is not changed.
+    """
+    with Reporter(err) as reporter:
+        made = make.make(
+            recipe,
+            root,
+            samples=samples,
+            seed=seed,
+            workers=workers,
+            progress=lambda i, n: reporter.step("making samples", i, n),
+        )
+    return _describe(made, as_json)
+
+
+@data.command("convert")
+@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("forms", nargs=-1, required=True)
+@click.option("--option", "-o", multiple=True, help="Option of a format, such as chunk=64.")
+def data_convert(root: Path, forms: tuple[str, ...], option: tuple[str, ...]) -> int:
+    """Convert the dataset at ROOT to FORMS: lmdb, leveldb, hdf5, tar; lmdb-raw, hdf5-float ..."""
+    found = datasets.locate(root)
+    options = dict(_option(text) for text in option)
+    with Reporter(err) as reporter:
+        for form in forms:
+            name, _, content = form.partition("-")
+            path = conversion.convert(
+                found,
+                name,
+                content=content or "jpeg",
+                options=options,
+                progress=functools.partial(reporter.step, f"converting to {form}"),
+            )
+            reporter.say(f"{form}: {path}")
+    return 0
+
+
+@data.command("verify")
+@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("forms", nargs=-1)
+@JSON
+def data_verify(root: Path, forms: tuple[str, ...], as_json: bool) -> int:
+    """Verify by digest that every form (or FORMS) of the dataset at ROOT holds the same samples."""
+    found = datasets.locate(root)
+    with Reporter(err) as reporter:
+        rows = conversion.verify(
+            found, list(forms) or None, progress=lambda i, n: reporter.step("verifying", i, n)
+        )
+    if as_json:
+        print_json([vars(row) for row in rows])
+    else:
+        for row in rows:
+            out.print(f"{row.form}: {'same samples and labels' if row.ok else row.detail}")
+    return 0 if all(row.ok for row in rows) else 1
+
+
+@data.command("info")
+@click.argument("root", type=click.Path(path_type=Path))
+@JSON
+def data_info(root: Path, as_json: bool) -> int:
+    """Describe the dataset at ROOT: samples, sizes, forms, skipped files."""
+    return _describe(datasets.locate(root), as_json)
+
+
+def _describe(found: Any, as_json: bool) -> int:
+    facts = describe.info(found)
+    if as_json:
+        print_json(facts)
+    else:
+        for key, value in facts.items():
+            out.print(f"{key}: {value}")
+    return 0
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise SpecError(f"option {text!r} is not key=value")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value

@@ -1,0 +1,107 @@
+"""``iobench show``, ``report`` and ``compare``: what suites found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from iobench.analysis.compare import Comparison, compare_suites
+from iobench.analysis.results import to_json
+from iobench.analysis.suite import analyse
+from iobench.cli.console import JSON, out, print_json
+from iobench.report import numbers, publish, terminal
+from iobench.run import store
+
+
+@click.command()
+@click.argument("results", type=click.Path(path_type=Path), default="results")
+@JSON
+def show(results: Path, as_json: bool) -> int:
+    """Show the results of a suite: RESULTS is its folder, or a results root (its latest suite)."""
+    found = store.find(results)
+    analysis = analyse(found.plan(), found.records())
+    if as_json:
+        print_json(publish.document(analysis))
+    else:
+        terminal.render(analysis, out)
+    return 0
+
+
+@click.command()
+@click.argument("results", type=click.Path(path_type=Path), default="results")
+def report(results: Path) -> int:
+    """Write report.html, trials.csv and analysis.json of RESULTS again from its records."""
+    found = store.find(results)
+    publish.publish(found)
+    out.print(found.folder / "report.html", soft_wrap=True)
+    return 0
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@JSON
+def compare(a: Path, b: Path, as_json: bool) -> int:
+    """Compare two suites, B with A, from the same or from different machines and dates.
+
+    \b
+      iobench compare results/20260101T100000Z-bench-io results/latest
+      iobench compare node17/results node18/results
+
+    Ratios are seconds per sample, B / A (above 1: B is slower), with unpaired intervals. The
+    comparison is EXPLORATORY and gives no verdict; every difference between A and B is listed.
+    """
+    first, second = store.find(a), store.find(b)
+    found = compare_suites(
+        (first.plan(), first.records()),
+        (second.plan(), second.records()),
+        folders=(str(first.folder), str(second.folder)),
+    )
+    if as_json:
+        print_json(to_json(found))
+    else:
+        _render(found)
+    return 0
+
+
+def _render(found: Comparison) -> None:
+    for name, suite in (("A", found.a), ("B", found.b)):
+        text = f"{name}: {suite.name}, {suite.created}, iobench {suite.version} ({suite.folder})"
+        out.print(Text(text), soft_wrap=True)
+    out.print(_table(found))
+    for difference in found.differences:
+        who = f" ({', '.join(difference.cases)})" if difference.cases else ""
+        out.print(Text(f"  differs: {difference.text}{who}"), soft_wrap=True)
+    if not found.differences:
+        out.print("  the fingerprints do not differ")
+    for name, labels in found.only_in.items():
+        if labels:
+            out.print(Text(f"  only in {name.upper()}: {', '.join(labels)}"), soft_wrap=True)
+    out.print(Text(f"EXPLORATORY: {found.note}"), soft_wrap=True)
+
+
+def _table(found: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    table.add_column("case", overflow="fold")
+    table.add_column("stage")
+    for head in ("A /s", "B /s"):
+        table.add_column(head, justify="right")
+    table.add_column("time a sample, B / A")
+    table.add_column("trials")
+    for row in found.rows:
+        ratio = row.ratio
+        spread = numbers.bracketed(ratio)
+        order = {False: "  other order of samples", None: ""}.get(row.same_order, "")
+        same = row.case == row.case_b
+        table.add_row(
+            row.case if same else f"{row.case} | {row.case_b}",
+            f"{row.stage} {row.cache.strip('-')}",
+            numbers.number(row.samples_per_s["a"]),
+            numbers.number(row.samples_per_s["b"]),
+            f"{ratio.value:.3f} {spread}".rstrip() + order,
+            f"{row.trials['a']}, {row.trials['b']}",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Data types, protocols and pure functions that every other folder may use."""

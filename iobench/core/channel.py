@@ -1,0 +1,338 @@
+"""The control channel of one trial: the messages between its driver and its ranks, and framing.
+
+The driver listens on a Unix socket in the trial's work folder (or on a TCP port, between nodes) and
+writes an invitation beside it; each rank reads that, connects back twice and proves that it has it.
+A message is one JSON object behind its length: nothing that arrives is ever executed.  The messages
+are below in the order in which they are sent.
+
+Framing is our own, because ``multiprocessing.connection`` cannot bound the time that a message
+takes to arrive.  Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any, Iterator, List, Mapping, Optional, Tuple, TypeVar
+
+from iobench.core.clock import clock
+from iobench.core.errors import IobenchError
+
+#: A message that has begun to arrive is through within this time, and a second for each MB of it.
+MESSAGE_S, _BYTES_PER_S = 5.0, 1e6
+#: Largest message of a rank, and of somebody who has not yet proven to be one (bytes).
+LARGEST, LARGEST_UNPROVEN = 1 << 30, 4096
+#: Names in a trial's work folder.
+SOCKET, INVITATION = "driver", "invitation.json"
+#: sockaddr_un has 108 bytes, the last one 0.
+_LONGEST_PATH = 107
+_LENGTH = struct.Struct("!I")
+#: Seconds until a dead node's TCP connection counts as closed: idle, then 3 probes.
+_KEEPALIVE_S = 5
+
+
+class ChannelError(IobenchError):
+    """What arrived is no message of this protocol, or did not arrive in time."""
+
+
+class ChannelClosed(ChannelError):
+    """The other end has closed the connection."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlMessage:
+    """Any of the following."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Challenge(ControlMessage):
+    """Driver, first on every connection: prove that you hold the invitation.
+
+    ``nonce``: random, hexadecimal, of this connection alone.
+    """
+
+    nonce: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello(ControlMessage):
+    """Rank: who is there; this connection carries all that follows.
+
+    ``local_rank``: among the ranks of its ``node``.  ``pid``: as its own namespace numbers it.
+    ``proof``: :func:`prove` of this connection's challenge.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    node: str
+    pid: int
+    proof: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifeline(ControlMessage):
+    """Rank, on a connection that stays silent: when the driver goes, the kernel ends the rank's
+    processes by it (:mod:`iobench.worker.parent_watch`).  ``proof``: as in Hello."""
+
+    rank: int
+    proof: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused(ControlMessage):
+    """Driver: why a connection is closed, in one line."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment(ControlMessage):
+    """Driver: a :class:`iobench.core.cases.Task` as JSON, as this rank's runtime shows it."""
+
+    task: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Extents(ControlMessage):
+    """Rank, before Ready: for each sample, in its order, [path, offset, length] ..."""
+
+    rows: List[Any]
+
+
+class Ready(ControlMessage):
+    """Rank: the libraries are imported, nothing of the dataset is open."""
+
+
+class Prepare(ControlMessage):
+    """Driver: bring the data's pages on your node into the trial's cache state."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared(ControlMessage):
+    """Rank: what is resident on its node now; the worst node counts.
+
+    ``fraction``: of the data's pages; None where unproven.  ``method``: the system call that
+    counted, "" where none did.
+    """
+
+    node: str
+    fraction: Optional[float]
+    method: str
+
+
+class Go(ControlMessage):
+    """Driver: open the loader, measure."""
+
+
+class Barrier(ControlMessage):
+    """Rank: about to begin the loop.  Driver, when every rank has come: begin."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Agree(ControlMessage):
+    """Rank 0: a number that it chose.  Driver: the same, to all others."""
+
+    value: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Result(ControlMessage):
+    """Rank, last: a :class:`iobench.core.records.RankResult` as JSON, an error included."""
+
+    result: Mapping[str, Any]
+
+
+M = TypeVar("M", bound=ControlMessage)
+_KINDS = {kind.__name__: kind for kind in ControlMessage.__subclasses__()}
+#: What a field may hold, by its annotation.
+_HOLDS: Mapping[str, Tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "List[Any]": (list,),
+    "Mapping[str, Any]": (dict,),
+    "Optional[float]": (int, float, type(None)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Invitation:
+    """What a rank must know to connect; in a file that only its owner can read.
+
+    ``address``: ``host:port``, or "" for the socket beside the invitation, wherever a container
+    shows that.  ``key``: of this trial alone.  ``launcher``: whose variables number the ranks.
+    """
+
+    address: str
+    key: str
+    launcher: str
+    launcher_options: Mapping[str, Any]
+
+
+def invite(folder: Path, invitation: Invitation) -> None:
+    """Write the invitation into ``folder``, readable by its owner alone."""
+    fd = os.open(folder / INVITATION, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(fd, "w") as file:
+        json.dump(dataclasses.asdict(invitation), file)
+
+
+def prove(key: str, nonce: str) -> str:
+    """Return the proof of a challenge: HMAC-SHA256, hexadecimal.
+
+    ``multiprocessing``'s own ``authkey`` uses HMAC-MD5, which hosts in FIPS mode do not have.
+    """
+    return hmac.new(bytes.fromhex(key), bytes.fromhex(nonce), hashlib.sha256).hexdigest()
+
+
+def proven(key: str, nonce: str, proof: str) -> bool:
+    """Return whether ``proof`` answers the challenge, in a time that does not depend on it."""
+    return hmac.compare_digest(prove(key, nonce).encode(), proof.encode())
+
+
+def encode(message: ControlMessage) -> bytes:
+    """Return a message as it is sent."""
+    body = json.dumps({"message": type(message).__name__, **vars(message)}).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> ControlMessage:
+    """Return the message in ``body``.  Raises ChannelError where it is none."""
+    try:
+        document = json.loads(body)
+        kind = _KINDS[document.pop("message")]
+        message = kind(**document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ChannelError(f"sent no message of the protocol ({_glimpse(body)})") from None
+    for field in dataclasses.fields(message):
+        if not isinstance(getattr(message, field.name), _HOLDS[str(field.type)]):
+            raise ChannelError(f"sent a wrong {kind.__name__}.{field.name} ({_glimpse(body)})")
+    return message
+
+
+class ControlChannel:
+    """One end of a connection: whole messages in, whole messages out."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    def fileno(self) -> int:
+        """Return the descriptor, for ``multiprocessing.connection.wait`` and the like."""
+        return self._socket.fileno()
+
+    def send(self, message: ControlMessage, limit_s: Optional[float] = MESSAGE_S) -> None:
+        """Send a message.  Raises ChannelClosed, or ChannelError where it is not taken in time."""
+        try:
+            self._socket.settimeout(limit_s)
+            self._socket.sendall(encode(message))
+        except socket.timeout:
+            raise ChannelError(f"took no message for {limit_s:g} s") from None
+        except OSError:
+            raise ChannelClosed("closed its connection") from None
+
+    def receive(self, *, largest: int = LARGEST) -> ControlMessage:
+        """Return the next message, which has :data:`MESSAGE_S` to arrive.
+
+        Raises ChannelClosed at the end, ChannelError for rubbish, a message of over ``largest``
+        bytes, or one that is late.
+        """
+        end = clock() + MESSAGE_S
+        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size, end))
+        if size > largest:
+            raise ChannelError(f"sent no message of the protocol ({_glimpse(_LENGTH.pack(size))})")
+        return decode(self._exactly(size, end + size / _BYTES_PER_S))
+
+    def await_message(self) -> None:
+        """Return when something has arrived or the other end has closed, however long it takes."""
+        self._socket.settimeout(None)
+        with contextlib.suppress(OSError):
+            self._socket.recv(1, socket.MSG_PEEK)
+
+    def close(self) -> None:
+        """Close this end; idempotent."""
+        self._socket.close()
+
+    def _exactly(self, count: int, end: float) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            try:
+                self._socket.settimeout(max(end - clock(), 0.001))
+                part = self._socket.recv(min(count - len(data), 1 << 20))
+            except socket.timeout:
+                raise ChannelError(
+                    f"sent a part of a message and no more for {MESSAGE_S:g} s"
+                ) from None
+            except OSError:
+                part = b""
+            if not part:
+                raise ChannelClosed("closed its connection")
+            data += part
+        return bytes(data)
+
+
+def listen(folder: Path, host: str = "") -> Tuple[socket.socket, str]:
+    """Return a listening socket and its address: in ``folder``, or on a free port of ``host``.
+
+    Raises OSError where there can be none.
+    """
+    if host:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        made = socket.create_server((host, 0), family=family)
+        return made, f"{host}:{made.getsockname()[1]}"
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        with _short(folder / SOCKET) as name:
+            made.bind(name)
+        made.listen(128)
+    except OSError:
+        made.close()
+        raise
+    return made, ""
+
+
+def connect(folder: Path, address: str) -> ControlChannel:
+    """Return a connection to the driver.  Raises ChannelClosed where none listens any more."""
+    try:
+        if address:
+            host, _, port = address.rpartition(":")
+            return accepted(socket.create_connection((host, int(port)), timeout=MESSAGE_S))
+        made = socket.socket(socket.AF_UNIX)
+        with _short(folder / SOCKET) as name:
+            made.connect(name)
+    except OSError as error:
+        raise ChannelClosed(f"the driver does not listen at {address or folder}: {error}") from None
+    return ControlChannel(made)
+
+
+def accepted(connected: socket.socket) -> ControlChannel:
+    """Return the channel of a connection; where that is TCP, a dead node is noticed too."""
+    if connected.family != socket.AF_UNIX:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ControlChannel(connected)
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """Yield a name of a socket's path that fits in an address: through its folder's descriptor."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _glimpse(body: bytes) -> str:
+    return repr(body[:24]) + ("..." if len(body) > 24 else "")

@@ -1,0 +1,234 @@
+"""The value that each backend file ends with: one dataclass an axis.
+
+A backend is one file in its axis's folder that ends in one ``BACKEND = ...Backend(...)``.  Its
+options are the typed keyword-only parameters of ``make``; nothing else in the tree is edited."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, Callable, FrozenSet, Generic, NamedTuple, Optional, Sequence, Tuple, TypeVar
+
+from iobench.core.cases import Scalar
+from iobench.core.protocols import Filesystem, Format, Launcher, LoadRequest, Placing, Runtime
+
+T = TypeVar("T", covariant=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend(Generic[T]):
+    """``make``: the constructor; ``requires``: modules that must be importable for it to run.
+
+    ``stack``: the stack whose Python it runs in; "": any.  ``libraries``: what it brings beside the
+    stack's: importable module -> distribution; the fingerprint records their versions and files.
+    """
+
+    make: Callable[..., T]
+    summary: str
+    requires: Tuple[str, ...] = ()
+    stack: str = ""
+    libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class FormatBackend(Backend[Format]):
+    """``contents``: ``jpeg`` (encoded); where it can hold pixels, ``raw``; Caffe's ``float``.
+
+    ``fileless``: nothing on disk, so no cache state and no ceiling.
+    ``mapped``: reads go through mmap (the ceiling's record states it: fio cannot replay a mapping).
+    """
+
+    contents: FrozenSet[str] = frozenset({"jpeg"})
+    fileless: bool = False
+    mapped: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderBackend(Backend[Any]):
+    """``make(request, **options) -> Loader``.
+
+    ``stages``: rungs that can run alone.  ``no_stage``: why one cannot.  ``formats``: stored forms
+    it takes (None: any).  ``native``: those it reads with its own reader.  ``transforms``: those it
+    can do (None: any); ``no_transform``: why no other.  ``threads``: fixed number of
+    decoder threads, which a case's ``workers`` then is; 0 if the user may set ``workers``.
+    """
+
+    stages: FrozenSet[str] = frozenset({"read", "decode", "load"})
+    no_stage: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    formats: Optional[FrozenSet[str]] = None
+    native: FrozenSet[str] = frozenset()
+    #: Stored form -> the orders it can follow there; a form that is not named follows any.
+    orders: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
+    #: Stored form -> how it can share the data among ranks; one that is not named: any way.  An
+    #: empty set: one rank only.
+    sharings: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
+    transforms: Optional[FrozenSet[str]] = None
+    no_transform: str = ""
+    threads: int = 0
+    #: Serial probe: (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
+    probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainerBackend(Backend[Any]):
+    """``make(*, batch, **options) -> Trainer``; where it takes them also ``rank``, ``world_size``,
+    ``sharers`` (ranks of the case on this host's cores) and ``labels`` (classes in the data).
+
+    ``step_s``: (batch, options) -> a first guess of one step, for the estimate of a suite's time.
+    ``shape``: options -> the shape of a sample that its net takes (None: any).
+    ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has
+    ``comm_s``), or train nothing that would have to be one.
+    ``loaders``: those that it goes with (None: any); one that feeds itself reads what they would.
+    """
+
+    loaders: Optional[FrozenSet[str]] = None
+    step_s: Callable[[int, Mapping[str, Scalar]], float] = lambda batch, options: 0.0
+    shape: Callable[[Mapping[str, Scalar]], Optional[Tuple[int, int, int]]] = lambda options: None
+    ranks: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RuntimeBackend(Backend[Runtime]):
+    """A runtime.
+
+    ``isolated``: it shows a worker its own tree and the mounts only (see ``DATA_INSIDE``).
+    ``limits``: for one that enforces ``Start.cpus`` and ``Start.memory_bytes`` itself: "" where it
+    does, else why it would not.  None: the driver puts its processes into a control group.
+    ``data_images``: for one that mounts a file that holds a filesystem: by what, ``squashfs`` (the
+    kernel) or ``squashfuse``.  ``no_overlay``: why it cannot lay one over its image; "": it can.
+    """
+
+    isolated: bool = False
+    limits: Optional[Callable[[], str]] = None
+    data_images: Optional[Callable[[], str]] = None
+    no_overlay: str = "it has no overlays"
+
+
+class Failure(NamedTuple):
+    """The rank that failed first, as far as the launcher reports it.
+
+    ``code``: its exit status, negative for a signal.  ``output``: the ranks' own standard error,
+    without the launcher's lines.
+    """
+
+    rank: int
+    code: int
+    output: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LauncherBackend(Backend[Launcher]):
+    """A launcher.
+
+    ``inside``: it starts the ranks where they run, in the container (one node), not around it.
+    ``variables``: environment variables of its ranks, unless the user has set them.
+    ``failure``: (standard error) -> the rank that failed first, None if it names none.
+    ``stacks``: those whose images have it, for one that starts inside.
+    """
+
+    inside: bool = False
+    stacks: FrozenSet[str] = frozenset()
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    failure: Callable[[str], Optional[Failure]] = lambda text: None
+
+
+@dataclasses.dataclass(frozen=True)
+class FilesystemBackend(Backend[Filesystem]):
+    """``fstypes``: names in /proc/self/mountinfo that this file knows (empty: the fallback)."""
+
+    fstypes: FrozenSet[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacementBackend(Backend[Optional[Placing]]):
+    """Where a case's data lie; ``make`` returns None where the dataset stays as it is.
+
+    ``in_memory``: the data are never cold, and count against the memory that a suite may take.
+    ``in_image``: only a container sees the files, so the case needs an isolated runtime and fio
+    cannot read them.  ``stage_to``: it needs the spec's folder of that name.  ``refused``:
+    (runtime) -> why that runtime cannot show the data, "" if it can.
+    """
+
+    in_memory: bool = False
+    in_image: bool = False
+    stage_to: bool = False
+    refused: Callable[[RuntimeBackend], str] = lambda runtime: ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """A stack on this host, outside any container.
+
+    ``python``: its interpreter.  ``env``: variables that its processes need beside ``PYTHONPATH``,
+    of which ``python_path`` are its own folders.  ``prefix``: the folder it lies in, where it is
+    one.  ``facts``: what the prefix's record says is in it.  ``own``: a build of
+    the user's, which has the ``modules`` of ``Stack.libraries`` only; ``probe``: a command that
+    shows that it starts, for one without a Python package.
+    """
+
+    python: str
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    python_path: Tuple[str, ...] = ()
+    prefix: str = ""
+    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    own: bool = False
+    modules: Tuple[str, ...] = ()
+    probe: Tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRecipe:
+    """How a stack's image is built; its target in the Dockerfile has the stack's name.
+
+    ``description``: the image's label.  ``python``: version of the Python inside, X.Y.  ``suite``:
+    Debian's, of the packages that ``first``, the stage that is built before the others, installs.
+    ``locked``: these packages are fetched beforehand, by the sha256 in the suite's lock.
+    ``wheels``: pip's arguments, files of ``requirements/`` after ``-r`` and ``-c``.  ``files``:
+    those of ``requirements/`` that the Dockerfile's stages run, or read.  Sizes in bytes, at the
+    peak: ``store_bytes`` in the engine's store, ``archive_bytes`` of the archive, ``wheels_bytes``
+    while they are fetched, ``prefix_bytes`` of the installation without a container.  ``script``:
+    the file of ``requirements/`` that makes the prefix on a host too; "": it cannot be.
+    """
+
+    description: str
+    python: str
+    suite: str
+    first: str
+    wheels: Tuple[str, ...]
+    files: Tuple[str, ...]
+    store_bytes: float
+    archive_bytes: float
+    wheels_bytes: float
+    locked: bool = False
+    script: str = ""
+    prefix_bytes: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """The software of a framework: its Python, on the host and in an image.
+
+    ``on_host``: (the driver's environment) -> :class:`Installed`; raises BackendUnavailable with
+    the remedy where it is not installed.  ``libraries``: modules that must be importable in it ->
+    the distributions whose versions the fingerprint records.  ``remedy``: what to do where one of
+    its modules is missing.  ``environment``: (prefix) -> variables that processes of the stack at
+    that folder need.  ``serves``: outside containers its loaders also serve cases of other stacks,
+    from a process of their own.  ``image``: None: it has none, so its cases run outside containers.
+    """
+
+    summary: str
+    on_host: Callable[[Mapping[str, str]], Installed]
+    libraries: Mapping[str, str]
+    remedy: str
+    environment: Callable[[str], Mapping[str, str]] = lambda prefix: {}
+    serves: bool = False
+    image: Optional[ImageRecipe] = None
+
+    def prefix_environment(self, prefix: str, variables: Mapping[str, str]) -> Mapping[str, str]:
+        """Return what processes of the stack at ``prefix`` need on the host, programs included."""
+        env = dict(self.environment(prefix))
+        if env:
+            rest = filter(None, variables.get("PATH", os.defpath).split(os.pathsep))
+            env["PATH"] = os.pathsep.join([f"{prefix}/bin", *rest])
+        return {**env, "PYTHONNOUSERSITE": "1"}

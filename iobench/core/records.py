@@ -1,0 +1,134 @@
+"""What a trial measured, as stored: one record an attempt, raw values only.
+
+Worker side: standard library only, Python 3.9.  Units are in the names: seconds (``_s``), bytes,
+samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping, Optional, Sequence, Tuple
+
+from iobench.core.cases import SCHEMA, Trial
+
+VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Raw clock readings of the measured loop, seconds since the loop began, one entry a step.
+
+    ``request_s``: the loop asked for a batch; ``ready_s``: it has it; ``done_s``: the trainer is
+    done with it.  The first ``warmup`` steps are stored and excluded from every rate.
+    """
+
+    request_s: Sequence[float]
+    ready_s: Sequence[float]
+    done_s: Sequence[float]
+    samples: Sequence[int]
+    bytes: Sequence[int]
+    warmup: int = 0
+
+
+#: Of a stage without a measured loop.
+NO_STEPS = Steps((), (), (), (), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Startup:
+    """What happens once, before the loop, in seconds; never mixed into throughput."""
+
+    imports_s: float = 0.0
+    open_s: float = 0.0  # dataset, loader, trainer
+    first_batch_s: float = 0.0  # from an empty queue to the first batch (inside the loop)
+    process_s: float = 0.0  # interpreter start until ready
+    walk_s: float = 0.0  # once through the whole dataset, where a loader was asked to
+
+
+@dataclasses.dataclass(frozen=True)
+class IoCounters:
+    """/proc/self/io and rusage of the worker and its reaped children over the loop.
+
+    ``rchar`` counts read() calls' bytes; ``read_bytes`` what this process tree made block
+    devices deliver, mmap included.
+    """
+
+    rchar: int = 0
+    read_bytes: int = 0
+    major_faults: int = 0
+    cpu_user_s: float = 0.0
+    cpu_sys_s: float = 0.0
+    machine_busy_s: float = 0.0  # /proc/stat, all cores, everybody
+    machine_steal_s: float = 0.0
+    wall_s: float = 0.0
+
+    @property
+    def foreign_cpu_s(self) -> float:
+        """CPU seconds that others used inside this machine meanwhile, at least 0.
+
+        /proc/stat counts in ticks (10 ms a core), so a few hundredths of a second are noise.
+        """
+        return max(0.0, self.machine_busy_s - self.cpu_user_s - self.cpu_sys_s)
+
+
+@dataclasses.dataclass(frozen=True)
+class RankResult:
+    """What one worker process writes."""
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    steps: Steps
+    startup: Startup
+    io: IoCounters
+    ids_digest: str = ""  # multiset of the sample ids that the loop saw
+    order_digest: str = ""  # the same ids in their order
+    ids_sum: str = ""  # the multiset again, so that sums over ranks compare with other ranks'
+    samples_digest: str = ""  # digest stage only: (id, label, digest of the bytes), any order
+    bytes_needed: int = 0
+    began_s: float = 0.0  # CLOCK_MONOTONIC as the loop began: one clock for a host's ranks
+    fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    probe: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    error: str = ""
+    schema: int = SCHEMA
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheProof:
+    """Page-cache evidence for one trial; fractions 0..1 of the pages of the files it reads.
+
+    ``method`` is cachestat or mincore; ``label`` data-cold, client-cold, warm or fraction.
+    ``bytes_storage`` crossed the mount during the loop (None: nothing here can count them).
+    """
+
+    label: str = ""
+    method: str = ""
+    resident_before: Optional[float] = None
+    resident_after: Optional[float] = None
+    bytes_needed: int = 0
+    bytes_read: int = 0
+    bytes_storage: Optional[int] = None
+    counter: str = ""
+    programs: str = ""  # whose own files may be among them: the image's, the trainer's program's
+    beyond: str = "unknown"  # caches past this host: a server's, a virtual disk's
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One attempt at one trial, as stored: ``runs/<trial>.<attempt>.json``."""
+
+    trial: Trial
+    attempt: int
+    status: str
+    reasons: Tuple[str, ...]
+    started: str  # ISO 8601, UTC
+    wall_s: float
+    cache: CacheProof
+    ranks: Tuple[RankResult, ...] = ()
+    ceiling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    mount: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    runtime: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # image, mode, version
+    ready_s: float = 0.0  # from the launch until every rank had its libraries: start-up
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schema: int = SCHEMA

@@ -1,0 +1,101 @@
+"""Stages: what a trial runs and measures.  One file a stage in ``iobench/worker/stages``.
+
+A file ends in ``BACKEND = Stage(...)``; its name is the stage's.  All that the planner, the driver,
+the worker and the analysis must know of a stage stands in that value, so a file in
+``IOBENCH_PLUGINS/stages`` adds one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from functools import cache
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+
+from iobench.core import registry
+from iobench.core.protocols import Measured
+from iobench.core.records import IoCounters
+
+#: What the loop saw, the I/O meanwhile, and further fields of the rank's result.
+Outcome = Tuple[Measured, IoCounters, Dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    ``run``: measures one rank: (:class:`iobench.worker.rank.RankRun`) -> Outcome.
+    ``rung``: its place on the ladder, ascending; None: a side stage, planned by iobench itself.
+    ``asks``: what the loader is asked for: ``read``, ``decode``, ``load``; "": there is no loader.
+    ``caches``: cache states that make sense (None: any); ``-`` is none at all.
+    ``always``: run in all of ``caches``, whatever states the spec asks for.
+    ``reads``: the loop reads the dataset; one that does not replays a batch for ``compute_s``, and
+    cases with the same computation share it.
+    ``trained``: its steps are the case's trainer's (else nobody trains).
+    ``timed``: its times enter figures.
+    ``one_rank``: one process answers for all ranks of a case.
+    ``contrasted``: an epoch of batches, one reading a step; its trials can be paired in contrasts.
+    ``on_host``: the worker only locates the samples, without the case's runtime; fio then reads
+    them on the host.
+    ``traced``: the driver counts the system calls between the loop's marks.
+    ``in_process``: reads in the worker's own Python, also where the loader runs in another one.
+    ``beside``: stage that runs in the same round, where a case has several ranks.
+    ``rate``: a first guess, samples/s a worker (one core, 110 KB JPEGs); 0: takes a second.
+    """
+
+    run: Callable[[Any], Outcome]
+    summary: str
+    rung: Optional[int] = None
+    asks: str = "load"
+    caches: Optional[Tuple[str, ...]] = None
+    always: bool = False
+    reads: bool = True
+    trained: bool = False
+    timed: bool = True
+    one_rank: bool = False
+    contrasted: bool = False
+    on_host: bool = False
+    traced: bool = False
+    in_process: bool = False
+    beside: str = ""
+    rate: float = 0.0
+
+
+def of(name: str) -> Stage:
+    """Return the stage of this name.
+
+    Raises SpecError for an unknown one, BackendUnavailable for a file that cannot be loaded.
+    """
+    return _stage(name, os.environ.get("IOBENCH_PLUGINS", ""))
+
+
+def table() -> Mapping[str, Stage]:
+    """Return name -> stage: the ladder's in their order, then the side stages."""
+    return _table(os.environ.get("IOBENCH_PLUGINS", ""))
+
+
+def rungs() -> Tuple[str, ...]:
+    """Return the names of the ladder's stages, in their order."""
+    return tuple(name for name, stage in table().items() if stage.rung is not None)
+
+
+def contrasted() -> Tuple[str, ...]:
+    """Return the names of the stages whose trials can be paired, in the ladder's order."""
+    return tuple(name for name, stage in table().items() if stage.contrasted)
+
+
+@cache
+def _stage(name: str, plugins: str) -> Stage:
+    found: Stage = registry.load("stages", name)
+    return found
+
+
+@cache
+def _table(plugins: str) -> Mapping[str, Stage]:
+    found = {name: _stage(name, plugins) for name in registry.names("stages")}
+
+    def place(name: str) -> Tuple[bool, int]:
+        rung = found[name].rung
+        return rung is None, rung or 0
+
+    return {name: found[name] for name in sorted(found, key=place)}

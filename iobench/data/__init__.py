@@ -1,0 +1,1 @@
+"""Makes, adopts, converts and verifies datasets."""

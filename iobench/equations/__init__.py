@@ -1,0 +1,1 @@
+"""Statistics and performance models as pure functions of numbers; no I/O and no iobench types."""

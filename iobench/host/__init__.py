@@ -1,0 +1,1 @@
+"""What one node's kernel reports and does: page cache, counters, control groups, tracing."""

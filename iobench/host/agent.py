@@ -1,0 +1,59 @@
+"""What the driver does to a node: one class, here for the driver's own node.
+
+Every argument and result is a plain value, a dataclass or a context manager, so that an agent on
+another node can answer by messages.  Paths are the node's own.  Python 3.9.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Mapping, Optional, Tuple
+
+from iobench.core.records import IoCounters
+from iobench.host import fio, limits, mounts, page_cache, strace
+from iobench.host.fio import FioResult
+from iobench.host.limits import Group
+from iobench.host.page_cache import Residency
+from iobench.host.strace import Trace
+
+__all__ = ["LOCAL", "Agent", "FioResult", "Group", "Residency", "Trace"]
+
+
+class Agent:
+    """Acts on the driver's own node; another node's agent is a subclass that sends messages.
+
+    Errors are raised as CacheStateError, BackendUnavailable, TrialFailed.
+    """
+
+    evict = staticmethod(page_cache.evict)
+    warm = staticmethod(page_cache.warm)
+    check_warmable = staticmethod(page_cache.check_warmable)
+    residency = staticmethod(page_cache.residency)
+    set_fraction = staticmethod(page_cache.set_fraction)
+    drop_caches = staticmethod(page_cache.drop_caches)
+    memory_bytes = staticmethod(page_cache.effective_memory_bytes)
+    mount = staticmethod(mounts.describe_mount)
+    same_mount = staticmethod(mounts.same_mount)
+    check_limits = staticmethod(limits.check)
+    group = staticmethod(limits.group)
+    processes = staticmethod(strace.processes)
+    trace = staticmethod(strace.trace)
+    fio = staticmethod(fio.run)
+
+    def cold(self, path: Path) -> str:
+        """Return why files on the mount under ``path`` are never cold, "" where they can be."""
+        return mounts.filesystem_for(path)[1].cold()
+
+    def counters(self, path: Path) -> Mapping[str, int]:
+        """Return the byte counters of the mount under ``path``; {} when it has none."""
+        return dict(mounts.filesystem_for(path)[1].counters(path))
+
+    def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]:
+        """Return (bytes of ``io`` that crossed the mount under ``path``, the counter's name).
+
+        None: nothing on this node can count them.
+        """
+        return mounts.filesystem_for(path)[1].storage_bytes(io)
+
+
+LOCAL = Agent()

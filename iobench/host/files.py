@@ -1,0 +1,95 @@
+"""Files written whole, folders held by one writer, free space checked.
+
+Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Iterator, Mapping
+
+from iobench.core.errors import DatasetError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` atomically and durably (temporary name, fsync, rename).
+
+    A crash leaves the old file or the new one.  Raises OSError; the temporary file is then removed.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace ``path`` by a JSON document atomically and durably."""
+    write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+@contextlib.contextmanager
+def hold(root: Path) -> Iterator[None]:
+    """Keep other writers out of ``root``; raises DatasetError when one is at it."""
+    fd = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatasetError(f"another process is writing into {root}: wait for it") from None
+        except OSError as error:
+            raise DatasetError(
+                f"{root} cannot be locked ({error.strerror}): choose another folder by --out"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def settle(path: Path) -> None:
+    """Write the dirty pages of the filesystem under ``path`` out (syncfs(2)).
+
+    A dirty page cannot be evicted from the page cache, and a marker must not survive a crash that
+    its data did not.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(fd):
+            number = ctypes.get_errno()
+            raise DatasetError(f"cannot sync the filesystem of {path}: {os.strerror(number)}")
+    finally:
+        os.close(fd)
+
+
+def check_space(folder: Path, need_bytes: int, need_files: int, what: str) -> None:
+    """Raise DatasetError unless the filesystem of ``folder`` has room, with 2 % to spare."""
+    free = shutil.disk_usage(folder).free
+    if need_bytes * 1.02 > free:
+        raise DatasetError(
+            f"{what} needs {need_bytes / 1e6:,.1f} MB, {folder} has {free / 1e6:,.1f} MB free: "
+            f"free some, ask for fewer samples or choose another folder"
+        )
+    stat = os.statvfs(folder)
+    if stat.f_files and need_files > stat.f_favail:
+        raise DatasetError(
+            f"{what} needs {need_files:,} files, {folder} has {stat.f_favail:,} inodes free: ask "
+            f"for fewer samples or choose another folder"
+        )

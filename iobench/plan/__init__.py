@@ -1,0 +1,1 @@
+"""Turns cases into ordered trials: the ladder, the contrasts and their paired blocks."""

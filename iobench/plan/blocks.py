@@ -1,0 +1,125 @@
+"""Contrasts -> paired blocks in balanced orders.  Pure.
+
+Contrasts of one group share their blocks: a block holds every arm and the base once, back to back,
+so the base runs once a block.  Orders come in twos, one drawn and its
+reverse (ABBA for two arms).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+from iobench.core.cases import Case, Contrast, Trial
+from iobench.plan.ladder import number
+
+#: Group -> (blocks that are planned already, blocks wanted).
+Spans = Mapping[str, tuple[int, int]]
+
+
+def group_of(contrast: Contrast) -> str:
+    """Return the group whose blocks a contrast is judged by; trials name it."""
+    return contrast.group or contrast.id
+
+
+def groups(contrasts: Iterable[Contrast]) -> dict[str, list[Contrast]]:
+    """Return group -> its contrasts."""
+    found: dict[str, list[Contrast]] = {}
+    for contrast in contrasts:
+        found.setdefault(group_of(contrast), []).append(contrast)
+    return found
+
+
+def members(contrasts: Iterable[Contrast]) -> tuple[str, ...]:
+    """Return the labels of the cases that stand in the blocks of these contrasts, once each."""
+    return tuple(dict.fromkeys(label for c in contrasts for label in (c.arm, c.base)))
+
+
+def blocks(
+    contrasts: Sequence[Contrast],
+    cases: Sequence[Case],
+    *,
+    seed: int,
+    start: int,
+    spans: Spans | None = None,
+) -> list[Trial]:
+    """Return the paired trials: all arms of a block back to back, in balanced orders, shuffled.
+
+    ``start``: number of the first trial.  ``spans``: the groups wanted and which blocks of each;
+    every group up to its first look when it is not given.
+    """
+    rng = random.Random(f"{seed}-blocks")
+    by_label = {c.label: c for c in cases}
+    drawn: list[list[Trial]] = []
+    for group, together in groups(contrasts).items():
+        drawn_orders = _orders(members(together), together[0].pairs, rng)
+        first_look = (together[0].looks or (together[0].pairs,))[0]
+        before, upto = (0, first_look) if spans is None else spans.get(group, (0, 0))
+        drawn += [
+            block_of(together[0], by_label, order, number_)
+            for number_, order in enumerate(drawn_orders, 1)
+            if before < number_ <= upto
+        ]
+    (random.Random(f"{seed}-blocks-{start}") if spans is not None else rng).shuffle(drawn)
+    return number([t for block in drawn for t in block], start=start)
+
+
+def probe_blocks(
+    together: Sequence[Contrast],
+    cases: Sequence[Case],
+    *,
+    seed: int,
+    start: int,
+    done: int = 0,
+) -> list[Trial]:
+    """Return the serial probes of contrasts of one group, interleaved in balanced orders.
+
+    ``done``: blocks of probes that the group has already.
+    """
+    rng = random.Random(f"{seed}-probes-{group_of(together[0])}")
+    by_label = {c.label: c for c in cases}
+    pairs = max(c.probes for c in together)
+    trials: list[Trial] = []
+    for block, order in enumerate(_orders(members(together), pairs, rng), done + 1):
+        trials += [
+            dataclasses.replace(t, stage="probe")
+            for t in block_of(together[0], by_label, order, block)
+        ]
+    return number(trials, start=start)
+
+
+def block_of(
+    contrast: Contrast,
+    by_label: Mapping[str, Case],
+    order: Sequence[str],
+    block: int,
+    repeat_of: str = "",
+) -> list[Trial]:
+    """Return one block: a trial an arm, in ``order`` (case labels)."""
+    return [
+        Trial(
+            id="",
+            case=by_label[label],
+            stage=contrast.stage,
+            cache=contrast.cache,
+            contrast=group_of(contrast),
+            arm=label,
+            block=block,
+            position=position,
+            repeat_of=repeat_of,
+        )
+        for position, label in enumerate(order)
+    ]
+
+
+def _orders(labels: Sequence[str], count: int, rng: random.Random) -> list[tuple[str, ...]]:
+    """Return an order a block: each drawn one is followed by its reverse."""
+    orders: list[tuple[str, ...]] = []
+    while len(orders) < count:
+        if len(labels) == 2:
+            first = tuple(labels) if rng.random() < 0.5 else tuple(labels[::-1])
+        else:
+            first = tuple(rng.sample(list(labels), len(labels)))
+        orders += [first, first[::-1]]
+    return orders[:count]

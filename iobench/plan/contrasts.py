@@ -1,0 +1,65 @@
+"""Contrast rules and the ladder's ranking -> contrasts.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from iobench.core.cases import Cell, Contrast, ContrastRule
+
+#: (stage, cache) -> case labels, fastest first, as the ladder found them.
+Ranking = Mapping[tuple[str, str], Sequence[str]]
+
+
+def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]:
+    """Return every contrast of a plan; before the ladder has run, the first case is the fastest."""
+    out: list[Contrast] = []
+    for rule in rules:
+        for cell in rule.cells:
+            ranked = fastest.get((rule.stage, cell.cache), ())
+            if not rule.fastest_only or cell.group == _with_fastest(rule, ranked):
+                out += _of_cell(rule, cell, _base(cell, ranked), len(out))
+    return out
+
+
+def _with_fastest(rule: ContrastRule, ranked: Sequence[str]) -> int:
+    """Return the group of cases with the fastest one; the first group before the ladder has run."""
+    groups = enumerate(rule.groups)
+    place = {label: i for i, group in groups for label in group}
+    return next((place[label] for label in ranked if label in place), 0)
+
+
+def _base(cell: Cell, ranked: Sequence[str]) -> str:
+    return cell.base or next((label for label in ranked if label in cell.cases), cell.cases[0])
+
+
+def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contrast]:
+    """Return the contrasts of one cell: arms against the base, then against the second bases."""
+    others = [label for label in cell.cases if label != base and label in rule.chosen]
+    second = [label for label in others if label in rule.also]
+    arms = [label for label in others if label not in second]
+    arms = arms[rule.after :] if rule.after else arms[: rule.first or None]
+    if not arms and not (second and not rule.after):
+        return []
+    pairs = [
+        (label, base, rule.primary and label not in second)
+        for label in others
+        if label in arms + second
+    ]
+    pairs += [(arm, other, False) for other in second for arm in arms]
+    shared = rule.shared and len(arms) + len(second) > 1
+    return [
+        Contrast(
+            id=f"c{done + j:02d}",
+            arm=arm,
+            base=against,
+            stage=rule.stage,
+            cache=cell.cache,
+            margin=rule.margin,
+            pairs=rule.pairs,
+            primary=primary,
+            group=f"g{done + 1:02d}" if shared else "",
+            looks=rule.looks,
+            probes=rule.probes,
+        )
+        for j, (arm, against, primary) in enumerate(pairs, 1)
+    ]

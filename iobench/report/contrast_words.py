@@ -1,0 +1,180 @@
+"""A contrast in words, the same in the terminal and in HTML."""
+
+from __future__ import annotations
+
+import functools
+
+from iobench.analysis.contrast_results import ContrastResult, Outcome
+from iobench.report.numbers import NONE, bracketed, limits, milliseconds, number, percent
+
+#: Calls that are always reported for a difference.
+CALLS = ("open", "read")
+
+
+def outcome(contrast: ContrastResult) -> str:
+    """Return one sentence: who, by how much, how sure, and what could have been seen."""
+    found, arm, base = contrast.outcome, contrast.arm, contrast.base
+    if found.ratio is None:
+        return f"{arm} against {base}: {found.note}"
+    spread = limits(found.simultaneous)
+    needed = f"{found.pairs_needed} more pairs are needed"
+    text = {
+        "FASTER": f"{arm} is {_faster(found.ratio)} {base}",
+        "SLOWER": f"{arm} takes {number(found.ratio)} x the time of {base}",
+        "EQUIVALENT": f"{arm} and {base} are within {percent(contrast.margin)} of each other",
+        "INCONCLUSIVE": f"{arm} against {base} is not resolved: {needed}",
+    }.get(found.verdict, f"{arm} against {base}: no verdict ({found.note})")
+    return f"{text} (time ratio {number(found.ratio)}{', ' + spread if spread else ''})"
+
+
+def _faster(ratio: float) -> str:
+    return (
+        f"{percent(1 / ratio - 1)} faster than"
+        if ratio > 0.5
+        else f"{number(1 / ratio)} x as fast as"
+    )
+
+
+def sentence(contrast: ContrastResult, *, brief: bool = False) -> str:
+    """Return the whole result of one contrast in one line; ``brief``: what differs is only counted.
+
+    ``torch:lmdb load cold: docker / bare = 1.004 [0.996, 1.012], 12 pairs, EQUIVALENT within 3 %;
+    start-up +0.41 s [0.38, 0.45]; confounders: none.``
+    """
+    what = f"{contrast.case} {contrast.stage} {contrast.cache.strip('-')}".strip()
+    arms = f"{contrast.arm_name} / {contrast.base_name}"
+    if contrast.outcome.ratio is None:
+        return f"{what}: {arms}: {contrast.outcome.note}."
+    spread = bracketed(contrast.outcome.simultaneous)
+    text = f"{what}: {arms} = {contrast.outcome.ratio:.3f}{' ' + spread if spread else ''}, "
+    pairs = f"{contrast.pairs} pair{'s' * (contrast.pairs != 1)}"
+    text += f"{pairs}, {verdict(contrast)}"
+    count = len(contrast.confounders.differences)
+    if brief and count:
+        other = f"confounders: {count}, listed below"
+    else:
+        other = f"confounders: {differing(contrast)}"
+    parts = [text, startup(contrast), staging(contrast), *explained(contrast)]
+    parts.append(other)
+    if not brief:
+        parts.append(contrast.not_separated)
+    return "; ".join(p for p in parts if p) + "."
+
+
+def verdict(contrast: ContrastResult) -> str:
+    """Return the verdict with its margin, what could have been seen, or why there is none."""
+    found = contrast.outcome
+    if found.verdict == "EQUIVALENT":
+        return f"{found.verdict} within {percent(contrast.margin).replace('.0', '')}"
+    if found.verdict == "INCONCLUSIVE":
+        seen = "" if found.smallest_effect is None else f", could see {resolved(contrast)}"
+        return f"{found.verdict}{seen}, {found.pairs_needed} more pairs needed"
+    withheld = found.verdict == "EXPLORATORY" and found.note
+    return f"{found.verdict} ({found.note})" if withheld else found.verdict
+
+
+def startup(contrast: ContrastResult) -> str:
+    """Return ``start-up +0.41 s [0.38, 0.45]``, "" where it was not recorded."""
+    entry = contrast.startup_s
+    if not entry:
+        return ""
+    spread = bracketed(entry, 2)
+    return f"start-up {entry.value:+.2f} s{' ' + spread if spread else ''}"
+
+
+def staging(contrast: ContrastResult) -> str:
+    """Return ``3.1 s to make (141 MB), pays after 12 epochs (9 to 20)``, "" without a copy."""
+    found = contrast.staging
+    if not found:
+        return ""
+    cost = f"{number(found.seconds)} s to make ({found.bytes / 1e6:,.0f} MB)"
+    if found.pays_after_epochs is None:
+        return f"{cost}, never pays" if contrast.outcome.ratio is not None else cost
+    text = f"{cost}, pays after {number(found.pays_after_epochs)} epochs"
+    if found.low is None:
+        return text
+    last = "never" if found.high is None else number(found.high)
+    return f"{text} ({number(found.low)} to {last})"
+
+
+def attribution(contrast: ContrastResult) -> str:
+    """Return the stage that a difference comes from, or why none is named; "" if neither."""
+    found = contrast.attribution
+    if not found:
+        return ""
+    if not found.stage:
+        return f"not attributed: {found.reason}"
+    part = found.parts[found.stage]
+    ms = f"{1e3 * part.value:+.3f} ms a sample"
+    return f"attributed to {found.stage} ({ms} in the serial probe)"
+
+
+def calls(contrast: ContrastResult) -> str:
+    """Return the system calls of a difference: open(), read(), and up to three more that differ.
+
+    ``calls a sample: open() 1.0 against 1.0, read() 2.0 against 4.0``
+    """
+    found = contrast.calls
+    if not found:
+        return ""
+    if found.reason:
+        return f"calls n/a: {found.reason}"
+    names = [*CALLS, *[n for n in found.differing if n not in CALLS][:3]]
+    arm, base = found.arm, found.base
+    counts = [f"{n}() {arm.get(n, 0.0):.1f} against {base.get(n, 0.0):.1f}" for n in names]
+    return f"calls a sample: {', '.join(counts)}"
+
+
+def work(contrast: ContrastResult) -> str:
+    """Return the cost of a sample in both arms of a difference, "" without one.
+
+    ``a sample: CPU 6.12 ms against 3.20 (kernel 0.310 against 0.050), 107 KiB against 112 from
+    storage, 421 KiB against 0 by read()``
+    """
+    found = contrast.work
+    if not found or contrast.outcome.verdict not in ("FASTER", "SLOWER"):
+        return ""
+    arm, base = found["arm"], found["base"]
+    parts = [
+        f"CPU {milliseconds(arm.cpu_s)} ms against {milliseconds(base.cpu_s)} "
+        f"(kernel {milliseconds(arm.system_s)} ms against {milliseconds(base.system_s)})"
+    ]
+    if None not in (arm.storage_bytes, base.storage_bytes) and contrast.cache != "warm":
+        parts.append(f"{_kib(arm.storage_bytes, base.storage_bytes)} from storage")
+    parts.append(f"{_kib(arm.read_bytes, base.read_bytes)} by read()")
+    return f"a sample: {', '.join(parts)}"
+
+
+def _kib(arm: float | None, base: float | None) -> str:
+    counts = (NONE if count is None else f"{count / 1024:,.0f}" for count in (arm, base))
+    return " KiB against ".join(counts)
+
+
+def explained(contrast: ContrastResult) -> list[str]:
+    """Return short explanations of a difference, [] without one."""
+    return [text for text in (attribution(contrast), work(contrast), calls(contrast)) if text]
+
+
+def differing(contrast: ContrastResult) -> str:
+    """Return the confounders: ``none``, ``unknown``, or what differs."""
+    found = contrast.confounders
+    names = "; ".join(found.differences)
+    return names or {"PASS": "none"}.get(found.status, "unknown")
+
+
+def confounders(contrast: ContrastResult) -> str:
+    """Return PASS, or CONFOUNDED with what differs."""
+    found = contrast.confounders
+    names = "; ".join(found.differences)
+    return f"{found.status}: {names}" if names else str(found.status)
+
+
+def ratio(outcome: Outcome, digits: int = 3) -> str:
+    """Return the ratio as ``0.82 (0.79 to 0.85)``, with its simultaneous interval if it has one."""
+    spread = limits(outcome.simultaneous, functools.partial(number, digits=digits))
+    return number(outcome.ratio, digits) + (f" ({spread})" if spread else "")
+
+
+def resolved(contrast: ContrastResult) -> str:
+    """Return the smallest effect that noise and pairs could have resolved."""
+    return percent(contrast.outcome.smallest_effect)

@@ -1,0 +1,1 @@
+"""The driver: turns a plan into records, one trial at a time."""

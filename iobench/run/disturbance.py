@@ -1,0 +1,25 @@
+"""The rule by which a pair is repeated; it is stated before any trial runs."""
+
+from __future__ import annotations
+
+from iobench.analysis import ranks
+from iobench.core.records import INVALID, Record
+
+FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
+
+
+def disturbed(record: Record) -> str:
+    """Return why a trial's pair should be repeated, or "" when nothing disturbed it.
+
+    An INVALID trial, rivals on the machine that used more than 3 % of its wall time in CPU (at
+    least 0.1 s), or more than 1 % stolen by the hypervisor.
+    """
+    if record.status == INVALID:
+        return record.reasons[0]
+    io = ranks.together(record.ranks)  # a rank is no rival of another
+    foreign = io.foreign_cpu_s
+    if foreign > max(FOREIGN_SHARE * io.wall_s, FOREIGN_FLOOR_S):
+        return f"rivals used {foreign:.2f} s of CPU in {io.wall_s:.2f} s"
+    if io.machine_steal_s > max(STEAL_SHARE * io.wall_s, 0.02):
+        return f"the hypervisor stole {io.machine_steal_s:.2f} s in {io.wall_s:.2f} s"
+    return ""

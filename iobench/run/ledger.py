@@ -1,0 +1,96 @@
+"""What has run of a plan, as far as it counts; a resume rebuilds it from the stored records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from iobench.analysis.evidence import enters, last_attempts
+from iobench.core.cases import Plan, Trial
+from iobench.core.records import Record
+from iobench.plan.cost import guess_s
+
+
+class Ledger:
+    """The last attempts of a suite's trials.
+
+    ``before``: trial id -> last attempt of earlier runs.  ``last``: trial id -> last attempt that
+    counts: of earlier runs the usable ones of whole blocks, of this run every one.  ``split``:
+    blocks of earlier runs that do not count as they are.  ``latest``: the trial that ran last.
+    """
+
+    def __init__(self, plan: Plan, records: Iterable[Record]) -> None:
+        self.before, self._compute_s = last_attempts(records), plan.compute_s
+        self._costs: dict[tuple[str, str, str], list[float]] = {}
+        done = {i: r for i, r in self.before.items() if enters(r)}
+        for record in done.values():
+            self._note_cost(record)
+        self.split = split_blocks(plan, done)
+        again = {trial.id for block in self.split for trial in block}  # back to back
+        self.last = {i: r for i, r in done.items() if i not in again}
+        self.latest: Trial | None = None
+
+    def add(self, record: Record, *, apart: bool = False) -> None:
+        """Enter an attempt; ``apart``: away from its block."""
+        self.last[record.trial.id] = record
+        self.latest = None if apart else record.trial
+        self._note_cost(record)
+
+    def usable(self) -> dict[str, Record]:
+        """Return trial id -> record, of those that may enter a figure."""
+        return {i: r for i, r in self.last.items() if enters(r)}
+
+    def failing(self, block: Sequence[Trial]) -> list[Trial]:
+        """Return the trials of a split block that failed before while all of its others count.
+
+        They are to be tried alone: where they fail again no pair is to be made, and the others'
+        records can be kept (:meth:`keep`).
+        """
+        usable = self._usable_before(block)
+        failed = [t for t in block if t.id not in usable]
+        tried = all(t.id in self.before for t in failed)
+        return failed if usable and tried and in_one_go(block, usable) else []
+
+    def keep(self, block: Sequence[Trial]) -> None:
+        """Let the usable records of a split block count as they are."""
+        self.last.update(self._usable_before(block))
+
+    def cost_s(self, trials: Iterable[Trial]) -> float:
+        """Return what such trials took so far (the median of each), or a first guess; seconds."""
+        known = [(t, self._costs.get((t.case.label, t.stage, t.cache))) for t in trials]
+        return sum(median(s) if s else guess_s(t, self._compute_s) for t, s in known)
+
+    def _usable_before(self, block: Sequence[Trial]) -> dict[str, Record]:
+        found = {t.id: self.before[t.id] for t in block if t.id in self.before}
+        return {i: r for i, r in found.items() if enters(r)}
+
+    def _note_cost(self, record: Record) -> None:
+        trial = record.trial
+        key = (trial.case.label, trial.stage, trial.cache)
+        self._costs.setdefault(key, []).append(record.wall_s)
+
+
+def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
+    """Return the trials of each block that was not run whole and in one go, by its records.
+
+    The arms of a block run back to back: hours later, or on another node, the missing ones would be
+    compared with what the machine was before.
+    """
+    blocks: dict[tuple[str, str, int], list[Trial]] = {}
+    for trial in plan.trials:
+        if trial.contrast:
+            blocks.setdefault((trial.contrast, trial.stage, trial.block), []).append(trial)
+    return [
+        trials
+        for trials in blocks.values()
+        if any(t.id not in done for t in trials) or not in_one_go(trials, done)
+    ]
+
+
+def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
+    """Tell whether the trials that have records ran in the plan's order.
+
+    A resume that does not get to the end of a block leaves its later trials' older records.
+    """
+    begun = [done[t.id].started for t in trials if t.id in done]
+    return begun == sorted(begun)

@@ -1,0 +1,234 @@
+"""What a suite runs next, from its plan and what has run.  Pure.
+
+The plan grows look by look.  Whatever decides here is computed from the plan and the records, as
+the report does it, so a suite that was killed at any point goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from iobench.analysis.attribution import FOUND, can_probe
+from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.evidence import Evidence, trial_window
+from iobench.analysis.verdicts import family_of, judge
+from iobench.core import stages
+from iobench.core.cases import Contrast, Plan, Trial
+from iobench.equations import signed_rank
+from iobench.plan.blocks import Spans, block_of, blocks, group_of, groups, probe_blocks
+from iobench.plan.contrasts import contrasts
+from iobench.plan.ladder import number
+from iobench.run.disturbance import disturbed
+from iobench.run.ledger import Ledger
+
+
+class Step(NamedTuple):
+    """The plan from now on, to be stored first, and the trials to run at once, in order."""
+
+    plan: Plan
+    trials: tuple[Trial, ...] = ()
+
+
+def next_step(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
+    """Return what to do next; None: the suite is complete.
+
+    ``room_s``: seconds of the budget that are left.  A trial that has a record in this run is not
+    run again; the block of the last one is repeated where it was disturbed.
+    """
+    if again := _repeat(plan, ledger):
+        return _extended(plan, again, at_once=True)
+    for trial in plan.trials:
+        if trial.id not in ledger.last:
+            return Step(plan, (trial,))
+    if plan.phase == 1:
+        return _second_phase(plan, ledger, room_s)
+    for due_ in (_next_looks, _probes, _calls):
+        if found := due_(plan, ledger, room_s):
+            return _extended(plan, found)
+    return None
+
+
+def _extended(plan: Plan, trials: Sequence[Trial], *, at_once: bool = False) -> Step:
+    longer = dataclasses.replace(plan, trials=(*plan.trials, *trials))
+    return Step(longer, tuple(trials) if at_once else ())
+
+
+def _repeat(plan: Plan, ledger: Ledger) -> list[Trial]:
+    """Return one more block where the last trial ended one that the stated rule repeats."""
+    last = ledger.latest
+    if last is None or not last.contrast or last.repeat_of or not _paired(last):
+        return []
+    mine = [t for t in plan.trials if t.contrast == last.contrast and _paired(t)]
+    block = [t for t in mine if t.block == last.block and not t.repeat_of]
+    repeated = {t.repeat_of for t in mine if t.repeat_of}
+    if any(t.id not in ledger.last for t in block) or str(last.block) in repeated:
+        return []
+    if len(repeated) >= plan.max_repeated_pairs:
+        return []
+    if not any(disturbed(ledger.last[t.id]) for t in block):
+        return []
+    contrast = groups(plan.contrasts)[last.contrast][0]
+    again = block_of(
+        contrast,
+        {c.label: c for c in plan.cases},
+        [t.case.label for t in block],
+        1 + max(contrast.pairs, *(t.block for t in mine)),  # past those of later looks
+        repeat_of=str(last.block),
+    )
+    return number(again, start=len(plan.trials) + 1)
+
+
+def _paired(trial: Trial) -> bool:
+    """Tell whether a contrast's trial is one of its pairs (not a probe of its arms)."""
+    return stages.of(trial.stage).contrasted
+
+
+def _second_phase(plan: Plan, ledger: Ledger, room_s: float) -> Step:
+    """Make the contrasts by the ladder's ranking, and their blocks up to the first look."""
+    found = within_budget(plan, contrasts(plan.rules, _fastest(ledger)), ledger, room_s)
+    trials = blocks(found, plan.cases, seed=plan.seed, start=len(plan.trials) + 1)
+    return _extended(dataclasses.replace(plan, contrasts=tuple(found), phase=2), trials)
+
+
+def _fastest(ledger: Ledger) -> dict[tuple[str, str], list[str]]:
+    """Return (stage, cache) -> case labels, fastest first, by the ladder's medians."""
+    rates: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for record in ledger.usable().values():
+        trial, window = record.trial, trial_window(record)
+        if window is not None and not trial.contrast:
+            by_label = rates.setdefault((trial.stage, trial.cache), {})
+            by_label.setdefault(trial.case.label, []).append(window.seconds_per_sample)
+    return {key: sorted(d, key=lambda la: median(d[la])) for key, d in rates.items()}
+
+
+def within_budget(
+    plan: Plan, found: Sequence[Contrast], ledger: Ledger, room_s: float
+) -> list[Contrast]:
+    """Set how many pairs each contrast gets: the spec's, or as many as the budget buys.
+
+    Decided once, before the first pair: nobody looks at results and then adds more.  Contrasts
+    with several looks keep the spec's numbers.
+    """
+    single = [dataclasses.replace(c, pairs=1, looks=()) for c in found]
+    round_ = blocks(single, plan.cases, seed=0, start=1)
+    round_s = ledger.cost_s(round_)
+    fit = int(room_s // round_s) if round_s else 0
+
+    def pairs(wanted: int) -> int:
+        if plan.budget_s > plan.usual_budget_s:
+            return max(wanted, fit - fit % 2)
+        return min(wanted, max(signed_rank.FLOOR_PAIRS, fit))
+
+    return [c if c.looks else dataclasses.replace(c, pairs=pairs(c.pairs)) for c in found]
+
+
+def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:
+    """Return the next look of every undecided group that the budget allows.
+
+    Stopping for the budget depends on no outcome, and unspent alpha is lost, not reused.
+    """
+
+    def planned(spans: Spans) -> list[Trial]:
+        start = len(plan.trials) + 1
+        return blocks(plan.contrasts, plan.cases, seed=plan.seed, start=start, spans=spans)
+
+    spans: dict[str, tuple[int, int]] = {}
+    for group, span in spans_due(Evidence(plan, ledger.last)).items():
+        cost = ledger.cost_s(planned({group: span}))
+        if cost <= room_s:
+            room_s -= cost
+            spans[group] = span
+    return planned(spans) if spans else []
+
+
+def _probes(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:
+    """Return serial probes of both arms of each difference, while the budget lasts."""
+    out: list[Trial] = []
+    for found in probes_due(Evidence(plan, ledger.last)):
+        trials = probe_blocks(
+            found,
+            plan.cases,
+            seed=plan.seed,
+            start=len(plan.trials) + len(out) + 1,
+            done=planned_blocks(plan, group_of(found[0]), paired=False),
+        )
+        cost = ledger.cost_s(trials)
+        if cost <= room_s:
+            room_s -= cost
+            out += trials
+    return out
+
+
+def _calls(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:
+    """Return one traced trial an arm of each difference, while the budget lasts."""
+    fitting, evidence = [], Evidence(plan, ledger.last)
+    for trial in calls_due(evidence, differences(evidence)):
+        room_s -= ledger.cost_s([trial])
+        if room_s >= 0:
+            fitting.append(trial)
+    return number(fitting, start=len(plan.trials) + 1)
+
+
+def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
+    """Return group -> (blocks planned, blocks of its next look), of the groups that go on.
+
+    A group ends when all of its primary contrasts are decided, or all of them where none is
+    primary.
+    """
+    plan = evidence.plan
+    due = {}
+    for group, together in groups(plan.contrasts).items():
+        done = planned_blocks(plan, group)
+        later = [n for n in together[0].looks if n > done]
+        if later and not all(_judged(evidence, c).final for c in _deciding(together)):
+            due[group] = (done, later[0])
+    return due
+
+
+def planned_blocks(plan: Plan, group: str, *, paired: bool = True) -> int:
+    """Return how many blocks of pairs (or of probes) are planned for a group, without repeats."""
+    mine = (t for t in plan.trials if t.contrast == group and not t.repeat_of)
+    return max((t.block for t in mine if _paired(t) == paired), default=0)
+
+
+def probes_due(evidence: Evidence) -> list[list[Contrast]]:
+    """Return, by group, the contrasts that found a difference and whose arm has no probes yet."""
+    plan = evidence.plan
+    loaders = {c.label: c.loader for c in plan.cases}
+    probed = {(t.contrast, t.arm) for t in plan.trials if t.stage == "probe"}
+    able = [
+        c
+        for c in differences(evidence)
+        if c.probes
+        and (group_of(c), c.arm) not in probed  # another arm may have been, before
+        and not any(can_probe(loaders[label]) for label in (c.arm, c.base))
+    ]
+    return list(groups(able).values())
+
+
+def differences(evidence: Evidence) -> list[Contrast]:
+    """Return the contrasts that ended FASTER or SLOWER, whatever their group still waits for."""
+    judged = ((c, _judged(evidence, c)) for c in evidence.plan.contrasts)
+    return [c for c, found in judged if found.final and found.outcome.verdict in FOUND]
+
+
+def _deciding(together: Sequence[Contrast]) -> list[Contrast]:
+    primary = [c for c in together if c.primary]
+    return primary or [c for c in together if c.pairs >= signed_rank.FLOOR_PAIRS]
+
+
+def _judged(evidence: Evidence, contrast: Contrast) -> ContrastResult:
+    return judge(evidence, contrast, family_of(evidence.plan.contrasts, contrast))
+
+
+def calls_due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Trial]:
+    """Return a traced trial of each case of these contrasts that has none planned yet.
+
+    The cache state moves no count and is left as it is.
+    """
+    traced = {t.case.label for t in evidence.plan.trials if t.stage == "calls"}
+    due = {label for c in contrasts for label in (c.arm, c.base)} - traced
+    return [Trial("", case, "calls", "-") for case in evidence.plan.cases if case.label in due]

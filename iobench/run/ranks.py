@@ -1,0 +1,33 @@
+"""Several ranks in one trial: which trials start them, who failed, and what they say as one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iobench.core import stages
+from iobench.core.cases import Trial
+from iobench.core.records import RankResult
+
+
+def started(trial: Trial) -> int:
+    """Return how many ranks a trial starts."""
+    return 1 if stages.of(trial.stage).one_rank else trial.case.world_size
+
+
+def name(rank: int, world_size: int) -> str:
+    """Return how errors call a rank: ``rank 1 of 2``, or ``worker`` where it is the only one."""
+    return "worker" if world_size == 1 else f"rank {rank} of {world_size}"
+
+
+def errors(results: Sequence[RankResult]) -> tuple[str, ...]:
+    """Return the error of a trial, one line; of several ranks the first one's, which it names."""
+    failed = [(r, r.error.splitlines()[-1]) for r in results if r.error]
+    if not failed:
+        return ()
+    (first, text), *others = failed
+    if first.world_size == 1:
+        return (text,)
+    if len(failed) == first.world_size and all(other == text for _, other in others):
+        return (f"every rank: {text}",)
+    more = f" ({len(others)} more failed)" if others else ""
+    return (f"{name(first.rank, first.world_size)}: {text}{more}",)

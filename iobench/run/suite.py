@@ -1,0 +1,126 @@
+"""Runs a plan: one trial after the other, saved as it ends, resumable, interruptible.
+
+The flow of a suite::
+
+    prepare (dataset, forms) -> ladder -> choose bases -> paired blocks, look by look -> probes
+    -> calls
+
+After each look the groups that are decided end; the others get the blocks of their next look, while
+the budget lasts.  A difference is then probed in both arms, and each arm's system calls are counted
+once.  Every step is in plan.json before its first trial runs.
+
+A pair is repeated only by the rule in :mod:`iobench.run.disturbance`, at most
+``max_repeated_pairs`` a contrast.  Both results are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from iobench.analysis.evidence import enters
+from iobench.core import clock
+from iobench.core.cases import Trial
+from iobench.core.dataset import files_of
+from iobench.core.records import INVALID
+from iobench.plan.blocks import blocks
+from iobench.plan.contrasts import contrasts
+from iobench.run.ledger import Ledger
+from iobench.run.next_trials import next_step
+from iobench.run.store import Store
+from iobench.run.trial import TrialSettings, run_trial
+
+#: Attempts at a trial whose cache state is disproven; all are kept, the last counts.
+ATTEMPTS = 3
+APART = "run apart from its block, only to see whether it still fails"
+
+#: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
+Watch = Callable[[int, int, float, Trial | None], None]
+
+
+class Suite:
+    """A suite under way in its folder."""
+
+    def __init__(self, store: Store, settings: TrialSettings, watch: Watch) -> None:
+        self.store, self.settings, self._watch = store, settings, watch
+        self.plan = store.plan()
+        self.ledger = Ledger(self.plan, store.records())
+        self._begun = clock.clock()
+
+    def run(self) -> None:
+        """Run everything that has no usable record yet.
+
+        A trial that fails is tried again only by ``iobench run --resume``.
+        """
+        if len(self.ledger.last) < len(self.plan.trials):
+            self._discard_cold_pass()
+        while self.ledger.split:
+            self._spare(self.ledger.split.pop(0))
+        while step := next_step(self.plan, self.ledger, self._room_s()):
+            if step.plan is not self.plan:
+                self.plan = step.plan
+                self.store.save_plan(step.plan)
+            for trial in step.trials:
+                self._try(trial)
+        self._watch(len(self.ledger.usable()), len(self.plan.trials), 0.0, None)
+
+    def _spare(self, block: Sequence[Trial]) -> None:
+        """Keep the records of a block whose missing arms fail again: then no pair is to be made.
+
+        They are tried alone first; where one does not fail, the whole block is run.
+        """
+        failing = self.ledger.failing(block)
+        works = [self._try(trial, apart=True) for trial in failing]
+        if any(works):
+            for trial in failing:
+                self.ledger.last.pop(trial.id)
+        elif works:
+            self.ledger.keep(block)
+
+    def _try(self, trial: Trial, *, apart: bool = False) -> bool:
+        """Run a trial until it is not INVALID, three times at most; tell whether it is usable.
+
+        An INVALID attempt, whatever it measured, is followed at once by another: kernels reclaim
+        pages and neighbours read files at any time.
+        """
+        for _ in range(ATTEMPTS):
+            works = self._attempt(trial, apart=apart)
+            if works or self.ledger.last[trial.id].status != INVALID:
+                return works
+        return False
+
+    def _attempt(self, trial: Trial, *, apart: bool) -> bool:
+        """Run a trial once and keep its record; tell whether it is usable, or would be.
+
+        ``apart``: away from its block, so no figure may use it.
+        """
+        self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), trial)
+        attempt = self.store.start(trial.id)
+        record = run_trial(trial, self.plan.dataset, attempt, self.settings)
+        works = enters(record)
+        if works and apart:
+            record = dataclasses.replace(record, status=INVALID, reasons=(APART,))
+        self.store.save(record)
+        self.ledger.add(record, apart=apart)
+        return works
+
+    def left_s(self) -> float:
+        """Return the expected seconds of what is still to do."""
+        done = self.ledger.usable()
+        left = self.ledger.cost_s([t for t in self.plan.trials if t.id not in done])
+        if self.plan.phase == 1:
+            found = contrasts(self.plan.rules, {})
+            more = self.ledger.cost_s(blocks(found, self.plan.cases, seed=0, start=1))
+            left += max(0.0, min(self._room_s() - left, more))
+        return left
+
+    def _room_s(self) -> float:
+        return self.plan.budget_s - (clock.clock() - self._begun)
+
+    def _discard_cold_pass(self) -> None:
+        """Read every stored form once from cold: the first pass after writing is unlike others."""
+        cases = {c.stored_form: c for c in self.plan.cases}
+        for case in cases.values():
+            if files := files_of(case, self.plan.dataset):
+                self.settings.agent.evict(files)
+                self.settings.agent.warm(files)

@@ -1,0 +1,239 @@
+"""One trial from the driver's side: start it, set and prove the cache state, release, judge.
+
+The driver never imports what it measures.  Each rank imports its libraries first and sends
+``Ready``; only then is the page cache controlled and proven, so the proof is milliseconds old when
+the clock starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from iobench.analysis import ranks as rank_figures
+from iobench.core import registry, stages
+from iobench.core.cases import Dataset, Placement, Trial, to_json
+from iobench.core.clock import clock
+from iobench.core.dataset import files_of
+from iobench.core.errors import (
+    BackendUnavailable,
+    CacheStateError,
+    ImageError,
+    SpecError,
+    TrialFailed,
+)
+from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, CacheProof, RankResult, Record
+from iobench.host.agent import Trace
+from iobench.run import cache_state, ceiling, command, placing
+from iobench.run import ranks as world
+from iobench.run.cache_state import Verdict
+from iobench.run.worker_process import TrialSettings, Worker, worker_of
+
+__all__ = ["IN_PLACE", "TrialSettings", "run_trial"]
+
+IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
+_MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
+
+
+def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSettings) -> Record:
+    """Run one attempt and return its record; a trial that fails is a record too.
+
+    Raises only what stops a whole suite: KeyboardInterrupt, and IobenchErrors about the results.
+    """
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    begun = clock()
+    tried = Attempt(trial, dataset, settings)
+    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
+        try:
+            status, reasons = tried.measure(Path(folder))
+        except CacheStateError as error:
+            status, reasons = INVALID, (str(error),)
+        except (TrialFailed, BackendUnavailable, ImageError, SpecError) as error:
+            status, reasons = FAILED, (str(error),)
+    return Record(
+        trial=trial,
+        attempt=attempt,
+        status=status,
+        reasons=reasons,
+        started=started,
+        wall_s=clock() - begun,
+        cache=tried.proof,
+        ranks=tried.ranks,
+        ceiling=tried.ceiling,
+        mount=settings.agent.mount(tried.where),
+        runtime=tried.runtime,
+        ready_s=tried.ready_s,
+        notes=tried.notes,
+    )
+
+
+class Attempt:
+    """One attempt at a trial, and what has been measured of it so far."""
+
+    def __init__(self, trial: Trial, dataset: Dataset, settings: TrialSettings) -> None:
+        self._trial, self._settings, self._agent = trial, settings, settings.agent
+        self._stage = stages.of(trial.stage)
+        self._place = settings.placements.get(trial.case.location)
+        self._dataset = placing.dataset_of(dataset, self._place)
+        self._files = _files(trial, self._dataset, self._place)
+        #: On the mount that is measured: files read in place may lie elsewhere than the dataset.
+        self.where = self._files[0] if self._files else Path(self._dataset.root)
+        self.proof = CacheProof()
+        self.ranks: tuple[RankResult, ...] = ()
+        self.ceiling: Mapping[str, Any] = {}
+        self.runtime: Mapping[str, Any] = {}
+        self.ready_s = 0.0
+        self.notes: dict[str, Any] = {}
+
+    def measure(self, work: Path) -> Verdict:
+        """Run it in the folder ``work`` and judge it: (status, reasons).
+
+        Raises what :func:`run_trial` makes a record of.
+        """
+        if not self._stage.on_host:
+            self.runtime = command.record_of(self._trial.case, self._settings.images)
+        before: Mapping[str, int] = {}
+        traced: Trace | None = None
+        with worker_of(self._trial, self._dataset, work, self._settings, self._place) as worker:
+            try:
+                self.ready_s = worker.wait_ready()
+                if self._stage.on_host:
+                    before = self._agent.counters(self.where)
+                    self._locate_and_replay(worker)
+                else:
+                    self._prepare(worker)
+                    before = self._agent.counters(self.where)
+                    with self._traced(worker) as traced:
+                        worker.release()
+                        self.ranks = worker.results()
+            finally:
+                self.ranks = worker.finished()
+        after = self._agent.counters(self.where)
+        self.notes["mount_bytes"] = {name: after[name] - n for name, n in before.items()}
+        self._prove_after(inside=worker.inside)
+        return self._judge(traced)
+
+    def _prepare(self, worker: Worker) -> None:
+        """Bring the data into the trial's cache state; ranks that alone see them do it there."""
+        if not worker.inside:
+            self.proof = self._set_state(worker)
+            return
+        seen = worker.prepared()
+        # warm data need not be cached a second time in the file that holds them
+        host = self._set_state(worker) if self._trial.cache == "cold" else CacheProof()
+        self.proof = cache_state.before(self._trial.cache, host, seen)
+
+    def _set_state(self, worker: Worker) -> CacheProof:
+        """Bring the files into the trial's cache state and prove what was reached.
+
+        Raises TrialFailed for one that is missing or that cannot be read.
+        """
+        if self._trial.cache == "-" or not self._files:
+            return CacheProof()
+        try:
+            return self._proven(worker)
+        except FileNotFoundError as error:
+            raise TrialFailed(f"{error.filename} is missing: {_MISSING}") from None
+        except OSError as error:
+            name = error.filename or "the data"
+            raise TrialFailed(f"{name}: {error.strerror}; {_MISSING}") from None
+
+    def _proven(self, worker: Worker) -> CacheProof:
+        agent, label = self._agent, self._trial.cache
+        if label == "cold":
+            agent.evict(self._files)
+            label = "data-cold"
+            if self._settings.allow_drop_caches:
+                agent.drop_caches(allowed=True)
+                label = "client-cold"
+        elif label == "warm":
+            agent.check_warmable(sum(f.stat().st_size for f in self._files))
+            agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
+        else:
+            found = agent.set_fraction(
+                worker.extents(), float(label), self._trial.case.seed, self._files
+            )
+            return CacheProof("fraction", found.method, found.fraction)
+        found = agent.residency(self._files)
+        return CacheProof(label, found.method, found.fraction)
+
+    def _locate_and_replay(self, worker: Worker) -> None:
+        """Have the samples located, then read the same extents in the same order with fio."""
+        worker.release()
+        worker.results()
+        extents, case = worker.extents(), self._trial.case
+        self.proof = self._set_state(worker)
+        result = ceiling.run(
+            ceiling.plan(extents, jobs=max(case.workers, 1) * case.world_size, batch=case.batch),
+            work=worker.work / "fio",
+            mapped=registry.load("formats", case.format).mapped,
+            read_ahead=bool(case.format_options.get("readahead", True)),
+            limit_s=self._settings.limit_s,
+            enter=self._settings.enter,
+            agent=self._agent,
+        )
+        self.ceiling = to_json(result)
+        self.proof = dataclasses.replace(self.proof, bytes_storage=result.storage_bytes)
+
+    def _traced(self, worker: Worker) -> contextlib.AbstractContextManager[Trace | None]:
+        """Return what counts the ranks' system calls, where the trial is for that."""
+        if not self._stage.traced:
+            return contextlib.nullcontext()
+        return self._agent.trace(worker.processes(), worker.work)
+
+    def _prove_after(self, *, inside: bool) -> None:
+        """Complete the proof by what is resident now and what crossed the mount."""
+        if self._place and inside:
+            self.proof = cache_state.after(self.proof, self.ranks, self._place)
+        elif self._trial.cache != "-" and self._files:
+            self.proof = cache_state.after_here(
+                self.proof, self.ranks, self._files, self._agent, by_fio=self._stage.on_host
+            )
+        trainer = registry.load("trainers", self._trial.case.trainer).make
+        if self.runtime.get("form"):
+            self.proof = dataclasses.replace(self.proof, programs="the image's own files")
+        elif self._stage.trained and trainer.feeds_itself:
+            self.proof = dataclasses.replace(self.proof, programs="the trainer's program")
+
+    def _judge(self, traced: Trace | None) -> Verdict:
+        """Return (status, reasons), and note what of the ranks a reader should know."""
+        status, reasons = self._standing()
+        self.notes.update(rank_figures.note(self.ranks))
+        if traced is not None and status == VALID:
+            self.notes["calls"] = note = traced.note(self.ranks)
+            if note["reason"]:
+                return EXPLORATORY, (f"no calls are counted: {note['reason']}",)
+        if self._dataset.in_place and status == VALID and self._stage.reads and self._stage.timed:
+            return EXPLORATORY, (IN_PLACE,)
+        return status, reasons
+
+    def _standing(self) -> Verdict:
+        trial, ranks = self._trial, self.ranks
+        if errors := world.errors(ranks):
+            return FAILED, errors
+        if parted := rank_figures.parted(ranks):
+            return INVALID, (parted,)
+        if self._stage.on_host:
+            if self.ceiling["invalid"]:
+                return INVALID, (self.ceiling["invalid"],)
+            return cache_state.judge(trial.cache, trial.stage, self.proof)
+        if wrong := sum(int(r.notes.get("wrong_digests", 0)) for r in ranks):
+            reason = f"{wrong} samples are not the dataset's: run `iobench data verify`"
+            return INVALID, (reason,)
+        if trial.cache == "-":
+            return VALID, ()
+        if self._stage.contrasted and not sum(sum(r.steps.samples) for r in ranks):
+            return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
+        return cache_state.judge(trial.cache, trial.stage, self.proof)
+
+
+def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path]:
+    """Return the files on this host whose pages are the data's."""
+    if place and place.inside:
+        return [Path(place.files)] if Path(place.files).is_file() else []
+    return files_of(trial.case, dataset)

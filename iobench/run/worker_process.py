@@ -1,0 +1,286 @@
+"""A worker's processes from the driver's side: started, talked with, waited for, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pydantic
+
+from iobench.backends.caffe import log as caffe_log
+from iobench.core import registry, stages
+from iobench.core.cases import Dataset, Extent, Placement, Task, Trial
+from iobench.core.channel import Extents, Go, Hello, M, Prepare, Prepared, Ready, Result
+from iobench.core.clock import clock
+from iobench.core.errors import TrialFailed
+from iobench.core.protocols import ImageUse
+from iobench.core.records import RankResult
+from iobench.host.agent import LOCAL, Agent
+from iobench.run import cache_state, command, ranks
+from iobench.run.command import Started
+from iobench.run.listener import Listener
+
+_RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
+#: Every rank says hello within this time of the start, or half of ``limit_s`` where that is longer:
+#: a container may be slow to start, and its libraries come only after hello.
+HELLO_S = 60.0
+#: When a rank has failed, or closed its connection without a result, the launcher and the others
+#: get this long to end; what they leave behind says why.
+GRACE_S = 10.0
+#: Seconds that a launcher gets to end its ranks and remove what it keeps of them.
+_TERMINATE_S = 3.0
+#: What most likely ended a process by these signals.
+_LIKELY = {
+    signal.SIGBUS: "a mapped file, such as an LMDB, was cut short? /dev/shm is full?",
+    signal.SIGABRT: "a library's own check failed",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialSettings:
+    """What every trial of a suite shares.
+
+    ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it;
+    a daemon's containers are no children of it).  ``images``: name -> image, for the runtimes that
+    need one (:func:`iobench.run.command.images_for`).  ``placements``: by the location of the cases
+    whose data were put somewhere.  ``agent``: of the node where the ranks run.
+    """
+
+    limit_s: float = 120.0
+    compute_s: float = 6.0
+    allow_drop_caches: bool = False
+    decode_delay_s: float = 0.0
+    enter: Sequence[str] = ()
+    images: Mapping[str, ImageUse] = dataclasses.field(default_factory=dict)
+    placements: Mapping[str, Placement] = dataclasses.field(default_factory=dict)
+    agent: Agent = LOCAL
+
+
+@dataclasses.dataclass
+class Worker:
+    """The processes of one trial: a runtime's or a launcher's, and the ranks that connect back.
+
+    ``begun``: the clock when ``process`` was started.  ``inside``: the ranks set the cache state.
+    """
+
+    process: subprocess.Popen[bytes]
+    listener: Listener
+    work: Path
+    started: Started
+    trial: Trial
+    settings: TrialSettings
+    begun: float
+    inside: bool
+
+    def __post_init__(self) -> None:
+        self._failed_at = 0.0
+        self._sentinel = _sentinel(self.process.pid)
+
+    def wait_ready(self) -> float:
+        """Wait until every rank has imported its libraries; return the seconds since the start.
+
+        That is what the runtime, the interpreter and the imports took.
+        """
+        self._until(Ready)
+        return clock() - self.begun
+
+    def prepared(self) -> list[Prepared]:
+        """Have every rank bring the page cache into the trial's state; return what each found."""
+        self.listener.send(Prepare())
+        return self._until(Prepared)
+
+    def extents(self) -> list[list[Extent]]:
+        """Return the extents of each sample, rank after rank in its order, in host paths."""
+        rows = [row for message in self._until(Extents) for row in message.rows]
+        return [[self.started.outside(Extent(*extent)) for extent in row] for row in rows]
+
+    def processes(self) -> list[int]:
+        """Return this machine's process id of every rank; [] where one is not seen from here."""
+        return self.settings.agent.processes(self.started.name, [h.pid for h in self._until(Hello)])
+
+    def release(self) -> None:
+        """Let the ranks begin."""
+        self.listener.send(Go())
+
+    def results(self) -> tuple[RankResult, ...]:
+        """Wait for every result and for the end of all processes; return the results by rank."""
+        self._until(Result)
+        while not self._serve():
+            pass
+        return self.finished()
+
+    def finished(self) -> tuple[RankResult, ...]:
+        """Return the results that have come so far, by rank."""
+        return tuple(_RANK.validate_python(m.result) for m in self.listener.kept(Result))
+
+    def end(self) -> None:
+        """End the ranks, the process group and what the runtime started by its name."""
+        process = self.process
+        if self.started.ranks_apart and process.poll() is None:
+            process.terminate()  # it ends its ranks, and removes its folder and its shared memory
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_TERMINATE_S)
+        self.listener.close()
+        os.close(self._sentinel)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for member in _session(process.pid) if self.started.ranks_apart else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        process.wait()
+        self.started.runtime.stop(self.started.name)
+
+    def _until(self, kind: type[M]) -> list[M]:
+        """Return every rank's message of this kind.  Raises TrialFailed where one will not come."""
+        while not self.listener.from_all(kind):
+            if self._serve():
+                self.process.wait()
+                raise TrialFailed(self._why())
+        return self.listener.kept(kind)
+
+    def _serve(self) -> bool:
+        """Exchange messages until something has happened; return whether the process has ended.
+
+        Raises TrialFailed when time is up.
+        """
+        now, limit_s = clock(), self.settings.limit_s
+        hello_s = min(max(HELLO_S, limit_s / 2), limit_s)
+        late = f"ran longer than limit_s = {limit_s:g}; raise it in the spec, or take fewer samples"
+        end = self.begun + limit_s
+        if not self.listener.from_all(Hello) and hello_s < limit_s:
+            end = self.begun + hello_s
+            late = (
+                f"{self.listener.missing()} did not connect to the driver within "
+                f"{hello_s:g} s of the start; raise limit_s in the spec where starting takes "
+                "longer"
+            )
+        if self.listener.failing:
+            self._failed_at = self._failed_at or now
+            end = min(end, self._failed_at + GRACE_S)
+        if now > end:
+            raise TrialFailed(self._why() if self.listener.failing else late)
+        return self.listener.serve(self._sentinel, end - now)
+
+    def _why(self) -> str:
+        """Return in one line why there is no result: a rank's own error, else how it ended."""
+        if errors := ranks.errors(self.finished()):
+            return errors[0]
+        stderr = (self.work / "stderr").read_text(errors="replace")
+        code = self.process.poll()
+        if code is None:
+            last = _last_line(stderr)
+            return f"{self.listener.failing} closed its connection and sent no result{last}"
+        return why_ended(code, stderr, self.trial.case.launcher, ranks.started(self.trial))
+
+
+def why_ended(code: int, stderr: str, launcher: str, world_size: int) -> str:
+    """Return in one line why processes ended with this status, as they and their launcher say."""
+    who = "worker"
+    failed = registry.load("launchers", launcher).failure(stderr)
+    if failed is not None:
+        code, who, stderr = failed.code, ranks.name(failed.rank, world_size), failed.output
+    if reason := caffe_log.fatal(stderr):
+        return reason if world_size == 1 else f"{who}: {reason}"
+    last = _last_line(stderr)
+    if code > 128:  # a container's end, as its runtime reports it
+        code = 128 - code
+    if code < 0 and -code in set(signal.Signals):
+        likely = _LIKELY.get(signal.Signals(-code), "out of memory?")
+        return f"{who} killed by {signal.Signals(-code).name} ({likely}){last}"
+    return f"{who} ended with status {code} and no result{last}"
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def _sentinel(pid: int) -> int:
+    """Return a descriptor that becomes ready when a child has ended, which is not reaped by that.
+
+    Like a pidfd, which kernels before 5.3 do not have.
+    """
+    reading, writing = os.pipe()
+
+    def wait() -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(writing)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return reading
+
+
+@contextlib.contextmanager
+def worker_of(
+    trial: Trial,
+    dataset: Dataset,
+    work: Path,
+    settings: TrialSettings,
+    place: Placement | None,
+) -> Iterator[Worker]:
+    """Start the trial's processes; whatever happens, all that was started is gone afterwards.
+
+    The process group is killed, and every rank, wherever it runs, ends when its connections close:
+    the driver loses them even by ``kill -9``.  A runtime is asked to stop its container by name.
+    Raises TrialFailed where they cannot be started.
+    """
+    case = trial.case
+    stage = stages.of(trial.stage)
+    name = f"iobench-{secrets.token_hex(6)}"
+    world_size = ranks.started(trial)
+    inside = bool(place and place.inside and trial.cache != "-" and not stage.on_host)
+    if place and inside:
+        cache_state.check(trial.cache, place)
+    with contextlib.ExitStack() as undo:
+        launcher = "local" if stage.on_host else case.launcher
+        listener = Listener(work, case, launcher, world_size)
+        undo.callback(listener.close)
+        started = command.start(
+            case, dataset, work, settings.images, name=name, on_host=stage.on_host, place=place,
+            world_size=world_size,
+        )  # fmt: skip
+        listener.task = Task(
+            trial=trial,
+            dataset=started.dataset,
+            seconds=0.0 if stage.reads else settings.compute_s,
+            decode_delay_s=settings.decode_delay_s,
+            inside=inside,
+        )
+        enter = list(settings.enter)
+        if not stage.on_host and registry.load("runtimes", case.runtime).limits is None:
+            group = undo.enter_context(settings.agent.group(case.cpus, case.memory_bytes, name))
+            enter += group.prefix
+        stderr = undo.enter_context(open(work / "stderr", "wb"))
+        begun = clock()
+        process = subprocess.Popen(
+            [*enter, *started.argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={**os.environ, **started.variables},
+            start_new_session=True,
+            # conmon leaves a file "oom" where podman was started
+            cwd=work if registry.load("runtimes", case.runtime).isolated else None,
+        )
+        worker = Worker(process, listener, work, started, trial, settings, begun, inside)
+        undo.callback(worker.end)
+        yield worker
+
+
+def _session(leader: int) -> list[int]:
+    """Return the processes of a session that was started with ``leader``, ended or not."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            after_name = path.read_text().rpartition(")")[2].split()
+            if int(after_name[3]) == leader:
+                found.append(int(path.parent.name))
+    return found

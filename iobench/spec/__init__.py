@@ -1,0 +1,1 @@
+"""Reads a TOML spec, validates it and expands it to cases."""

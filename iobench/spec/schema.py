@@ -1,0 +1,165 @@
+"""The keys of a spec: what TOML may hold, and their defaults."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from iobench.core import stages
+
+#: Pairs of serial probes that a contrast over runtimes gets when it has found a difference: the
+#: fewest in which one disturbed pair, however far out, cannot hide a stage's difference (2 * 110 of
+#: 2^14 signed-rank sums lie as low as that pair's rank, below 5 % / 3 stages).
+PROBES = 14
+#: Three stages are told apart at 95 % together: seven pairs are the fewest whose interval exists.
+MIN_PROBES = 7
+#: More than a week of the shortest trials; every pair of a plan is held in memory.
+MOST_PAIRS = 100_000
+#: A filter of cases: key -> the values that may take part.
+Filter = dict[str, list[Any]]
+
+
+class Strict(pydantic.BaseModel):
+    """Rejects keys that it does not know."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class DatasetSpec(Strict):
+    """Which samples: a recipe of ``datasets/``; ``--data`` overrides it."""
+
+    recipe: str = "imagenet-like"
+    samples: int = pydantic.Field(default=1280, ge=1)
+    seed: int = pydantic.Field(default=1, ge=0)
+
+
+class CaseSpec(Strict):
+    """One case, or the defaults of all of them; unset keys fall through to the defaults."""
+
+    pipeline: str | None = None
+    content: Literal["jpeg", "raw", "float"] | None = None
+    trainer: str | None = None
+    runtime: str | None = None
+    image: str | None = None
+    cpus: float | None = pydantic.Field(default=None, ge=0.01, allow_inf_nan=False)
+    memory: str | None = None
+    launcher: str | None = None
+    placement: str | None = None
+    order: str | None = None
+    transform: str | None = None
+    batch: int | None = pydantic.Field(default=None, ge=1)
+    workers: int | None = pydantic.Field(default=None, ge=0)
+    prefetch: int | None = pydantic.Field(default=None, ge=1)
+    world_size: int | None = pydantic.Field(default=None, ge=1)
+    sharing: Literal["stride", "disjoint"] | None = None
+    samples: int | None = pydantic.Field(default=None, ge=1)
+    loader_options: dict[str, Any] = {}
+    format_options: dict[str, Any] = {}
+    trainer_options: dict[str, Any] = {}
+    runtime_options: dict[str, Any] = {}
+    launcher_options: dict[str, Any] = {}
+
+
+class ExtraCase(CaseSpec):
+    """A case beside the matrix, with its own rungs and repeats."""
+
+    stages: tuple[str, ...] | None = None
+    repeats: int | None = pydantic.Field(default=None, ge=1)
+
+
+class LadderSpec(Strict):
+    """The rungs every case of the matrix climbs; ``only`` names those that do (else all).
+
+    The others are compared in contrasts alone; their samples are digested all the same.
+    """
+
+    stages: tuple[str, ...] = pydantic.Field(default_factory=stages.rungs)
+    caches: tuple[str | float, ...] = ("cold", "warm")
+    repeats: int = pydantic.Field(default=3, ge=1)
+    probe: bool = True
+    digest: bool = True
+    only: Filter = {}
+
+
+def _contrasted(stage: str) -> str:
+    if stage not in stages.contrasted():
+        raise ValueError(f"unknown stage; allowed: {', '.join(stages.contrasted())}")
+    return stage
+
+
+class ContrastSpec(Strict):
+    """Paired blocks over one key: every other value of ``over`` against ``base``.
+
+    ``where``: only cases with these values.  ``only = "fastest"``: only the pipeline that the
+    ladder found fastest.  ``arms``: only these values; ``first = N``: the first N arms after the
+    base, ``after = N``: those beyond them.  ``also``: second bases in the same blocks, never
+    primary; they count neither for ``first`` nor for ``after``.  ``looks``: pairs after which it
+    may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 14).
+    ``instead``: only where no two runtimes are left to compare.
+    """
+
+    over: str = "pipeline"
+    base: str | int | float = "fastest"
+    stage: Annotated[str, pydantic.AfterValidator(_contrasted)] = "load"
+    caches: tuple[str | float, ...] = ("warm", "cold")
+    pairs: int = pydantic.Field(default=10, ge=1, le=MOST_PAIRS)
+    looks: tuple[int, ...] = ()
+    margin: float = pydantic.Field(default=0.03, gt=0, lt=1)
+    primary: bool = True
+    instead: bool = False
+    where: Filter = {}
+    only: Literal["", "fastest"] = ""
+    arms: tuple[Any, ...] | None = None
+    first: int | None = pydantic.Field(default=None, ge=1)
+    after: int | None = pydantic.Field(default=None, ge=1)
+    also: tuple[Any, ...] = ()
+    shared: bool | None = None
+    probes: int | None = pydantic.Field(default=None, ge=0)
+
+    @property
+    def shares_blocks(self) -> bool:
+        """Whether all arms of a group stand in one block; unless said, those over runtimes do."""
+        return self.over == "runtime" if self.shared is None else self.shared
+
+    @property
+    def probe_pairs(self) -> int:
+        """Pairs of serial probes after a FASTER or SLOWER."""
+        return (PROBES if self.over == "runtime" else 0) if self.probes is None else self.probes
+
+    @property
+    def most_pairs(self) -> int:
+        """Pairs at the last look."""
+        return self.looks[-1] if self.looks else self.pairs
+
+
+def _tables(matrix: Any) -> Any:
+    """Return ``[matrix]`` or every ``[[matrix]]`` as tables of lists: one value is a list of it."""
+    tables = [matrix] if isinstance(matrix, dict) else matrix
+    if not isinstance(tables, list | tuple) or not all(isinstance(t, dict) for t in tables):
+        return tables
+    return tuple({k: v if isinstance(v, list) else [v] for k, v in t.items()} for t in tables)
+
+
+class Spec(Strict):
+    """A whole suite.
+
+    ``matrix``: a case for every combination of the listed values; of several tables, as a study
+    that varies one factor after the other writes them, all their cases, each once.
+    """
+
+    name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    about: str = ""
+    seed: int = pydantic.Field(default=1, ge=0)
+    budget: str = "15m"
+    limit_s: float = pydantic.Field(default=120.0, gt=0)
+    compute_s: float = pydantic.Field(default=6.0, gt=0)
+    max_repeated_pairs: int = pydantic.Field(default=2, ge=0)
+    allow_drop_caches: bool = False
+    stage_to: str = ""  # folder that placement "staged" copies to
+    dataset: DatasetSpec = DatasetSpec()
+    case: CaseSpec = CaseSpec()
+    matrix: Annotated[tuple[dict[str, list[Any]], ...], pydantic.BeforeValidator(_tables)] = ()
+    cases: tuple[ExtraCase, ...] = ()
+    ladder: LadderSpec = pydantic.Field(default_factory=LadderSpec)
+    contrasts: tuple[ContrastSpec, ...] = ()

@@ -1,0 +1,187 @@
+"""Process that ``remote_loader`` starts: it runs one loader and hands its batches over.
+
+    python -m iobench.worker.remote_loader_server CONNECTION LOADER FORMAT
+
+A message is a tuple whose first value is a word; arrays cross as int64 bytes, as two versions of
+NumPy read each other's.  The client sends ``make`` (request, options), ``slots`` (shape; then the
+descriptor of their shared memory), ``begin``, ``next`` (the batch before is no longer used) and
+``close``.  The server sends ``ready`` (libraries are imported), ``made`` (batches in the loader's
+queue, whether they are in shared memory already), ``batch`` (the batch; where its pixels are: a
+slot, ``FILE``, whose descriptor follows, or ``NOWHERE``; seconds at which it was there, and sent),
+``closed`` (counters of the loop, fingerprint) and ``error`` (the exception's type, its message).
+
+Worker side: Python 3.9, NumPy and the standard library.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import mmap
+import os
+import pickle
+import sys
+import traceback
+from dataclasses import replace
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from iobench.core import registry
+from iobench.core.cases import Batch
+from iobench.core.clock import clock
+from iobench.core.errors import IobenchError
+from iobench.core.records import IoCounters
+from iobench.host import fingerprint, io_counters
+from iobench.worker import parent_watch
+
+#: Where a batch's pixels are, if not in a slot.
+NOWHERE, FILE = -1, -2
+#: Batches in shared memory: one that the trainer uses, one that is being filled or waits.
+SLOTS = 2
+#: Fields of a request that are arrays.
+ARRAYS = ("ids", "labels", "sizes")
+#: Loader option: run in a process of its own.
+APART = "apart"
+_PAGE, _LENGTH_BYTES = 4096, 4
+#: Fields of a fingerprint that identify the software that loads.
+_SOFTWARE = ("python", "libraries", "mapped", "threads")
+
+
+class Channel:
+    """Messages and file descriptors over one end of a Unix socket pair.
+
+    ``received``: bytes read so far, which the kernel counts among those that this process read.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.received = 0
+
+    def send(self, *message: Any, file: Optional[int] = None) -> None:
+        """Send a message, and after it a file descriptor.  Raises OSError when nobody listens."""
+        self.connection.send_bytes(pickle.dumps(message, protocol=4))
+        if file is not None:
+            reduction.send_handle(self.connection, file, None)
+
+    def receive(self) -> Tuple[Any, ...]:
+        """Return the next message.  Raises EOFError or OSError at the end of the connection."""
+        data = self.connection.recv_bytes()
+        self.received += _LENGTH_BYTES + len(data)
+        return tuple(pickle.loads(data))
+
+    def receive_file(self) -> int:
+        """Return the file descriptor that follows the last message."""
+        return reduction.recv_handle(self.connection)
+
+
+def as_bytes(array: Any) -> bytes:
+    """Return an array as int64 bytes."""
+    return np.asarray(array, np.int64).tobytes()
+
+
+def as_array(data: bytes) -> np.ndarray:
+    """Return int64 bytes as a writable array."""
+    return np.frombuffer(data, np.int64).copy()
+
+
+def mapped(file: int, shape: Sequence[int]) -> np.ndarray:
+    """Map a file of shared memory as a float32 array of ``shape``, and close the descriptor."""
+    count = int(np.prod(shape))
+    try:
+        memory = mmap.mmap(file, 4 * count)
+    finally:
+        os.close(file)
+    return np.frombuffer(memory, np.float32, count).reshape(shape)
+
+
+def touched(array: np.ndarray) -> np.ndarray:
+    """Return ``array`` with all of its pages in this process's page table."""
+    pages = array.reshape(-1).view(np.uint8)[::_PAGE]
+    pages |= 0
+    return array
+
+
+def main(argv: List[str]) -> int:
+    """Serve one loader; ``argv``: descriptor of the connection, loader, format."""
+    parent_watch.end_when_closed(0)
+    channel = Channel(Connection(int(argv[0])))
+    try:
+        _serve(channel, *argv[1:])
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        return 0  # nobody listens any more
+    except Exception as error:  # noqa: BLE001  (a loader may raise anything)
+        if not isinstance(error, IobenchError):
+            traceback.print_exc()
+        channel.send("error", type(error).__name__, " ".join(str(error).split())[:4000])
+        return 1
+    return 0
+
+
+def _serve(channel: Channel, loader_name: str, format_name: str) -> None:
+    for axis, name in (("loaders", loader_name), ("formats", format_name)):
+        for module in registry.require(axis, name).requires:
+            importlib.import_module(module)
+    gc.freeze()
+    channel.send("ready")
+    _, sent, options = channel.receive()
+    arrays = {name: as_array(getattr(sent, name)) for name in ARRAYS}
+    request = replace(sent, root=Path(sent.root), **arrays)
+    loader = registry.load("loaders", loader_name).make(request, **options)
+    try:
+        channel.send("made", loader.queue_batches, bool(getattr(loader, "shares", False)))
+        slots = np.empty(0, np.float32)
+        word, *values = channel.receive()
+        if word == "slots":
+            slots = touched(mapped(channel.receive_file(), *values))
+            word, *_ = channel.receive()
+        io = _measured(channel, loader, slots) if word == "begin" else IoCounters()
+    finally:
+        loader.close()
+    stack = registry.load("loaders", loader_name).stack or registry.DEFAULT_STACK
+    libraries = registry.libraries(stack, loaders=loader_name, formats=format_name)
+    found = fingerprint.collect(request.root, *libraries)
+    channel.send("closed", io, {name: found[name] for name in _SOFTWARE})
+
+
+def _measured(channel: Channel, loader: Any, slots: np.ndarray) -> IoCounters:
+    """Hand all batches over and close the loader; return what that read and computed."""
+    alive: List[int] = getattr(loader, "processes", list)()
+    before, messages = io_counters.snapshot(alive), channel.received
+    _hand_over(channel, loader, slots)
+    ended, messages = io_counters.snapshot(alive), channel.received - messages
+    loader.close()
+    io = io_counters.since(before, before, ended, io_counters.snapshot())
+    return replace(io, rchar=io.rchar - messages)
+
+
+def _hand_over(channel: Channel, loader: Any, slots: np.ndarray) -> None:
+    """Send every batch, as slots become free, until ``close`` comes."""
+    batches = loader.batches()
+    k = 0
+    while k < SLOTS or channel.receive()[0] == "next":
+        batch: Optional[Batch] = next(batches, None)
+        if batch is None:
+            break
+        begun = clock()
+        where, file = NOWHERE, None
+        if slots.size:
+            where = k % SLOTS
+            slots[where] = np.asarray(batch.data)
+        elif batch.data is not None:
+            where, file = FILE, loader.descriptor(batch)
+        plain = (None, as_bytes(batch.labels), as_bytes(batch.ids), *batch[3:])
+        channel.send("batch", plain, where, begun, clock(), file=file)
+        k += 1
+        del batch
+    else:
+        return
+    while channel.receive()[0] == "next":
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

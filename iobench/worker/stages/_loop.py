@@ -1,0 +1,55 @@
+"""What the stages share that run over an epoch: read, decode, load, train."""
+
+from __future__ import annotations
+
+from typing import List
+
+from iobench.core import clock
+from iobench.core.stages import Outcome
+from iobench.host import io_counters
+from iobench.worker import loop, remote_loader
+from iobench.worker.rank import RankRun
+
+
+def epoch(job: RankRun) -> Outcome:
+    """Run the measured loop over one epoch of the rank's samples."""
+    opened = clock.clock()
+    trainer = job.trainer()
+    loader = job.loader(device=trainer.device)
+    job.open_s = clock.clock() - opened
+    steps = len(job.request.ids) // job.request.batch
+    warmup = (
+        0
+        if getattr(loader, "in_pieces", False)
+        else loop.warmup_steps(
+            queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
+        )
+    )
+    alive: List[int] = getattr(loader, "processes", list)()
+    before = io_counters.snapshot(alive)
+    walked = clock.clock()
+    getattr(loader, "walk", _no_walk)()
+    job.walk_s = clock.clock() - walked
+    job.meet()
+    begun = io_counters.snapshot(alive)
+    if trainer.feeds_itself:
+        measured = trainer.feed(loader, job.request, warmup=warmup)
+    else:
+        measured = loop.measure(loader.batches(), trainer, warmup=warmup)
+    ended = io_counters.snapshot(alive)
+    loader.close()
+    io = remote_loader.with_far_side(
+        io_counters.since(before, begun, ended, io_counters.snapshot()), loader
+    )
+    notes = {
+        "queue_batches": loader.queue_batches,
+        "trainer": dict(trainer.describe()),
+        "loader": dict(getattr(loader, "describe", dict)()),
+        **remote_loader.notes(loader),
+    }
+    trainer.close()
+    return measured, io, {"notes": notes if job.stage.trained else {**notes, "trainer": {}}}
+
+
+def _no_walk() -> None:
+    """Do nothing: most loaders need not know all samples before the first."""
