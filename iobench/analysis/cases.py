@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
 
 from iobench.analysis.case_results import (
     BytesResult,
@@ -16,7 +18,6 @@ from iobench.analysis.case_results import (
     ProbeResult,
     RateResult,
     StageResult,
-    StallResult,
     StartupResult,
     WaitResult,
 )
@@ -40,7 +41,7 @@ from iobench.analysis.scaling import communication
 from iobench.core import registry, stages
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError
-from iobench.core.records import EXPLORATORY, VALID, Record, Startup
+from iobench.core.records import Record, Startup
 from iobench.equations import stalls, stats
 from iobench.equations.stalls import TrainTrial
 
@@ -68,7 +69,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         handover_s=handover(found, case),
         harness_step_s=_harness(found, case),
         remarks=remarks(found, case),
-        validity=validity(found, [t.id for t in found.plan.trials if t.case.label == case.label]),
+        validity=validity(found, [t.id for t in found.planned(case)]),
     )
 
 
@@ -85,11 +86,7 @@ def _fixed_threads(case: Case) -> bool:
 
 def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:
     """Return every stage with the rate of each planned rung, measured or not."""
-    planned = {
-        (t.stage, t.cache)
-        for t in found.plan.trials
-        if t.case.label == case.label and t.stage in stages.rungs()
-    }
+    planned = found.rungs(case)
     out = {}
     for stage in stages.rungs():
         caches = sorted(c for s, c in planned if s == stage)
@@ -120,7 +117,7 @@ def _ceiling(found: Evidence, case: Case) -> RateResult | NoRate:
         return NoRate(reason=why_missing(found, case, "ceiling", "cold"))
     per_s = [float(r.ceiling["bytes_per_s"]) for r in records if r.ceiling.get("bytes_per_s")]
     seconds = stats.t_interval([1 / x for x in rates])
-    return _rated(records, seconds, math.fsum(per_s) / len(per_s), stats.outliers(rates))
+    return _rated(records, seconds, fmean(per_s), stats.outliers(rates))
 
 
 def _rated(
@@ -131,7 +128,7 @@ def _rated(
         samples_per_s=seconds.inverse(),
         seconds_per_sample=seconds,
         bytes_per_s=bytes_per_s,
-        standing=standing(records),
+        standing=standing(len(records), records),
         outliers=[records[i].trial.id for i in far],
     )
 
@@ -144,8 +141,8 @@ def _fetch_stall(found: Evidence, case: Case) -> FetchStall | NoStall:
     if not cold or not warm:
         return NoStall(reason=why_missing(found, case, "train", "warm" if cold else "cold"))
     epochs = found.train(case, *WARM_STATES, whole=True)
-    common = vars(_stall(stalls.fetch_stall(cold, epochs)))
-    return FetchStall(**common, waited_s=stalls.waited_fetch_s(cold, epochs))
+    stall = _stall(stalls.fetch_stall(cold, epochs))
+    return FetchStall(**stall, waited_s=stalls.waited_fetch_s(cold, epochs))
 
 
 def _prep_stall(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> PrepStall | NoStall:
@@ -154,31 +151,25 @@ def _prep_stall(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> P
         rung = ("compute", "-") if warm else ("train", "warm")
         return NoStall(reason=why_missing(found, case, *rung))
     stall, wait, contention = stalls.prep_stall(warm, compute)
-    return PrepStall(**vars(_stall(stall)), wait_s=wait, contention_s=contention)
+    return PrepStall(**_stall(stall), wait_s=wait, contention_s=contention)
 
 
-def _stall(stall: stalls.Stall) -> StallResult:
-    few = stall.interval.n < stats.WANTED_PAIRS
-    return StallResult(
-        **vars(stall.interval),
-        bound_s=stall.bound_s,
-        paired=stall.paired,
-        standing=EXPLORATORY if few else VALID,
-    )
+def _stall(stall: stalls.Stall) -> dict[str, Any]:
+    """Return the fields of a StallResult."""
+    common = {"bound_s": stall.bound_s, "paired": stall.paired}
+    return {**vars(stall.interval), **common, "standing": standing(stall.interval.n)}
 
 
 def _au(train: Sequence[TrainTrial], compute: Sequence[TrainTrial]) -> stats.Interval | None:
     if not train or not compute:
         return None
-    step_s = math.fsum(c.wall_s / c.steps for c in compute) / len(compute)
+    step_s = fmean(c.wall_s / c.steps for c in compute)
     return stats.t_interval([stalls.au(t.steps, step_s, t.wall_s) for t in train])
 
 
 def _caches(found: Evidence, case: Case) -> list[str]:
     """Return the cache states of this case's ``train`` trials, cold first."""
-    caches = {
-        t.cache for t in found.plan.trials if t.case.label == case.label and t.stage == "train"
-    }
+    caches = {cache for stage, cache in found.rungs(case) if stage == "train"}
     return sorted(caches, key=lambda c: (c != "cold", c))
 
 
@@ -218,10 +209,7 @@ def _startup(found: Evidence, case: Case) -> StartupResult | None:
     if not times:
         return None
     parts = [p for r in records if (p := startup_parts(r)) is not None]
-    means = {
-        f.name: math.fsum(getattr(p, f.name) for p in parts) / len(parts)
-        for f in dataclasses.fields(Startup)
-    }
+    means = {f.name: fmean(getattr(p, f.name) for p in parts) for f in dataclasses.fields(Startup)}
     return StartupResult(**(vars(stats.t_interval(times)) | means))
 
 
@@ -230,8 +218,7 @@ def _waits(found: Evidence, case: Case, cache: str) -> WaitResult | None:
     if not waits:
         return None
     p50, p90, p99 = (waits[math.ceil(p / 100 * len(waits)) - 1] for p in (50, 90, 99))
-    mean = math.fsum(waits) / len(waits)
-    return WaitResult(len(waits), mean, p50, p90, p99, waits[-1])
+    return WaitResult(len(waits), fmean(waits), p50, p90, p99, waits[-1])
 
 
 def _cores(found: Evidence, case: Case) -> int | None:
@@ -254,7 +241,7 @@ def _probe(records: Sequence[Record]) -> ProbeResult | None:
         for rank in record.ranks:
             for name, values in rank.probe.items():
                 totals.setdefault(name, []).extend(values)
-    means = {name: math.fsum(v) / len(v) for name, v in totals.items() if v}
+    means = {name: fmean(values) for name, values in totals.items() if values}
     whole = math.fsum(means.values())
     if not whole:
         return None

@@ -146,12 +146,8 @@ def _settings(case: Case) -> dict[str, Any]:
 
 
 def _rungs(a: Evidence, one: Case, b: Evidence, other: Case) -> list[tuple[str, str]]:
-    seen = [
-        {(t.stage, t.cache) for t in found.plan.trials if t.case.label == case.label}
-        for found, case in ((a, one), (b, other))
-    ]
     rungs = [name for name in stages.rungs() if not stages.of(name).on_host]
-    both = [rung for rung in seen[0] & seen[1] if rung[0] in rungs]
+    both = [rung for rung in a.rungs(one) & b.rungs(other) if rung[0] in rungs]
     return sorted(both, key=lambda r: (rungs.index(r[0]), r[1]))
 
 

@@ -10,18 +10,10 @@ from typing import Any
 
 from iobench.analysis.case_results import Validity
 from iobench.analysis.ranks import in_step, step_times
-from iobench.analysis.windows import Window, epoch, window
-from iobench.core.cases import Case, Plan
+from iobench.analysis.windows import Window, between, epoch, window
+from iobench.core.cases import Case, Plan, Trial
 from iobench.core.errors import SpecError
-from iobench.core.records import (
-    EXPLORATORY,
-    FAILED,
-    INVALID,
-    VALID,
-    RankResult,
-    Record,
-    Startup,
-)
+from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, RankResult, Record, Startup
 from iobench.equations import stats
 from iobench.equations.stalls import TrainTrial, edge_shift_s
 from iobench.plan.ladder import compute_key, rungs_missing
@@ -45,15 +37,6 @@ def usable(records: Iterable[Record]) -> list[Record]:
     return [r for r in records if enters(r)]
 
 
-def windows(record: Record, *, whole: bool) -> list[Window]:
-    """Return each rank's measured window; [] where the trial has no steps for it."""
-    measured = epoch if whole else window
-    try:
-        return [measured(rank.steps) for rank in record.ranks]
-    except ValueError:
-        return []
-
-
 def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | None:
     """Return the trial's window: the slowest rank's wall time, the samples of all ranks.
 
@@ -63,28 +46,26 @@ def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | N
     it is not given: cold, read-ahead brings in data before the first step.
     """
     whole = record.trial.cache not in WARM_STATES if whole is None else whole
-    found = windows(record, whole=whole)
+    measured = epoch if whole else window
+    try:
+        found = [measured(rank.steps) for rank in record.ranks]
+    except ValueError:  # no step for it
+        return None
     samples = sum(w.samples for w in found)
-    if not found or not samples:
+    if not samples:
         return None
     rank, slowest = max(zip(record.ranks, found, strict=True), key=lambda pair: pair[1].wall_s)
     if slowest.wall_s <= 0:
         return None
-    wait_s, compute_s = slowest.wait_s, slowest.compute_s
+    job = slowest._replace(samples=samples)
     if in_step(record.ranks):
         waits, computes = step_times(record.ranks)
         first = 0 if whole else rank.steps.warmup
         compute_s = math.fsum(computes[first:])
         wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[first:])
-    return TrainTrial(
-        block=record.trial.block,
-        steps=slowest.steps,
-        samples=samples,
-        wall_s=slowest.wall_s,
-        wait_s=wait_s,
-        compute_s=compute_s,
-        edge_s=_edge_s(record, rank, slowest, whole=whole),
-    )
+        job = job._replace(wait_s=wait_s, compute_s=compute_s)
+    edge_s = _edge_s(record, rank, slowest, whole=whole)
+    return TrainTrial(block=record.trial.block, edge_s=edge_s, **job._asdict())
 
 
 def _edge_s(record: Record, rank: RankResult, found: Window, *, whole: bool) -> float:
@@ -97,9 +78,7 @@ def _edge_s(record: Record, rank: RankResult, found: Window, *, whole: bool) -> 
 def startup_s(record: Record) -> float | None:
     """Return the start-up: process until ready, opening, the first batch; the slowest rank's."""
     parts = startup_parts(record)
-    if parts is None:
-        return None
-    return _opened_s(parts) + parts.first_batch_s
+    return _opened_s(parts) + parts.first_batch_s if parts else None
 
 
 def startup_parts(record: Record) -> Startup | None:
@@ -137,9 +116,7 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
         for rank in record.ranks:
             if (rank.notes.get("trainer") or {}).get("wait_known") is False:
                 continue
-            k = rank.steps.warmup
-            pairs = zip(rank.steps.request_s[k:], rank.steps.ready_s[k:], strict=True)
-            waits += [ready - request for request, ready in pairs]
+            waits += between(rank.steps.request_s, rank.steps.ready_s)[rank.steps.warmup :]
     return waits
 
 
@@ -160,6 +137,14 @@ class Evidence:
 
     plan: Plan
     last: Mapping[str, Record]
+
+    def planned(self, case: Case) -> list[Trial]:
+        """Return the case's trials in the plan."""
+        return [t for t in self.plan.trials if t.case.label == case.label]
+
+    def rungs(self, case: Case) -> set[tuple[str, str]]:
+        """Return (stage, cache) of the case's trials in the plan."""
+        return {(t.stage, t.cache) for t in self.planned(case)}
 
     def of(self, case: Case, stage: str, *caches: str) -> list[Record]:
         """Return the case's usable records of a rung; any cache state when none is named."""
@@ -224,11 +209,10 @@ def enters(record: Record) -> bool:
     return record.status in (VALID, EXPLORATORY)
 
 
-def standing(records: Iterable[Record]) -> str:
+def standing(repeats: int, records: Iterable[Record] = ()) -> str:
     """Return EXPLORATORY where a record is, or where the repeats are fewer than a verdict needs."""
-    statuses = [r.status for r in records]
-    few = len(statuses) < stats.WANTED_PAIRS
-    return EXPLORATORY if few or EXPLORATORY in statuses else VALID
+    few = repeats < stats.WANTED_PAIRS
+    return EXPLORATORY if few or any(r.status == EXPLORATORY for r in records) else VALID
 
 
 def validity(found: Evidence, ids: Sequence[str], attempts: int | None = None) -> Validity:

@@ -1,7 +1,4 @@
-"""What several ranks cost: their step of the compute rung against one rank's.
-
-docs/method.md, "Several ranks".
-"""
+"""The ranks of one trial, taken together as one job."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from iobench.analysis.windows import between
 from iobench.core.records import IoCounters, RankResult
 
 #: Ranks that begin further apart than this share of the loop had the machine to themselves so long.
@@ -63,15 +61,9 @@ def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]
     A step lasts until the slowest rank has its batch: what one rank waits for, the others spend in
     the exchange.  So the job's wait is the longest of the ranks', its compute the shortest.
     """
-    waits = [
-        [b - a for a, b in zip(r.steps.request_s, r.steps.ready_s, strict=True)] for r in results
-    ]
-    computes = [
-        [b - a for a, b in zip(r.steps.ready_s, r.steps.done_s, strict=True)] for r in results
-    ]
-    return [max(w) for w in zip(*waits, strict=False)], [
-        min(c) for c in zip(*computes, strict=False)
-    ]
+    waits = zip(*(between(r.steps.request_s, r.steps.ready_s) for r in results), strict=False)
+    computes = zip(*(between(r.steps.ready_s, r.steps.done_s) for r in results), strict=False)
+    return [*map(max, waits)], [*map(min, computes)]
 
 
 def in_step(results: Sequence[RankResult]) -> bool:

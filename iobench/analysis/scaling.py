@@ -4,15 +4,14 @@ docs/method.md, "Several ranks"."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from iobench.analysis.case_results import CommunicationResult, NoCommunication
-from iobench.analysis.evidence import Evidence, why_missing
+from iobench.analysis.evidence import Evidence, standing, why_missing
 from iobench.analysis.ranks import exchange_s
 from iobench.core.cases import Case
-from iobench.core.records import EXPLORATORY, VALID
-from iobench.equations import stalls, stats
+from iobench.equations import stalls
 from iobench.equations.stalls import TrainTrial
 
 
@@ -27,8 +26,7 @@ def communication(
         reason = why_missing(found, case, "alone" if compute else "compute", "-")
         return NoCommunication(case.world_size, reason=reason)
     stall = stalls.communication(compute, alone)
-    several_s = math.fsum(t.wall_s / t.steps for t in compute) / len(compute)
-    alone_s = math.fsum(t.wall_s / t.steps for t in alone) / len(alone)
+    several_s, alone_s = (fmean(t.wall_s / t.steps for t in side) for side in (compute, alone))
     exchanges = [
         min(times)
         for r in found.computed(case)
@@ -39,9 +37,9 @@ def communication(
         ranks=case.world_size,
         reason="",
         paired=stall.paired,
-        standing=EXPLORATORY if stall.interval.n < stats.WANTED_PAIRS else VALID,
+        standing=standing(stall.interval.n),
         step_s=several_s,
         alone_step_s=alone_s,
-        exchange_s=math.fsum(exchanges) / len(exchanges) if exchanges else None,
+        exchange_s=fmean(exchanges) if exchanges else None,
         efficiency=stalls.weak_scaling(alone_s, several_s, case.world_size)[1],
     )

@@ -26,7 +26,7 @@ from iobench.analysis.results import (
     alike,
 )
 from iobench.analysis.syscalls import counted
-from iobench.analysis.verdicts import family_of, judge
+from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Contrast, Plan
 from iobench.core.errors import SpecError
@@ -129,7 +129,7 @@ def _all_equal(groups: Iterable[dict[str, str]]) -> CheckResult:
 
 def _contrast(found: Evidence, contrast: Contrast) -> ContrastResult:
     """Judge a contrast, name the stage of a difference, and say what is not separated."""
-    result = judge(found, contrast, family_of(found.plan.contrasts, contrast))
+    result = judge(found, contrast)
     return dataclasses.replace(
         result,
         attribution=attribute(found, contrast, result.outcome.verdict),

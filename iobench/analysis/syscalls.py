@@ -39,21 +39,20 @@ def counted(evidence: Evidence, contrast: Contrast, verdict: str) -> CallsResult
     """Return the calls a sample of both arms of a FASTER or SLOWER; None for another verdict."""
     if verdict not in FOUND:
         return None
-    sides: list[Mapping[str, float]] = []
-    reason = ""
-    for label in (contrast.arm, contrast.base):
-        record = _record(evidence, label)
-        if record is None:
-            reason = "no traced trial: the budget was spent, or it failed"
-        else:
-            reason = record.notes["calls"].get("reason", "")
-        if record is None or reason:
-            break
-        sides.append(per_sample(record))
-    if reason:
-        return CallsResult(sides[0] if sides else {}, {}, reason=reason)
-    arm, base = sides
-    return CallsResult(arm, base, _differing(arm, base))
+    base: Mapping[str, float] = {}
+    arm, reason = _side(evidence, contrast.arm)
+    if not reason:
+        base, reason = _side(evidence, contrast.base)
+    return CallsResult(arm, base, () if reason else _differing(arm, base), reason)
+
+
+def _side(evidence: Evidence, label: str) -> tuple[Mapping[str, float], str]:
+    """Return an arm's calls a sample; {} and the reason where they were not counted."""
+    record = _record(evidence, label)
+    if record is None:
+        return {}, "no traced trial: the budget was spent, or it failed"
+    reason = record.notes["calls"].get("reason", "")
+    return ({}, reason) if reason else (per_sample(record), "")
 
 
 def per_sample(record: Record) -> dict[str, float]:
@@ -75,11 +74,9 @@ def _record(evidence: Evidence, label: str) -> Record | None:
 
 
 def _differing(arm: Mapping[str, float], base: Mapping[str, float]) -> list[str]:
-    apart = {
-        name: abs(arm.get(name, 0.0) - base.get(name, 0.0))
-        for name in {*arm, *base}
-        if name not in IDLE
-    }
-    large = {n: d for n, d in apart.items() if d >= LEAST}
-    large = {n: d for n, d in large.items() if d >= SHARE * max(arm.get(n, 0.0), base.get(n, 0.0))}
+    large = {}
+    for name in {*arm, *base} - {*IDLE}:
+        low, high = sorted((arm.get(name, 0.0), base.get(name, 0.0)))
+        if high - low >= max(LEAST, SHARE * high):
+            large[name] = high - low
     return sorted(large, key=lambda name: (-large[name], name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from iobench.analysis.confounders import confounders
 from iobench.analysis.contrast_results import ContrastResult, LookResult, Outcome
@@ -18,8 +19,8 @@ from iobench.equations import sequential, signed_rank, stats
 from iobench.spec.labels import PIPELINE_FIELDS
 
 
-def judge(evidence: Evidence, contrast: Contrast, family: int) -> ContrastResult:
-    """Judge one contrast, ``family`` of which are judged together.
+def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
+    """Judge one contrast of the plan.
 
     A repeated block replaces the one that it repeats; ``without_repeats`` is the outcome of the
     first blocks alone.  There is no verdict without equal order, on EXPLORATORY trials, below six
@@ -32,21 +33,18 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> ContrastResult
     replaced = {p.repeat_of for p in pairs if p.repeat_of}
     kept = [p for p in pairs if p.block not in replaced]
     planned = _planned(evidence, contrast)
+    family = _family(evidence.plan.contrasts, contrast)
     looks, alpha = contrast.looks or (contrast.pairs,), stats.ALPHA / family
     reached = _reached(evidence, contrast, planned)
     decision = _decide(kept, reached, looks, contrast, family)
     level = decision.level if decision else sequential.levels(looks, alpha)[0]
     taken = looks.index(level.pairs) + 1 if decision else 0
     upto = reached[taken - 1] if decision else looks[0]
-    over, case, arm_name, base_name = _names(evidence, contrast)
     used = _upto(kept, upto)
     result = alike(
         ContrastResult,
         contrast,
-        over=over,
-        case=case,
-        arm_name=arm_name,
-        base_name=base_name,
+        **_names(evidence, contrast),
         family=family,
         pairs_run=len(kept),
         look=LookResult(
@@ -72,14 +70,14 @@ def judge(evidence: Evidence, contrast: Contrast, family: int) -> ContrastResult
     return _compared(result, used, contrast, _outcome(found, used), decided=decision is not None)
 
 
-def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
+def _family(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
     """Return how many contrasts are judged together with this one.
 
     Primary ones are one family, the others another; one of too few pairs for any verdict cannot
     be wrong, and costs the others nothing.
     """
-    alike = [c for c in contrasts if c.primary == contrast.primary]
-    return max(1, sum(c.pairs >= signed_rank.FLOOR_PAIRS for c in alike))
+    enough = (c for c in contrasts if c.pairs >= signed_rank.FLOOR_PAIRS)
+    return max(1, sum(c.primary == contrast.primary for c in enough))
 
 
 def _compared(
@@ -115,25 +113,24 @@ def _compared(
         outcome=outcome,
         final=final,
         startup_s=_startup(used),
-        work={
-            "arm": per_sample([p.arm for p in used]),
-            "base": per_sample([p.base for p in used]),
-        },
+        work={side: per_sample([getattr(p, side) for p in used]) for side in ("arm", "base")},
         confounders=confounders(used),
         runtimes={"arm": dict(last.arm.runtime), "base": dict(last.base.runtime)},
         equal_order=equal,
     )
 
 
-def _names(evidence: Evidence, contrast: Contrast) -> tuple[list[str], str, str, str]:
+def _names(evidence: Evidence, contrast: Contrast) -> dict[str, Any]:
     """Return the keys that a contrast is over, what both cases share, and each arm's name."""
+    names: dict[str, Any] = {"case": "", "arm_name": contrast.arm, "base_name": contrast.base}
     cases = {c.label: c for c in evidence.plan.cases}
     arm, base = cases.get(contrast.arm), cases.get(contrast.base)
     over = factors(arm, base) if arm and base else []
-    if arm is None or base is None or len(over) != 1 or over[0] in PIPELINE_FIELDS:
-        return over, "", contrast.arm, contrast.base
-    common = [w for w in contrast.arm.split(" ") if not w.startswith(f"{over[0]}=")]
-    return over, " ".join(common), str(getattr(arm, over[0])), str(getattr(base, over[0]))
+    if len(over) == 1 and over[0] not in PIPELINE_FIELDS:
+        common = [w for w in contrast.arm.split(" ") if not w.startswith(f"{over[0]}=")]
+        arms = {"arm_name": str(getattr(arm, over[0])), "base_name": str(getattr(base, over[0]))}
+        names = {"case": " ".join(common), **arms}
+    return {"over": over, **names}
 
 
 def _startup(pairs: Sequence[Pair]) -> stats.Interval | None:

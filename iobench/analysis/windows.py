@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from iobench.core.records import Steps
@@ -26,6 +27,11 @@ class Window(NamedTuple):
         return self.wall_s / self.samples
 
 
+def between(begun: Sequence[float], ended: Sequence[float]) -> list[float]:
+    """Return the seconds from each reading to the other of the same step."""
+    return [b - a for a, b in zip(begun, ended, strict=True)]
+
+
 def window(steps: Steps) -> Window:
     """Return the measured window of ``steps``.
 
@@ -39,8 +45,8 @@ def window(steps: Steps) -> Window:
         steps=len(steps.done_s) - k,
         samples=sum(steps.samples[k:]),
         wall_s=steps.done_s[-1] - start,
-        wait_s=sum(b - a for a, b in zip(steps.request_s[k:], steps.ready_s[k:])),
-        compute_s=sum(c - b for b, c in zip(steps.ready_s[k:], steps.done_s[k:])),
+        wait_s=sum(between(steps.request_s, steps.ready_s)[k:]),
+        compute_s=sum(between(steps.ready_s, steps.done_s)[k:]),
     )
 
 
@@ -65,8 +71,8 @@ def epoch(steps: Steps) -> Window:
         raise ValueError("no step")
     if not steps.warmup:
         return window(steps)
-    compute_s = sum(c - b for b, c in zip(steps.ready_s, steps.done_s))
-    waits = [b - a for a, b in zip(steps.request_s, steps.ready_s)]
+    compute_s = sum(between(steps.ready_s, steps.done_s))
+    waits = between(steps.request_s, steps.ready_s)
     waited_for = 0.5 * min(sum(waits), compute_s) / len(waits)
     arrived = max(t for t, wait in zip(steps.ready_s, waits) if wait >= waited_for)
     wall_s = max(arrived, steps.done_s[-1] - steps.ready_s[0])

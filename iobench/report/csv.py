@@ -47,11 +47,16 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     found = evidence(plan, records)
     place = {t.id: i for i, t in enumerate(plan.trials)}
     ordered = sorted(records, key=lambda r: (place.get(r.trial.id, len(place)), r.attempt))
-    steps: dict[str, float | None] = {}
+    cases = {r.trial.case.label: r.trial.case for r in ordered}
+    steps = {label: _step_s(found, case) for label, case in cases.items()}
     twins = _twins(records)
-    rows = [_row(r, _step_s(found, r.trial.case, steps), twins) for r in ordered]
+    rows = [_row(r, steps[r.trial.case.label], twins) for r in ordered]
     frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
-    return frame.astype(dict.fromkeys(_FLOATS, "Float64"))
+    # seconds and fractions stay floats where every value happens to be whole
+    floats = [
+        name for name in (*COLUMNS, *EXTRA) if name.endswith("_s") or name.startswith("resident_")
+    ]
+    return frame.astype(dict.fromkeys(floats, "Float64"))
 
 
 def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
@@ -125,12 +130,6 @@ def _probed(record: Record) -> dict[str, float]:
     return {part: sum(s) / len(s) for part, s in parts.items() if s and part in EXTRA}
 
 
-#: Fractions and seconds stay so where every value happens to be whole.
-_FLOATS = (
-    "wall_s", "wait_s", "contention_s", "samples_per_s", "startup_s", "resident_before",
-    "resident_after", "compute_s", "trial_s", "ready_s", "probe_read_s", "probe_decode_s",
-    "probe_transform_s",
-)  # fmt: skip
 _CASE = (
     "pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size", "location",
     "placement", "order", "transform", "batch", "workers", "prefetch", "seed",
@@ -163,11 +162,7 @@ def _measured(record: Record, step_s: float | None) -> dict[str, Any]:
     }
 
 
-def _step_s(found: Evidence, case: Case, known: dict[str, float | None]) -> float | None:
+def _step_s(found: Evidence, case: Case) -> float | None:
     """Return the compute rung's seconds a step for this case, None before it has run."""
-    if case.label not in known:
-        windows, _ = found.compute(case)
-        known[case.label] = (
-            sum(w.wall_s / w.steps for w in windows) / len(windows) if windows else None
-        )
-    return known[case.label]
+    windows, _ = found.compute(case)
+    return sum(w.wall_s / w.steps for w in windows) / len(windows) if windows else None

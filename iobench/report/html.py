@@ -49,7 +49,6 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
     across = [c for c in suite.contrasts if "runtime" in c.over]
     return environment.get_template(TEMPLATE).render(
         a=suite,
-        plan=plan,
         cases=measured,
         alone=[p for p in suite.pipelines if p not in measured],
         across=across,
@@ -112,22 +111,14 @@ def _proofs(found: Evidence) -> list[dict[str, Any]]:
     """Return one row a case, rung and cache state: how many count, and the cache's evidence."""
     rows, rungs = [], stages.rungs()
     for case in found.plan.cases:
-        keys = {
-            (t.stage, t.cache): None
-            for t in found.plan.trials
-            if t.case.label == case.label and t.stage in rungs
-        }
-        for stage, cache in sorted(keys, key=lambda k: (rungs.index(k[0]), k[1])):
+        planned = [rung for rung in found.rungs(case) if rung[0] in rungs]
+        for stage, cache in sorted(planned, key=lambda k: (rungs.index(k[0]), k[1])):
             rows.append(_proof(found, case, stage, cache))
     return rows
 
 
 def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any]:
-    planned = [
-        t.id
-        for t in found.plan.trials
-        if t.case.label == case.label and (t.stage, t.cache) == (stage, cache)
-    ]
+    planned = [t.id for t in found.planned(case) if (t.stage, t.cache) == (stage, cache)]
     ran = [found.last[i] for i in planned if i in found.last]
     good = found.of(case, stage, cache)
     crossed = [
@@ -147,7 +138,6 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
         "after": _range([r.cache.resident_after for r in good]),
         "crossed": _range(crossed),
         "beyond": ", ".join(sorted({r.cache.beyond for r in good if r.cache.label})),
-        "reasons": sorted({x for r in ran if r.status != "VALID" for x in r.reasons}),
     }
 
 

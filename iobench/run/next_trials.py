@@ -12,9 +12,8 @@ from statistics import median
 from typing import NamedTuple
 
 from iobench.analysis.attribution import FOUND, can_probe
-from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import Evidence, trial_window
-from iobench.analysis.verdicts import family_of, judge
+from iobench.analysis.verdicts import judge
 from iobench.core import stages
 from iobench.core.cases import Contrast, Plan, Trial
 from iobench.equations import signed_rank
@@ -183,7 +182,7 @@ def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
     for group, together in groups(plan.contrasts).items():
         done = planned_blocks(plan, group)
         later = [n for n in together[0].looks if n > done]
-        if later and not all(_judged(evidence, c).final for c in _deciding(together)):
+        if later and not all(judge(evidence, c).final for c in _deciding(together)):
             due[group] = (done, later[0])
     return due
 
@@ -211,17 +210,13 @@ def probes_due(evidence: Evidence) -> list[list[Contrast]]:
 
 def differences(evidence: Evidence) -> list[Contrast]:
     """Return the contrasts that ended FASTER or SLOWER, whatever their group still waits for."""
-    judged = ((c, _judged(evidence, c)) for c in evidence.plan.contrasts)
+    judged = ((c, judge(evidence, c)) for c in evidence.plan.contrasts)
     return [c for c, found in judged if found.final and found.outcome.verdict in FOUND]
 
 
 def _deciding(together: Sequence[Contrast]) -> list[Contrast]:
     primary = [c for c in together if c.primary]
     return primary or [c for c in together if c.pairs >= signed_rank.FLOOR_PAIRS]
-
-
-def _judged(evidence: Evidence, contrast: Contrast) -> ContrastResult:
-    return judge(evidence, contrast, family_of(evidence.plan.contrasts, contrast))
 
 
 def calls_due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Trial]:

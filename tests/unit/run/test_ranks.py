@@ -335,9 +335,9 @@ def test_order_as_the_factor_compares_the_samples_of_all_ranks() -> None:
 
 def test_equal_ranks_must_read_in_equal_order_rank_by_rank() -> None:
     plan_, records = pair_of(case_of(label="a", workers=2), case_of(label="b"))
-    assert judge(evidence(plan_, records), plan_.contrasts[0], 1).equal_order
+    assert judge(evidence(plan_, records), plan_.contrasts[0]).equal_order
     crossed = dataclasses.replace(records[0], ranks=records[0].ranks[::-1])
-    judged = judge(evidence(plan_, [crossed, records[1]]), plan_.contrasts[0], 1)
+    judged = judge(evidence(plan_, [crossed, records[1]]), plan_.contrasts[0])
     assert not judged.equal_order
 
 
