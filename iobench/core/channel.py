@@ -132,8 +132,14 @@ class Go(ControlMessage):
     """Driver: open the loader, measure."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Barrier(ControlMessage):
-    """Rank: about to begin the loop.  Driver, when every rank has come: begin."""
+    """Rank: about to begin the loop.  Driver, when every rank has come: begin.
+
+    ``at``: when, by the clock of the driver's node; None: at once (always so from a rank).
+    """
+
+    at: Optional[float] = None
 
 
 @dataclasses.dataclass(frozen=True)

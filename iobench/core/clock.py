@@ -9,12 +9,17 @@ clock = perf_counter
 
 
 def delay(seconds: float, *, spin_s: float = 200e-6) -> None:
-    """Return after exactly ``seconds``: sleep to an absolute deadline, spin the last ``spin_s``.
+    """Return after exactly ``seconds`` (:func:`wait_until`)."""
+    wait_until(clock() + seconds, spin_s=spin_s)
+
+
+def wait_until(deadline: float, *, spin_s: float = 200e-6) -> None:
+    """Return when the clock reads ``deadline``: sleep, then spin the last ``spin_s``.
 
     A timer alone wakes 0.05 to 0.1 ms late.
     """
-    deadline = clock() + seconds
-    if seconds > spin_s:
-        sleep(seconds - spin_s)
+    asleep = deadline - clock() - spin_s
+    if asleep > 0:
+        sleep(asleep)
     while clock() < deadline:
         pass

@@ -24,11 +24,16 @@ from iobench.core.channel import (
     M,
     Result,
 )
+from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.run import ranks
 
 #: What a rank sends once at most, and the driver keeps.
 _KEPT = (Hello, channel.Extents, channel.Ready, channel.Prepared, Barrier, Result)
+
+#: Ranks of one node begin together this long after the last one has come: on busy cores they wake
+#: milliseconds apart.
+_BEGIN_AFTER_S = 0.005
 
 
 class Listener:
@@ -180,7 +185,7 @@ class Listener:
             self.failing = self._name(rank)
         if isinstance(message, Barrier) and self.from_all(Barrier):
             self._kept[Barrier].clear()
-            self.send(Barrier())
+            self.send(Barrier(clock() + _BEGIN_AFTER_S if self._local else None))
 
     def _name(self, rank: int) -> str:
         return ranks.name(rank, self._world_size)

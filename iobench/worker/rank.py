@@ -86,10 +86,9 @@ class RankRun:
             return make(**given, **options)
         return registry.load("trainers", "null").make(batch=case.batch)
 
-    def meet(self) -> None:
-        """Wait until every rank is about to begin its loop."""
-        if self.driver.world_size > 1:
-            self.driver.meet()
+    def meet(self) -> float:
+        """Wait until every rank is about to begin its loop; return when, by this node's clock."""
+        return self.driver.meet() if self.driver.world_size > 1 else 0.0
 
     def result(
         self,

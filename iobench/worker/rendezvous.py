@@ -15,9 +15,13 @@ from typing import Any, Tuple, Type
 from iobench.core import channel, registry
 from iobench.core.cases import Task, task_from_json
 from iobench.core.channel import Agree, Assignment, Barrier, ControlChannel, Hello, Invitation, M
+from iobench.core.clock import clock
 from iobench.core.errors import IobenchError
 from iobench.core.inside import HELD
 from iobench.worker import parent_watch
+
+#: A later start than this would be another node's clock (s).
+_LONGEST_START_S = 0.1
 
 
 class Driver:
@@ -35,10 +39,11 @@ class Driver:
         """Wait for the next message and return it.  Raises IobenchError for another kind."""
         return _expect(self._line, kind)
 
-    def meet(self) -> None:
-        """Return when every rank has come here."""
+    def meet(self) -> float:
+        """Wait until every rank has come here; return when to begin, by this node's clock."""
         self.send(Barrier())
-        self.expect(Barrier)
+        at = self.expect(Barrier).at
+        return clock() if at is None else min(at, clock() + _LONGEST_START_S)
 
     def agree(self, value: int) -> int:
         """Return rank 0's value on every rank, once in a process's life."""

@@ -30,8 +30,9 @@ def epoch(job: RankRun) -> Outcome:
     walked = clock.clock()
     getattr(loader, "walk", _no_walk)()
     job.walk_s = clock.clock() - walked
-    job.meet()
+    begin_at = job.meet()
     begun = io_counters.snapshot(alive)
+    clock.wait_until(begin_at)
     if trainer.feeds_itself:
         measured = trainer.feed(loader, job.request, warmup=warmup)
     else:

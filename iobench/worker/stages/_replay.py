@@ -21,8 +21,9 @@ def replay(job: RankRun) -> Outcome:
     trainer = job.trainer()
     batch = None if trainer.feeds_itself else _resident(job, trainer.device)
     job.open_s = clock.clock() - opened
-    job.meet()
+    begin_at = job.meet()
     before = io_counters.snapshot()
+    clock.wait_until(begin_at)
     if batch is None:
         measured = trainer.replay(job.request, seconds=job.task.seconds)
     else:
