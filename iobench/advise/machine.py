@@ -17,13 +17,15 @@ from iobench.core import registry
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, CacheStateError
 from iobench.core.records import IoCounters
-from iobench.host import cgroups, fio, page_cache, probes, residency
+from iobench.host import cgroups, fio, page_cache, page_lock, probes, residency
 from iobench.host.mounts import describe_mount, filesystem_for
 
 #: Shared memory that default batches need: workers x prefetch x 64 samples of 3 x 224 x 224 floats.
 SHM_BYTES = 2 * 2 * 64 * 3 * 224 * 224 * 4
 #: Read-ahead above this turns random reads in one small file into nearly sequential ones.
 READ_AHEAD_KB = 4096
+#: What one stored form of the main job's data takes.
+LOCKED_BYTES = 256 << 20
 _OLDEST_PYTHON = (3, 11)
 
 
@@ -149,10 +151,21 @@ def _kernel() -> Iterator[Check]:
     yield Check(
         "proactive reclaim",
         True,
-        "DAMON is on: idle cached files shrink by several percent in minutes; a warm trial warms "
-        "what is missing and proves it, before and after"
+        "DAMON is on: idle cached files shrink by several percent in minutes; warm trials lock the "
+        "data's pages in memory, where this user may"
         if on
         else "none seen (DAMON off or absent)",
+    )
+    limit = page_lock.limit_bytes()
+    yield Check(
+        "locked memory",
+        limit is None or limit >= LOCKED_BYTES,
+        "no limit: warm data are locked in memory"
+        if limit is None
+        else f"{limit >> 20} MiB (ulimit -l): more warm data than that are not locked in memory, "
+        "and what the kernel pages out meanwhile makes trials EXPLORATORY or INVALID",
+        "raise memlock for this user (/etc/security/limits.d, LimitMEMLOCK= of slurmd), or "
+        "`ulimit -l unlimited` before iobench",
     )
     allowed = os.access(page_cache.DROP_CACHES, os.W_OK)
     yield Check(

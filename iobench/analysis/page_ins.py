@@ -18,10 +18,10 @@ def data_bytes(record: Record) -> int | None:
 def without_programs(cache: str, proof: CacheProof) -> int | None:
     """Exclude executable page-ins from the bytes read (warm trials only).
 
-    Data that are wholly resident before and after were not read from storage: where ``programs``
-    paged in their own files, all that was counted is theirs.
+    Data that are wholly resident before and after were not read from storage: where their pages
+    were locked, or where ``programs`` paged in their own files, all that was counted is programs'.
     """
     resident = proof.resident_before == proof.resident_after == 1.0
-    if cache == "warm" and proof.programs and resident and proof.bytes_storage:
+    if cache == "warm" and (proof.held or proof.programs) and resident and proof.bytes_storage:
         return 0
     return proof.bytes_storage

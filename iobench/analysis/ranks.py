@@ -25,6 +25,11 @@ def skew_s(results: Sequence[RankResult]) -> float:
     return max((max(times) - min(times) for times in began.values()), default=0.0)
 
 
+def loop_s(results: Sequence[RankResult]) -> float:
+    """Return how long the slowest rank's loop took, in seconds."""
+    return max((r.steps.done_s[-1] for r in results if r.steps.done_s), default=0.0)
+
+
 def note(results: Sequence[RankResult]) -> Mapping[str, Any]:
     """Return what a record notes of its ranks' start; {} for one rank or no loop.
 

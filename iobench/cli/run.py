@@ -162,6 +162,7 @@ def _run(
             allow_drop_caches=plan.allow_drop_caches,
             images=used,
             placements=placing.by_location(plan),
+            lock_pages=not any(case.memory_bytes for case in plan.cases),
         )
         suite = Suite(suite_store, settings, reporter.trial)
         try:

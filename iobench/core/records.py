@@ -100,6 +100,8 @@ class CacheProof:
 
     ``method`` is cachestat or mincore; ``label`` data-cold, client-cold, warm or fraction.
     ``bytes_storage`` crossed the mount during the loop (None: nothing here can count them).
+    ``held``: warm pages were locked in memory; ``unheld``: why they were not.
+    ``cold_bytes_per_s``: one stream's rate from storage, where it was measured.
     """
 
     label: str = ""
@@ -110,6 +112,9 @@ class CacheProof:
     bytes_read: int = 0
     bytes_storage: Optional[int] = None
     counter: str = ""
+    held: bool = False
+    unheld: str = ""
+    cold_bytes_per_s: Optional[float] = None
     programs: str = ""  # whose own files may be among them: the image's, the trainer's program's
     beyond: str = "unknown"  # caches past this host: a server's, a virtual disk's
 

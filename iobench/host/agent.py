@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Mapping, Optional, Tuple
 
 from iobench.core.records import IoCounters
-from iobench.host import fio, limits, mounts, page_cache, strace
+from iobench.host import fio, limits, mounts, page_cache, page_lock, strace
 from iobench.host.fio import FioResult
 from iobench.host.limits import Group
 from iobench.host.page_cache import Residency
@@ -27,6 +27,7 @@ class Agent:
 
     evict = staticmethod(page_cache.evict)
     warm = staticmethod(page_cache.warm)
+    lock = staticmethod(page_lock.lock)
     check_warmable = staticmethod(page_cache.check_warmable)
     residency = staticmethod(page_cache.residency)
     set_fraction = staticmethod(page_cache.set_fraction)

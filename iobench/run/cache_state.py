@@ -24,16 +24,20 @@ WARM_RESIDENT_MIN = 0.999
 COLD_BYTES_MIN = 0.98
 #: ... and at most this one in a warm trial.
 WARM_BYTES_MAX = 0.01
+#: Where warm pages are not locked: what crossed took at most this share of the loop, at the rate of
+#: one cold stream.
+WARM_TIME_MAX = 0.003
 #: A stated cached fraction must be met this closely.
 FRACTION_TOLERANCE = 0.02
 
 Verdict = Tuple[str, Tuple[str, ...]]
 
 
-def judge(cache: str, stage: str, proof: CacheProof) -> Verdict:
+def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Verdict:
     """Return (status, reasons) of a trial's cache state.
 
-    ``cache`` is what the trial asked for: ``cold``, ``warm``, ``-`` or a fraction ("0.35").  VALID:
+    ``cache`` is what the trial asked for: ``cold``, ``warm``, ``-`` or a fraction ("0.35").
+    ``loop_s``: how long its slowest rank's loop took.  VALID:
     proven.  INVALID: disproven.  EXPLORATORY: nothing here can tell.  Raises CacheStateError for
     another word.
     """
@@ -42,7 +46,7 @@ def judge(cache: str, stage: str, proof: CacheProof) -> Verdict:
     if cache == "cold":
         wrong, unknown = _cold(proof)
     elif cache == "warm":
-        wrong, unknown = _warm(proof)
+        wrong, unknown = _warm(proof, loop_s)
     else:
         wrong, unknown = _partly(_fraction(cache), proof)
     if wrong:
@@ -66,9 +70,14 @@ def _cold(proof: CacheProof) -> Tuple[List[str], List[str]]:
     return wrong, unknown
 
 
-def _warm(proof: CacheProof) -> Tuple[List[str], List[str]]:
+def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
+    """Locked pages stay; what was read back of others is judged by the time that it took."""
     wrong, unknown = [], _unknowns(proof)
+    rate = proof.cold_bytes_per_s if proof.unheld else None
+    counted = rate is not None and proof.bytes_storage is not None
     for when, resident in (("before", proof.resident_before), ("after", proof.resident_after)):
+        if when == "after" and counted:
+            continue  # how much of it was read back is known better
         if resident is not None and resident < WARM_RESIDENT_MIN:
             wrong.append(
                 f"not warm: {resident:.2%} of the pages were resident {when} "
@@ -81,6 +90,13 @@ def _warm(proof: CacheProof) -> Tuple[List[str], List[str]]:
         wrong.append(
             f"not warm: {crossed} bytes crossed the mount, of {proof.bytes_needed} needed "
             f"(at most {WARM_BYTES_MAX:.0%})"
+        )
+    elif crossed and rate and crossed / rate > WARM_TIME_MAX * loop_s:
+        unknown.append(
+            f"the data's pages were not locked ({proof.unheld}), and {crossed} bytes were read "
+            f"back: {1e3 * crossed / rate:.1f} ms at the rate of a cold stream, of a loop of "
+            f"{1e3 * loop_s:.1f} ms (at most {WARM_TIME_MAX:.1%}); `iobench doctor` says how to "
+            "lock them"
         )
     return wrong, unknown
 

@@ -89,6 +89,7 @@ class Attempt:
         self.runtime: Mapping[str, Any] = {}
         self.ready_s = 0.0
         self.notes: dict[str, Any] = {}
+        self._held = contextlib.ExitStack()
 
     def measure(self, work: Path) -> Verdict:
         """Run it in the folder ``work`` and judge it: (status, reasons).
@@ -97,6 +98,11 @@ class Attempt:
         """
         if not self._stage.on_host:
             self.runtime = command.record_of(self._trial.case, self._settings.images)
+        with contextlib.ExitStack() as self._held:
+            return self._judge(self._run(work))
+
+    def _run(self, work: Path) -> Trace | None:
+        """Run the ranks and complete the proof; return the trace of a traced trial."""
         before: Mapping[str, int] = {}
         traced: Trace | None = None
         with worker_of(self._trial, self._dataset, work, self._settings, self._place) as worker:
@@ -116,7 +122,7 @@ class Attempt:
         after = self._agent.counters(self.where)
         self.notes["mount_bytes"] = {name: after[name] - n for name, n in before.items()}
         self._prove_after(inside=worker.inside)
-        return self._judge(traced)
+        return traced
 
     def _prepare(self, worker: Worker) -> None:
         """Bring the data into the trial's cache state; ranks that alone see them do it there."""
@@ -127,6 +133,8 @@ class Attempt:
         # warm data need not be cached a second time in the file that holds them
         host = self._set_state(worker) if self._trial.cache == "cold" else CacheProof()
         self.proof = cache_state.before(self._trial.cache, host, seen)
+        if self._trial.cache == "warm":
+            self.proof = dataclasses.replace(self.proof, unheld="they lie inside an image")
 
     def _set_state(self, worker: Worker) -> CacheProof:
         """Bring the files into the trial's cache state and prove what was reached.
@@ -154,6 +162,17 @@ class Attempt:
         elif label == "warm":
             agent.check_warmable(sum(f.stat().st_size for f in self._files))
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
+            unheld = self._lock()
+            found = agent.residency(self._files)
+            rate = self._settings.cold_rates.get(self._trial.case.stored_form)
+            return CacheProof(
+                label,
+                found.method,
+                found.fraction,
+                held=not unheld,
+                unheld=unheld,
+                cold_bytes_per_s=rate,
+            )
         else:
             found = agent.set_fraction(
                 worker.extents(), float(label), self._trial.case.seed, self._files
@@ -161,6 +180,12 @@ class Attempt:
             return CacheProof("fraction", found.method, found.fraction)
         found = agent.residency(self._files)
         return CacheProof(label, found.method, found.fraction)
+
+    def _lock(self) -> str:
+        """Lock the data's pages until this attempt is judged; return "" or why they are not."""
+        if not self._settings.lock_pages:
+            return "memory is limited in this suite"
+        return self._held.enter_context(self._agent.lock(self._files))
 
     def _locate_and_replay(self, worker: Worker) -> None:
         """Have the samples located, then read the same extents in the same order with fio."""
@@ -229,7 +254,7 @@ class Attempt:
             return VALID, ()
         if self._stage.contrasted and not sum(sum(r.steps.samples) for r in ranks):
             return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
-        return cache_state.judge(trial.cache, trial.stage, self.proof)
+        return cache_state.judge(trial.cache, trial.stage, self.proof, rank_figures.loop_s(ranks))
 
 
 def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path]:

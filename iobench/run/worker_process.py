@@ -50,7 +50,9 @@ class TrialSettings:
     ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it;
     a daemon's containers are no children of it).  ``images``: name -> image, for the runtimes that
     need one (:func:`iobench.run.command.images_for`).  ``placements``: by the location of the cases
-    whose data were put somewhere.  ``agent``: of the node where the ranks run.
+    whose data were put somewhere.  ``lock_pages``: hold warm data in memory; not where memory is
+    what is studied.  ``cold_rates``: bytes/s of one stream by stored form, as measured.
+    ``agent``: of the node where the ranks run.
     """
 
     limit_s: float = 120.0
@@ -60,6 +62,8 @@ class TrialSettings:
     enter: Sequence[str] = ()
     images: Mapping[str, ImageUse] = dataclasses.field(default_factory=dict)
     placements: Mapping[str, Placement] = dataclasses.field(default_factory=dict)
+    lock_pages: bool = True
+    cold_rates: dict[str, float] = dataclasses.field(default_factory=dict)
     agent: Agent = LOCAL
 
 

@@ -27,6 +27,7 @@ NAMES = {
     "/dev/shm",
     "fio",
     "strace",
+    "locked memory",
     "memory",
     "mount",
     "proactive reclaim",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Iterator, List
+from typing import Any, Iterator, List
 
 import pytest
 
@@ -281,12 +281,16 @@ def test_page_spans(spans: list, pages: list) -> None:
     assert residency.page_spans(spans) == pages
 
 
-def proof(before: object, after: object, storage: object) -> CacheProof:
+UNHELD = {"unheld": "no right", "cold_bytes_per_s": 1000.0}
+
+
+def proof(before: object, after: object, storage: object, **more: Any) -> CacheProof:
     return CacheProof(
         resident_before=before,  # type: ignore[arg-type]
         resident_after=after,  # type: ignore[arg-type]
         bytes_needed=1000,
         bytes_storage=storage,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -307,6 +311,13 @@ def proof(before: object, after: object, storage: object) -> CacheProof:
         ("warm", proof(1.0, 1.0, 11), INVALID, "crossed the mount"),
         ("warm", proof(1.0, 1.0, None), EXPLORATORY, "nothing here counts"),
         ("warm", proof(1.0, None, 0), EXPLORATORY, "after the trial"),
+        ("warm", proof(1.0, 1.0, 11, held=True), VALID, ""),  # programs' own pages
+        ("warm", proof(1.0, 0.99, 0, held=True), INVALID, "resident after"),
+        ("warm", proof(1.0, 0.99, 9, **UNHELD), VALID, ""),
+        ("warm", proof(1.0, 0.99, 10, **UNHELD), EXPLORATORY, "10.0 ms at the rate of a cold"),
+        ("warm", proof(1.0, 0.99, 11, **UNHELD), INVALID, "crossed the mount"),
+        ("warm", proof(0.99, 1.0, 0, **UNHELD), INVALID, "resident before"),
+        ("warm", proof(1.0, 0.99, None, **UNHELD), INVALID, "resident after"),
         ("0.35", proof(0.36, 1.0, 700), VALID, ""),
         ("0.35", proof(0.40, 1.0, 700), INVALID, "asked for"),
         ("0.35", proof(0.35, 1.0, 600), INVALID, "not cached"),
@@ -315,7 +326,7 @@ def proof(before: object, after: object, storage: object) -> CacheProof:
     ],
 )
 def test_judge(cache: str, evidence: CacheProof, status: str, word: str) -> None:
-    got, reasons = judge(cache, "read", evidence)
+    got, reasons = judge(cache, "read", evidence, loop_s=3.0)
     assert got == status
     assert word in " ".join(reasons)
     assert bool(reasons) == (status != VALID)

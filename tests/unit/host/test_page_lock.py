@@ -1,0 +1,115 @@
+"""Locked pages stay when they are evicted, for root and within a limit; holders end with their
+driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import List
+
+import pytest
+
+from iobench.host import page_cache, page_lock
+from tests.capabilities import need
+
+FILE_BYTES = 100_000
+ROOT = Path(__file__).parents[3]
+LOCK = """
+import sys, time
+from pathlib import Path
+from iobench.host.page_lock import lock
+with lock([Path(sys.argv[1])]) as reason:
+    print(reason or "locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> List[Path]:
+    """Three files and an empty one, on the disk."""
+    made = [tmp_path / f"é {i}\n" for i in range(4)]
+    for path in made[1:]:
+        path.write_bytes(os.urandom(FILE_BYTES))
+    made[0].touch()
+    page_cache.evict(made)
+    if page_cache.residency(made).fraction != 0.0:
+        pytest.skip(f"{tmp_path} is on a filesystem without eviction: choose another --basetemp")
+    return made
+
+
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_locked_pages_stay(files: List[Path], most: int) -> None:
+    need("root")
+    with page_lock.lock(files, most=most) as reason:
+        assert reason == ""
+        assert page_cache.residency(files).fraction == 1.0  # locking reads what is missing
+        page_cache.evict(files)
+        assert page_cache.residency(files).fraction == 1.0
+    page_cache.evict(files)
+    assert page_cache.residency(files).fraction == 0.0
+
+
+def test_no_file_is_locked_at_once() -> None:
+    with page_lock.lock([]) as reason:
+        assert reason == ""
+
+
+def test_a_missing_file_is_a_reason_and_nothing_stays_locked(files: List[Path]) -> None:
+    need("root")
+    with page_lock.lock([*files, files[0].with_name("gone")], most=1) as reason:
+        assert reason.startswith("No such file or directory for ")
+        page_cache.evict(files)
+        assert page_cache.residency(files).fraction == 0.0
+
+
+@pytest.mark.parametrize(
+    ("limit", "answer"), [(1 << 20, "locked"), (64 << 10, r", limit 64 KiB \(ulimit -l\)")]
+)
+def test_a_user_may_lock_up_to_the_limit(files: List[Path], limit: int, answer: str) -> None:
+    need("root")
+    files[1].chmod(0o644)
+    for folder in files[1].parents:
+        if not folder.stat().st_mode & 1:
+            folder.chmod(folder.stat().st_mode | 0o011)
+
+    def become() -> None:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOCK, str(files[1])],
+        cwd=ROOT,
+        preexec_fn=become,
+        input="",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(answer, done.stdout), done.stdout
+
+
+def test_nothing_stays_locked_when_the_driver_is_killed(files: List[Path]) -> None:
+    need("root")
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCK, str(files[1])],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "locked\n"
+        driver.send_signal(signal.SIGKILL)
+    end = time.monotonic() + 10
+    while page_cache.residency(files).fraction != 0.0:
+        assert time.monotonic() < end, "the pages are still locked"
+        time.sleep(0.05)
+        page_cache.evict(files)
