@@ -19,6 +19,8 @@ from typing import (
     Tuple,
 )
 
+import numpy as np
+
 from iobench.core.cases import Batch, Dataset, Extent, Placement, Scalar
 from iobench.core.records import IoCounters, Steps
 
@@ -108,6 +110,11 @@ class LoadRequest:
     rank: int = 0
     world_size: int = 1
     sharing: str = "stride"
+
+    def batches(self) -> np.ndarray:
+        """Return the ids batch by batch, int64 of shape (batches, ``batch``)."""
+        count = len(self.ids) // self.batch
+        return np.asarray(self.ids, np.int64)[: count * self.batch].reshape(count, self.batch)
 
 
 class Loader(Protocol):

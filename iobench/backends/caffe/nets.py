@@ -46,11 +46,18 @@ class _Builder:
         self.parameters = 0
 
     def add(
-        self, kind: str, name: str, bottoms: Sequence[str], top: str, shape: Shape, **fields: Any
+        self,
+        kind: str,
+        name: str,
+        *bottoms: str,
+        top: str = "",
+        shape: Optional[Shape] = None,
+        **fields: Any,
     ) -> str:
-        """Append a layer and return its top."""
+        """Append a layer; return its top: its own name, in the shape of its first bottom."""
+        top = top or name
         self.layers.append(message(name=name, type=kind, bottom=list(bottoms), top=top, **fields))
-        self.shapes[top] = shape
+        self.shapes[top] = shape or self.shapes[bottoms[0]]
         return top
 
     def conv(
@@ -82,10 +89,10 @@ class _Builder:
         self.parameters += outputs * (channels // group) * kernel * kernel
         self.parameters += 0 if bias is None else outputs
         shape = outputs, sizes[0], sizes[1]
-        return self.add("Convolution", name, [bottom], name, shape, convolution_param=parameter)
+        return self.add("Convolution", name, bottom, shape=shape, convolution_param=parameter)
 
     def relu(self, bottom: str) -> str:
-        return self.add("ReLU", f"relu_{bottom}", [bottom], bottom, self.shapes[bottom])
+        return self.add("ReLU", f"relu_{bottom}", bottom, top=bottom)
 
     def pool(
         self,
@@ -104,27 +111,22 @@ class _Builder:
         )  # fmt: skip
         sizes = [_pooled(n, kernel, stride, pad) for n in (height, width)]
         shape = channels, sizes[0], sizes[1]
-        return self.add("Pooling", name, [bottom], name, shape, pooling_param=parameter)
+        return self.add("Pooling", name, bottom, shape=shape, pooling_param=parameter)
 
     def lrn(self, name: str, bottom: str) -> str:
         parameter = message(local_size=5, alpha=0.0001, beta=0.75)
-        return self.add("LRN", name, [bottom], name, self.shapes[bottom], lrn_param=parameter)
+        return self.add("LRN", name, bottom, lrn_param=parameter)
 
     def norm(self, bottom: str) -> str:
         """Batch normalisation in place: Caffe's statistics and its scale are two layers."""
-        shape = self.shapes[bottom]
-        self.add("BatchNorm", f"bn_{bottom}", [bottom], bottom, shape)
+        self.add("BatchNorm", f"bn_{bottom}", bottom, top=bottom)
+        self.parameters += 2 * self.shapes[bottom][0]
         scale = message(bias_term=True)
-        self.add("Scale", f"scale_{bottom}", [bottom], bottom, shape, scale_param=scale)
-        self.parameters += 2 * shape[0]
-        return bottom
+        return self.add("Scale", f"scale_{bottom}", bottom, top=bottom, scale_param=scale)
 
-    def dropout(self, bottom: str, ratio: float = 0.5, *, name: str = "") -> str:
+    def dropout(self, bottom: str, ratio: float = 0.5) -> str:
         parameter = message(dropout_ratio=ratio)
-        name = name or f"drop_{bottom}"
-        return self.add(
-            "Dropout", name, [bottom], bottom, self.shapes[bottom], dropout_param=parameter
-        )
+        return self.add("Dropout", f"drop_{bottom}", bottom, top=bottom, dropout_param=parameter)
 
     def linear(
         self, name: str, bottom: str, outputs: int, filler: Message = _XAVIER, bias: float = 0.0
@@ -133,20 +135,18 @@ class _Builder:
         parameter = message(num_output=outputs, weight_filler=filler, bias_filler=_constant(bias))
         self.parameters += outputs * (channels * height * width + 1)
         shape = outputs, 1, 1
-        return self.add("InnerProduct", name, [bottom], name, shape, inner_product_param=parameter)
+        return self.add("InnerProduct", name, bottom, shape=shape, inner_product_param=parameter)
 
     def concat(self, name: str, bottoms: Sequence[str]) -> str:
         _, height, width = self.shapes[bottoms[0]]
         channels = sum(self.shapes[b][0] for b in bottoms)
-        return self.add("Concat", name, bottoms, name, (channels, height, width))
+        return self.add("Concat", name, *bottoms, shape=(channels, height, width))
 
     def sum(self, name: str, first: str, second: str) -> str:
         if self.shapes[first] != self.shapes[second]:
             raise ValueError(f"{name}: {self.shapes[first]} and {self.shapes[second]}")
         parameter = message(operation=Word("SUM"))
-        return self.add(
-            "Eltwise", name, [first, second], name, self.shapes[first], eltwise_param=parameter
-        )
+        return self.add("Eltwise", name, first, second, eltwise_param=parameter)
 
 
 def _constant(value: float) -> Message:
@@ -257,10 +257,7 @@ _resnet50 = functools.partial(_resnet, depths=(3, 4, 6, 3), bottleneck=True)
 
 
 def _small(b: _Builder, classes: int) -> None:
-    scaled = b.add(
-        "Power", "scaled", [DATA], "scaled", b.shapes[DATA],
-        power_param=message(scale=1 / 58),
-    )  # fmt: skip
+    scaled = b.add("Power", "scaled", DATA, power_param=message(scale=1 / 58))
     top = b.pool("pool1", b.relu(b.conv("conv1", scaled, 16, 8, stride=8)), 2)
     b.linear(SCORE, top, classes)
 
@@ -270,15 +267,13 @@ def _as_shared(name: str, build: Callable[[_Builder, int], None], rate: float) -
     return dataclasses.replace(shared.NETS[name], build=build, cpu_samples_per_s=rate)
 
 
-_LARGE = (3, 224, 224)
-
 NETS: Dict[str, Network] = {
     "alexnet": _as_shared("alexnet", _alexnet, 30),
-    "caffenet": Network(_caffenet, _LARGE, 1000, 60_965_224, 30),
-    "googlenet": Network(_googlenet, _LARGE, 1000, 6_998_552, 12),
+    "caffenet": Network(_caffenet, 60_965_224, 30),
+    "googlenet": Network(_googlenet, 6_998_552, 12),
     "resnet18": _as_shared("resnet18", _resnet18, 10),
     "resnet50": _as_shared("resnet50", _resnet50, 4),
-    "small": Network(_small, _LARGE, 10, 34_458, 2000),
+    "small": Network(_small, 34_458, 2000, classes=10),
 }
 
 
@@ -294,7 +289,9 @@ def step_s(batch: int, options: Mapping[str, Scalar]) -> float:
 
 def input_shape(options: Mapping[str, Scalar]) -> Shape:
     """Return what a trainer with these options takes; of a user's net: what Caffe's crop gives."""
-    return _LARGE if options.get("solver") else net(str(options.get("net", DEFAULT_NET))).shape
+    return (
+        Network.shape if options.get("solver") else net(str(options.get("net", DEFAULT_NET))).shape
+    )
 
 
 def classes(name: str, wanted: int, labels: int) -> int:

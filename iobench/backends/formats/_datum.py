@@ -32,10 +32,16 @@ def key_of(sample: StoredSample) -> bytes:
     return b"%08d_%s" % (sample.id, os.fsencode(sample.key)[:491])
 
 
-def pixels_of(found: Datum) -> Any:
-    """Return raw data as (h, w, 3) uint8 RGB."""
+def stored_in(message: Any) -> Tuple[Any, int]:
+    """Return (data, label) of a serialised Datum: a view of the JPEG, or (h, w, 3) uint8 RGB.
+
+    Raises DatasetError when it is none.
+    """
+    found = parse_datum(message)
+    if found.encoded:
+        return found.data, found.label
     planes = np.frombuffer(found.data, np.uint8).reshape(found.shape)
-    return np.ascontiguousarray(planes[::-1].transpose(1, 2, 0))
+    return np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)), found.label
 
 
 def datum(sample: StoredSample) -> bytes:

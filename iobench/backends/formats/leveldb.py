@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Iterable, List, Sequence, Tuple
 
 from iobench.backends.formats import _sstable
-from iobench.backends.formats._datum import datum, key_of, parse_datum, pixels_of
+from iobench.backends.formats._datum import datum, key_of, stored_in
 from iobench.backends.formats._reader import LazyReader
 from iobench.core.cases import Dataset, Extent
 from iobench.core.errors import DatasetError
@@ -38,8 +38,7 @@ class LevelDbReader(LazyReader):
         iterator.seek(prefix)
         if not iterator.valid() or not iterator.key().startswith(prefix):
             raise DatasetError(f"{self._root} has no sample {index}: it has {self._samples}")
-        found = parse_datum(iterator.value())
-        return (found.data if found.encoded else pixels_of(found)), found.label
+        return stored_in(iterator.value())
 
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the block that holds the message: all of it is read for any record in it."""

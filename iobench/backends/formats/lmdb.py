@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
-from iobench.backends.formats._datum import datum, key_of, parse_datum, pixels_of
+from iobench.backends.formats._datum import datum, key_of, stored_in
 from iobench.backends.formats._reader import LazyReader
 from iobench.core.cases import Dataset, Extent
 from iobench.core.errors import DatasetError
@@ -84,8 +84,7 @@ class LmdbReader(LazyReader):
         The view is not copied, as a decoder needs no copy; its pages are read when they are
         touched, and it must not be used after :meth:`close`.
         """
-        found = parse_datum(self._value(index))
-        return (found.data if found.encoded else pixels_of(found)), found.label
+        return stored_in(self._value(index))
 
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the message's bytes in ``data.mdb``; the few pages of the tree are left out.

@@ -39,10 +39,7 @@ def processed(request: LoadRequest, stored: Any, *, device: str, antialias: bool
             "random_aspect_ratio": list(transforms.RATIO),
             "num_attempts": transforms.TRIES,
         }
-        scale: Dict[str, Any] = {
-            "interp_type": types.INTERP_LINEAR,
-            "antialias": antialias,
-        }
+        scale: Dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": antialias}
         if raw:
             images = fn.random_resized_crop(stored, size=[224, 224], **area, **scale)
         else:

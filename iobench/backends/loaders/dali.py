@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Literal, Optional, Tuple
 import numpy as np
 
 from iobench.backends.loaders import _dali_nodes
+from iobench.backends.loaders._batches import REQUIRES
 from iobench.core import transforms
 from iobench.core.cases import Batch
 from iobench.core.dataset import sample_digest
@@ -52,7 +53,6 @@ class DaliLoader:
         _check(request, device, reader)
         self.queue_batches = request.prefetch
         self._request = request
-        self._count = len(request.ids) // request.batch
         self._form = request.root.name if request.format_name != "jpeg" else "jpeg"
         self._raw = self._form.endswith("-raw")
         self._native = reader == "native" and self._form in NATIVE
@@ -65,15 +65,12 @@ class DaliLoader:
 
         Raises DatasetError, naming the sample, when one cannot be read, decoded or cropped.
         """
-        request = self._request
-        every = np.asarray(request.ids, np.int64)
-        for k in range(self._count):
+        for k, ids in enumerate(self._request.batches()):
             try:
                 outputs = self._pipe.run()
             except RuntimeError as error:
                 self.close()
                 raise DatasetError(self._blame(k, error)) from error
-            ids = every[k * request.batch : (k + 1) * request.batch]
             yield self._batch(ids, outputs)
 
     def processes(self) -> List[int]:
@@ -117,11 +114,7 @@ class DaliLoader:
             stored, facts = self._source()
             self._facts = list(facts)
             made = _dali_nodes.processed(
-                request,
-                stored,
-                device=self._device,
-                antialias=self._antialias,
-                raw=self._raw,
+                request, stored, device=self._device, antialias=self._antialias, raw=self._raw
             )
             pipe.set_outputs(made, stored.shape(), *facts.values())
         pipe.build()
@@ -179,7 +172,7 @@ class DaliLoader:
         """
         request = self._request
         rows: Dict[str, List[str]] = {}
-        with _opened(request) as reader:
+        with contextlib.closing(request.format.open(request.dataset, request.root)) as reader:
             for i, label in enumerate(np.asarray(request.labels).tolist()):
                 ((path, offset, length),) = reader.extents(i)  # tar: a member is in one piece
                 digits = offset + -(-length // _BLOCK) * _BLOCK + _BLOCK
@@ -217,7 +210,7 @@ class DaliLoader:
         """Return one line that names the sample, which DALI's own error seldom does."""
         request = self._request
         end = (k + 1 + request.prefetch) * request.batch
-        with _opened(request) as reader:
+        with contextlib.closing(request.format.open(request.dataset, request.root)) as reader:
             for sample in np.asarray(request.ids)[k * request.batch : end].tolist():
                 complaint = _complaint(reader, sample, request.transform)
                 if complaint:
@@ -270,15 +263,6 @@ def _check_stored(request: LoadRequest) -> None:
         )
 
 
-@contextlib.contextmanager
-def _opened(request: LoadRequest) -> Iterator[Reader]:
-    reader = request.format.open(request.dataset, request.root)
-    try:
-        yield reader
-    finally:
-        reader.close()
-
-
 def _complaint(reader: Reader, sample: int, transform: str) -> str:
     """Return what is wrong with a sample, "" when our own codec can use it."""
     chosen = transforms.transform(transform)
@@ -295,7 +279,7 @@ _FUSED = "DALI decodes only the random crop, fused with the transform: not a ste
 BACKEND = LoaderBackend(
     DaliLoader,
     "NVIDIA DALI: own readers for jpeg, lmdb and tar; hdf5 through an external source",
-    requires=("nvidia.dali", "simplejpeg", "cv2"),
+    requires=("nvidia.dali", *REQUIRES),
     stages=frozenset({"read", "load"}),
     no_stage={"decode": _FUSED},
     formats=frozenset({"jpeg", "lmdb", "tar", "hdf5", "hdf5-raw", "lmdb-raw"}),

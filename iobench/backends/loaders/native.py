@@ -10,6 +10,7 @@ file three times: for its signature, its pixels in reads of 4 KiB, and its EXIF 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple
 
 import numpy as np
@@ -66,7 +67,6 @@ class NativeLoader:
         self._check()
         walks = self._layer in ("Data", "HDF5Data")
         self._rank, self._world = sources.stride(request) if walks else (0, 1)
-        self._count = len(request.ids) // request.batch
         self.queue_batches = request.prefetch if self._queues else 0
         self.in_pieces = self._layer == "HDF5Data"
         self._sources = sources.Sources(request)
@@ -85,9 +85,9 @@ class NativeLoader:
             yield from self._proof()
             return
         net = self._open()
-        every = self._request.ids[: self._count * self._request.batch]
+        every = self._request.batches()
         seen: List[np.ndarray] = []
-        for wanted in np.asarray(every, np.int64).reshape(self._count, -1):
+        for wanted in every:
             net._forward(0, 0)
             data = net.blobs[DATA].data
             address = library.address_of(data)
@@ -98,8 +98,8 @@ class NativeLoader:
             reads = self._layer != "DummyData"
             nbytes = int(np.asarray(self._request.sizes)[ids].sum()) if reads else 0
             del data
-            yield Batch(found.copy() if self._count == 1 else found, labels, ids, nbytes)
-        self._hold_against(np.concatenate(seen), np.asarray(every, np.int64))
+            yield Batch(found.copy() if len(every) == 1 else found, labels, ids, nbytes)
+        self._hold_against(np.concatenate(seen), every.ravel())
 
     def close(self) -> None:
         """Stop the layer's thread and take away what was written for it.  Idempotent.
@@ -251,12 +251,9 @@ class NativeLoader:
         """
         request = self._request
         net = self._open()
-        reader = request.format.open(request.dataset, request.root)
-        every = np.asarray(request.ids, np.int64)[: self._count * request.batch]
-        try:
-            for wanted in every.reshape(self._count, -1):
-                digests = []
-                numbers = []
+        with contextlib.closing(request.format.open(request.dataset, request.root)) as reader:
+            for wanted in request.batches():
+                digests, numbers = [], []
                 for sample in wanted.tolist():
                     net._forward(0, 0)
                     seen = self._pixels(net.blobs[DATA].data[0])
@@ -265,8 +262,6 @@ class NativeLoader:
                     digests.append(_digest(seen, stored))
                 ids, labels = self._who(wanted, np.array(numbers, np.int64))
                 yield Batch(None, labels, ids, 0, digests)
-        finally:
-            reader.close()
 
     def _pixels(self, planes: np.ndarray) -> np.ndarray:
         """Return what the layer gave as (h, w, 3) uint8 RGB."""

@@ -46,14 +46,12 @@ class NullLoader:
     def batches(self) -> Iterator[Batch]:
         """Yield ``len(ids) // batch`` batches; no byte counts as read."""
         request = self._request
-        ids = np.asarray(request.ids, np.int64)
-        labels = np.asarray(request.labels, np.int64)[ids]
+        labels = np.asarray(request.labels, np.int64)
         digests = [""] * request.batch if request.digest else None
-        for first in range(0, len(ids) // request.batch * request.batch, request.batch):
+        for ids in request.batches():
             if self._delay_s:
                 self._sleep(self._delay_s)
-            last = first + request.batch
-            yield Batch(self._data, labels[first:last], ids[first:last], 0, digests)
+            yield Batch(self._data, labels[ids], ids, 0, digests)
 
     def close(self) -> None:
         """Do nothing."""

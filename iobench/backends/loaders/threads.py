@@ -10,12 +10,15 @@ the GIL while it computes (pycaffe does, BVLC/caffe#2230) stops these threads me
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Union
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Deque, Iterator, List, Optional
 
 import numpy as np
 
-from iobench.backends.loaders._batches import BatchMaker, probe
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe
 from iobench.core import transforms
 from iobench.core.cases import Batch
 from iobench.core.errors import SpecError
@@ -38,11 +41,9 @@ class ThreadsLoader:
         shuffle an LMDB; its seconds are start-up, and it cannot be done ``apart``.  Raises
         SpecError for a format that has no walk.
         """
-        ids = np.asarray(request.ids, np.int64)
-        count = len(ids) // request.batch
+        self._ids = request.batches()
         self.queue_batches = request.workers * request.prefetch
-        self._ids = [ids[k * request.batch : (k + 1) * request.batch] for k in range(count)]
-        self._buffers = _buffers(request, min(self.queue_batches + 1, count))
+        self._buffers = _buffers(request, min(self.queue_batches + 1, len(self._ids)))
         if request.stage != "read":
             transforms.single_thread()  # imports the libraries before the clock starts
         reader = request.format.open(request.dataset, request.root)
@@ -51,13 +52,17 @@ class ThreadsLoader:
         self._walk: Any = getattr(reader, "walk", None) if walk else None
         readers = [reader, *(copy.deepcopy(reader) for _ in range(request.workers - 1))]
         self._makers = [BatchMaker(request, each) for each in readers]
-        self._turns = _Turns(count, self.queue_batches)
-        self._threads = [
-            threading.Thread(target=self._work, args=(maker,), name="iobench-load", daemon=True)
-            for maker in self._makers[: request.workers]
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._pool: Optional[ThreadPoolExecutor] = None
+        if request.workers:
+            free = iter(self._makers)
+            self._own = threading.local()
+            self._pool = ThreadPoolExecutor(
+                request.workers, "iobench-load", lambda: setattr(self._own, "maker", next(free))
+            )
+            all_up = threading.Barrier(request.workers + 1)
+            for _ in self._makers:
+                self._pool.submit(all_up.wait)  # one that waits takes no other: each is started
+            all_up.wait()
 
     def walk(self) -> None:
         """Walk through the whole database, where that was asked for."""
@@ -69,90 +74,32 @@ class ThreadsLoader:
 
         Raises DatasetError, naming the sample, when one cannot be read, decoded or transformed.
         """
-        for k in range(len(self._ids)):
-            if not self._threads:
-                yield self._make(self._makers[0], k)
-                continue
-            found = self._turns.take(k)
-            if isinstance(found, BaseException):
-                self.close()
-                raise found
-            yield found
+        if self._pool is None:
+            yield from (self._make(self._makers[0], k) for k in range(len(self._ids)))
+            return
+        made = (self._pool.submit(self._work, k) for k in range(len(self._ids)))
+        ahead: Deque[Future[Batch]] = deque(itertools.islice(made, self.queue_batches))
+        try:
+            while ahead:
+                batch = ahead.popleft().result()
+                ahead.extend(itertools.islice(made, 1))  # into the memory of the one before
+                yield batch
+        except BaseException:  # nobody asks for more, too
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stop the threads after the batches they are at.  Idempotent."""
-        self._turns.close()
-        for thread in self._threads:
-            thread.join()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         for maker in self._makers:
             maker.close()
 
-    def _work(self, maker: BatchMaker) -> None:
-        for k in self._turns.claimed():
-            try:
-                made: Union[Batch, BaseException] = self._make(maker, k)
-            except BaseException as error:  # noqa: BLE001  (raised again where the batch is due)
-                made = error
-            self._turns.give(k, made)
+    def _work(self, k: int) -> Batch:
+        return self._make(self._own.maker, k)
 
     def _make(self, maker: BatchMaker, k: int) -> Batch:
         return maker.make(self._ids[k], self._buffers[k % len(self._buffers)])
-
-
-class _Turns:
-    """Which batch is whose: claimed in order, ``ahead`` of them at most beyond the last one taken.
-
-    Batch k may be made in the memory of batch k - ahead - 1: that one's successor was asked for.
-    """
-
-    def __init__(self, count: int, ahead: int) -> None:
-        self._changed = threading.Condition()
-        self._count, self._ahead = count, ahead
-        self._claimed = 0
-        self._allowed = 0  # batches that may be claimed: none before the first is asked for
-        self._made: Dict[int, Any] = {}
-        self._closed = False
-
-    def claimed(self) -> Iterator[int]:
-        """Yield the batches that one thread is to make, each when it may begin."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._decided)
-                if self._closed or self._claimed >= self._count:
-                    return
-                k = self._claimed
-                self._claimed += 1
-            yield k
-
-    def give(self, k: int, made: Any) -> None:
-        """Hand in batch k, or the exception that it ended in."""
-        with self._changed:
-            self._made[k] = made
-            self._changed.notify_all()
-
-    def take(self, k: int) -> Any:
-        """Wait for batch k and return what was handed in for it; the one before is done with."""
-        with self._changed:
-            self._allow(k + self._ahead)
-            self._changed.wait_for(lambda: k in self._made or self._closed)
-            if k not in self._made:
-                raise RuntimeError("the loader was closed while a batch was waited for")
-            self._allow(k + 1 + self._ahead)
-            return self._made.pop(k)
-
-    def close(self) -> None:
-        """Let nobody claim another batch."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _allow(self, batches: int) -> None:
-        if batches > self._allowed:
-            self._allowed = batches
-            self._changed.notify_all()
-
-    def _decided(self) -> bool:
-        return self._closed or self._claimed >= self._count or self._claimed < self._allowed
 
 
 def _buffers(request: LoadRequest, count: int) -> List[Optional[np.ndarray]]:
@@ -166,7 +113,6 @@ def _buffers(request: LoadRequest, count: int) -> List[Optional[np.ndarray]]:
 BACKEND = LoaderBackend(
     ThreadsLoader,
     "threads over any format's reader, in the trainer's process (or apart): needs no torch",
-    requires=("simplejpeg", "cv2"),
-    stages=frozenset({"read", "decode", "load"}),
+    requires=REQUIRES,
     probe=probe,
 )

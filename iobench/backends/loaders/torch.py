@@ -6,7 +6,6 @@ A worker fills one shared-memory batch, row by row, and hands over its file desc
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import warnings
@@ -14,7 +13,7 @@ from typing import Any, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from iobench.backends.loaders._batches import BatchMaker, probe
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe
 from iobench.core import transforms
 from iobench.core.cases import Batch
 from iobench.core.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
@@ -128,14 +127,13 @@ class TorchLoader:
         if request.stage == "load" and request.workers:
             transforms.single_thread()  # imports the libraries before the fork, not in every worker
             _check_shared_memory(request, self.queue_batches)
-        ids = np.asarray(request.ids, np.int64)
-        batches = [ids[k * request.batch : (k + 1) * request.batch] for k in range(self._count)]
         context = torch.multiprocessing.get_context(start_method) if request.workers else None
         self._gate = _Gate(context) if request.workers else None
-        with _any_number_of_workers():
+        with warnings.catch_warnings():  # more workers than cores are a setting to be measured
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
             loader: Any = torch.utils.data.DataLoader(
                 self._samples,  # type: ignore[arg-type]
-                batch_sampler=batches,  # type: ignore[arg-type]
+                batch_sampler=request.batches(),
                 collate_fn=_whole,
                 num_workers=request.workers,
                 prefetch_factor=request.prefetch if request.workers else None,
@@ -184,14 +182,6 @@ class TorchLoader:
         self._samples.close()
 
 
-@contextlib.contextmanager
-def _any_number_of_workers() -> Iterator[None]:
-    """Silence torch about more workers than cores: a setting to be measured, not a mistake."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        yield
-
-
 def _whole(batch: Any) -> Any:
     return batch
 
@@ -221,8 +211,7 @@ def _check_shared_memory(request: LoadRequest, queued: int) -> None:
 BACKEND = LoaderBackend(
     TorchLoader,
     "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
-    requires=("torch", "simplejpeg", "cv2"),
-    stages=frozenset({"read", "decode", "load"}),
+    requires=("torch", *REQUIRES),
     probe=probe,
     stack="torch",
 )

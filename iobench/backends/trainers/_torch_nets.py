@@ -1,5 +1,7 @@
 """The networks that the torch trainer trains, built from their papers' descriptions.
 
+What every framework's trainers need of a network (:class:`Network`) is here as well.
+
 - AlexNet: Krizhevsky, "One weird trick" (arXiv 1404.5997), the one-tower variant; 224x224.
 - ResNet-18/50: He et al. (arXiv 1512.03385), table 1; the 3x3 convolution of a bottleneck strides.
 - ResNet-44 for CIFAR: the same paper, section 4.2, n = 7, shortcuts without parameters.
@@ -11,6 +13,9 @@ import dataclasses
 import functools
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
+from iobench.core.cases import Batch
 from iobench.core.errors import SpecError
 
 
@@ -22,10 +27,10 @@ class Network:
     """
 
     build: Callable[..., Any]
-    shape: Tuple[int, int, int]
-    classes: int
     parameters: int
     cpu_samples_per_s: float  # a rough training rate of two cores, to estimate a suite's time
+    classes: int = 1000
+    shape: Tuple[int, int, int] = (3, 224, 224)
 
 
 def net(name: str, nets: Optional[Mapping[str, Network]] = None) -> Network:
@@ -37,6 +42,32 @@ def net(name: str, nets: Optional[Mapping[str, Network]] = None) -> Network:
     if name not in known:
         raise SpecError(f"unknown net {name!r}; there are: {', '.join(sorted(known))}")
     return known[name]
+
+
+def fitting_labels(
+    batch: Batch, trainer: str, net: str, shape: Tuple[int, ...], classes: int
+) -> np.ndarray:
+    """Return a batch's labels (int64).  ``shape``: (n, c, h, w), or (c, h, w) for any n.
+
+    Raises SpecError for a batch without data, of another shape, or with a label beyond ``classes``.
+    """
+    if batch.data is None:
+        raise SpecError(
+            f"the {trainer} trainer needs batches with data: use a loader that has them"
+        )
+    found = tuple(batch.data.shape[4 - len(shape) :])
+    if found != shape:
+        raise SpecError(
+            f"net {net} takes {'x'.join(map(str, shape))}, the batch is "
+            f"{'x'.join(map(str, found))}: choose a transform that fits"
+        )
+    labels = np.asarray(batch.labels, np.int64)
+    if labels.min() < 0 or labels.max() >= classes:
+        raise SpecError(
+            f"label {labels.max()} is beyond the {classes} classes of net {net}: "
+            f"set trainer option classes to {labels.max() + 1} or more"
+        )
+    return labels
 
 
 def parameters(module: Any) -> int:
@@ -188,25 +219,13 @@ def _initialised(module: Any) -> Any:
     return module
 
 
-_LARGE = (3, 224, 224)
+_resnet18 = functools.partial(resnet, depths=(2, 2, 2, 2), bottleneck=False)
+_resnet50 = functools.partial(resnet, depths=(3, 4, 6, 3), bottleneck=True)
+_resnet44cifar = functools.partial(resnet_cifar, blocks=7)
 
 NETS: Dict[str, Network] = {
-    "alexnet": Network(alexnet, _LARGE, 1000, 61_100_840, 60),
-    "resnet18": Network(
-        functools.partial(resnet, depths=(2, 2, 2, 2), bottleneck=False),
-        _LARGE,
-        1000,
-        11_689_512,
-        28,
-    ),
-    "resnet50": Network(
-        functools.partial(resnet, depths=(3, 4, 6, 3), bottleneck=True),
-        _LARGE,
-        1000,
-        25_557_032,
-        10,
-    ),
-    "resnet44cifar": Network(
-        functools.partial(resnet_cifar, blocks=7), (3, 32, 32), 10, 658_586, 300
-    ),
+    "alexnet": Network(alexnet, 61_100_840, 60),
+    "resnet18": Network(_resnet18, 11_689_512, 28),
+    "resnet50": Network(_resnet50, 25_557_032, 10),
+    "resnet44cifar": Network(_resnet44cifar, 658_586, 300, classes=10, shape=(3, 32, 32)),
 }

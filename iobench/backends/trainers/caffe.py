@@ -13,16 +13,17 @@ import numpy as np
 
 from iobench.backends.caffe import gradients, layers, library, nets
 from iobench.backends.caffe import solver as solvers
+from iobench.backends.trainers._caffe import SolverTrainer
+from iobench.backends.trainers._torch_nets import fitting_labels
 from iobench.core.cases import Batch, Scalar
 from iobench.core.clock import clock
 from iobench.core.errors import SpecError
 from iobench.core.members import TrainerBackend
-from iobench.core.protocols import Trainer
 
 _MANY = 1 << 30
 
 
-class CaffeTrainer(Trainer):
+class CaffeTrainer(SolverTrainer):
     """One solver; a step is forward, backward and update, each timed (clearing the gradients is
     the update's).
 
@@ -30,43 +31,9 @@ class CaffeTrainer(Trainer):
     update, takes the mean of all ranks' gradients (:mod:`iobench.backends.caffe.gradients`).
     """
 
-    def __init__(
-        self,
-        *,
-        batch: int,
-        rank: int = 0,
-        world_size: int = 1,
-        sharers: int = 1,
-        labels: int = 0,
-        net: str = nets.DEFAULT_NET,
-        classes: int = 0,
-        learning_rate: float = 0.01,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0005,
-        seed: int = 0,
-        threads: int = 0,
-        solver: str = "",
-        losses: bool = False,
-    ) -> None:
-        """``classes``: 0 for the published number, or as many as the data's ``labels`` need.
-        ``threads``: of OpenBLAS (0: the rank's share of the cores).  ``solver``: a solver file of
-        the user's, whose net and rule count instead of ``net``, ``classes`` and the rates.
-        ``losses``: record the loss of every step, not its digest alone.
-
-        Raises SpecError for an unknown net or a solver that does not fit.
-        """
-        if threads < 0 or classes < 0 or seed < 0:
-            raise SpecError("threads, classes and seed must be 0 (the default) or more")
-        shape = nets.input_shape({"net": net, "solver": solver})
-        data = layers.memory(batch, shape)
-        frozen = learning_rate == 0
-        # each rank its own crops, mirrors and dropout
-        run = solvers.running(_MANY, seed + rank, frozen=frozen)
-        if solver:
-            job = solvers.users(solver, data, run)
-        else:
-            settings = solvers.SolverSettings(learning_rate, momentum, weight_decay)
-            job = solvers.ours(net, data, nets.classes(net, classes, labels), settings, run)
+    def _begin(self, threads: int, rank: int, world_size: int, sharers: int) -> None:
+        batch = self._batch
+        job = self._job(layers.memory(batch, self._shape), _MANY)
         caffe = library.load()
         self._blas = library.set_threads(threads, sharers)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as folder:
@@ -75,14 +42,13 @@ class CaffeTrainer(Trainer):
         self._last = len(self._net.layers) - 1
         self._exchange = gradients.mean(_learned(self._net), world_size)
         self._exchange.broadcast()
-        self._shape, self._batch, self._name = (batch, *shape), batch, job.name
+        self._name = job.name
         self._version = str(caffe.__version__)
         self._score = _score_of(self._net)
         self._classes = int(self._net.blobs[self._score].data.shape[1])
         self._parameters = job.parameters or sum(int(b.count) for b in _learned(self._net))
         self._labels = np.zeros((batch, 1, 1, 1), np.float32)
         self._address = 0
-        self._keep_losses = losses
         self._losses = array("f")
         self._times: Tuple[array[float], ...] = (array("d"), array("d"), array("d"))
 
@@ -144,15 +110,12 @@ class CaffeTrainer(Trainer):
                 facts[name] = statistics.median(rest)
                 facts[name.replace("_s", "_mean_s")] = statistics.fmean(rest)
         if self._losses:
-            facts["first_loss"], facts["last_loss"] = self._losses[0], self._losses[-1]
             digest = hashlib.blake2b(self._losses.tobytes(), digest_size=16)
             facts["losses_digest"] = digest.hexdigest()
         remark = solvers.vanished(self._losses)
         if remark:
             facts["remark"] = remark
-        if self._keep_losses:
-            facts["losses"] = " ".join(f"{loss:.9g}" for loss in self._losses)
-        return facts
+        return {**facts, **self._facts_of(self._losses)}
 
     def close(self) -> None:
         """Free the net.  Idempotent."""
@@ -161,31 +124,17 @@ class CaffeTrainer(Trainer):
 
     def _give(self, batch: Batch) -> np.ndarray:
         """Point the net at a batch; the array returned must live until it was read."""
-        if batch.data is None:
-            raise SpecError("the caffe trainer needs batches with data: use a loader that has them")
-        data = np.ascontiguousarray(batch.data, np.float32)
-        if data.shape != self._shape:
-            raise SpecError(
-                f"net {self._name} takes {_by(self._shape)}, the batch is {_by(data.shape)}: "
-                "choose a transform that fits"
-            )
-        labels = np.asarray(batch.labels)
-        if labels.min() < 0 or labels.max() >= self._classes:
-            raise SpecError(
-                f"label {labels.max()} is beyond the {self._classes} classes of net {self._name}: "
-                f"set trainer option classes to {labels.max() + 1} or more"
-            )
+        labels = fitting_labels(
+            batch, "caffe", self._name, (self._batch, *self._shape), self._classes
+        )
         self._labels[:, 0, 0, 0] = labels
+        data = np.ascontiguousarray(batch.data, np.float32)
         address = library.address_of(data)
         if address != self._address:  # the net keeps what it is given: an array that owns nothing
             given = library.view(address, data.shape)
             self._net._set_input_arrays(given, self._labels)
             self._address = address
         return data
-
-
-def _by(shape: Tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
 
 
 def _score_of(net: Any) -> str:

@@ -20,11 +20,12 @@ import numpy as np
 from iobench.backends.caffe import layers, log, nets
 from iobench.backends.caffe import solver as solvers
 from iobench.backends.caffe.prototxt import Message
+from iobench.backends.trainers._caffe import SolverTrainer
 from iobench.core.cases import Batch, Scalar
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, SpecError, TrialFailed
 from iobench.core.members import TrainerBackend
-from iobench.core.protocols import LoadRequest, Measured, Trainer
+from iobench.core.protocols import LoadRequest, Measured
 from iobench.core.records import Steps
 
 #: Steps of a replay that nothing ends before, and those that it has at least.
@@ -37,39 +38,14 @@ _REMARK = (
 )
 
 
-class CaffeTrain(Trainer):
+class CaffeTrain(SolverTrainer):
     """One run of the program for each training; the solver and the net are made here."""
 
     feeds_itself = True
 
-    def __init__(
-        self,
-        *,
-        batch: int,
-        labels: int = 0,
-        net: str = nets.DEFAULT_NET,
-        classes: int = 0,
-        learning_rate: float = 0.01,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0005,
-        seed: int = 0,
-        threads: int = 0,
-        solver: str = "",
-        losses: bool = False,
-    ) -> None:
-        """Options as the caffe trainer's.
-
-        Raises SpecError for an unknown net, BackendUnavailable where the program is not there.
-        """
-        if threads < 0 or classes < 0 or seed < 0:
-            raise SpecError("threads, classes and seed must be 0 (the default) or more")
-        self._shape = nets.input_shape({"net": net, "solver": solver})
+    def _begin(self, threads: int, rank: int, world_size: int, sharers: int) -> None:
         self._program = program()
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._batch, self._net, self._seed = batch, net, seed
-        self._classes = 0 if solver else nets.classes(net, classes, labels)
-        self._settings = solvers.SolverSettings(learning_rate, momentum, weight_decay)
-        self._solver, self._keep_losses = solver, losses
         self._facts: Dict[str, Scalar] = {}
 
     def step(self, batch: Batch) -> None:
@@ -98,7 +74,7 @@ class CaffeTrain(Trainer):
 
     def describe(self) -> Mapping[str, Scalar]:
         """Return the net, its threads, the program, and facts of its last run."""
-        known = {} if self._solver else {"net": self._net}
+        known = {} if self._users else {"net": self._net_name}
         return {
             "kind": "caffe_train",
             **known,
@@ -115,12 +91,7 @@ class CaffeTrain(Trainer):
         self, data: Message, steps: int, seconds: float = 0.0, *, frozen: bool = False
     ) -> log.TrainLog:
         """Run the program for ``steps`` steps, or end it after ``seconds``; return its log."""
-        frozen = frozen or self._settings.learning_rate == 0
-        run = solvers.running(steps, self._seed, display=1, frozen=frozen)
-        if self._solver:
-            job = solvers.users(self._solver, data, run)
-        else:
-            job = solvers.ours(self._net, data, self._classes, self._settings, run)
+        job = self._job(data, steps, display=1, frozen=frozen)
         with tempfile.TemporaryDirectory(prefix="iobench-caffe-") as name:
             argv = [self._program, "train", f"-solver={job.write(Path(name))}"]
             path = Path(name, "log")
@@ -147,16 +118,13 @@ class CaffeTrain(Trainer):
         self._facts = {
             "net": job.name,
             "parameters": job.parameters or None,
-            "first_loss": found.losses[0],
-            "last_loss": found.losses[-1],
+            **self._facts_of(found.losses),
             "outside_loop_s": took_s - found.done_s[-1],
             "starved_lines": found.starved,
         }
         vanished = solvers.vanished(found.losses)
         if vanished:
             self._facts["remark"] = f"{_REMARK}; {vanished}"
-        if self._keep_losses:
-            self._facts["losses"] = " ".join(f"{loss:.9g}" for loss in found.losses)
 
 
 def program() -> str:

@@ -56,10 +56,10 @@ class TorchTrainer(Trainer):
         self._name, self._batch = net, batch
         self._shape = chosen.shape
         self._classes = classes or max(chosen.classes, labels)
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        self._layout = layout
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._channels_last = channels_last
-        self._net: Any = chosen.build(self._classes).to(device).to(memory_format=layout).train()
+        built: Any = chosen.build(self._classes).to(device)
+        self._net = built.to(memory_format=self._layout).train()
         self._parameters = _torch_nets.parameters(self._net)
         self._optimiser: Any = torch.optim.SGD(
             self._net.parameters(), lr=learning_rate, momentum=momentum
@@ -108,20 +108,8 @@ class TorchTrainer(Trainer):
         self._net = self._optimiser = None
 
     def _tensors(self, batch: Batch) -> Any:
+        labels = _torch_nets.fitting_labels(batch, "torch", self._name, self._shape, self._classes)
         data = batch.data
-        if data is None:
-            raise SpecError("the torch trainer needs batches with data: use a loader that has them")
-        if tuple(data.shape[1:]) != self._shape:
-            raise SpecError(
-                f"net {self._name} takes {'x'.join(map(str, self._shape))}, the batch is "
-                f"{'x'.join(map(str, data.shape[1:]))}: choose a transform that fits"
-            )
-        labels = np.asarray(batch.labels, np.int64)
-        if labels.min() < 0 or labels.max() >= self._classes:
-            raise SpecError(
-                f"label {labels.max()} is beyond the {self._classes} classes of net {self._name}: "
-                f"set trainer option classes to {labels.max() + 1} or more"
-            )
         tensor = self._torch.from_numpy(data) if isinstance(data, np.ndarray) else data
         tensor = tensor.to(self.device, non_blocking=True, memory_format=self._layout)
         return tensor, self._torch.from_numpy(labels).to(self.device, non_blocking=True)

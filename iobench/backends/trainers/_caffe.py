@@ -1,0 +1,74 @@
+"""What both Caffe trainers share: their options, what Caffe is asked to train, and its losses."""
+
+from __future__ import annotations
+
+from typing import Dict, Sequence
+
+from iobench.backends.caffe import nets
+from iobench.backends.caffe import solver as solvers
+from iobench.backends.caffe.prototxt import Message
+from iobench.core.cases import Scalar
+from iobench.core.errors import SpecError
+from iobench.core.protocols import Trainer
+
+
+class SolverTrainer(Trainer):
+    """Training by a solver of Caffe; a subclass runs it."""
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        rank: int = 0,
+        world_size: int = 1,
+        sharers: int = 1,
+        labels: int = 0,
+        net: str = nets.DEFAULT_NET,
+        classes: int = 0,
+        learning_rate: float = 0.01,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0005,
+        seed: int = 0,
+        threads: int = 0,
+        solver: str = "",
+        losses: bool = False,
+    ) -> None:
+        """``classes``: 0 for the published number, or as many as the data's ``labels`` need.
+        ``threads``: of OpenBLAS (0: the rank's share of the cores).  ``solver``: a solver file of
+        the user's, whose net and rule count instead of ``net``, ``classes`` and the rates.
+        ``losses``: record the loss of every step.
+
+        Raises SpecError for an unknown net or a solver that does not fit.
+        """
+        if threads < 0 or classes < 0 or seed < 0:
+            raise SpecError("threads, classes and seed must be 0 (the default) or more")
+        self._shape = nets.input_shape({"net": net, "solver": solver})
+        self._batch, self._net_name, self._users = batch, net, solver
+        self._classes = 0 if solver else nets.classes(net, classes, labels)
+        self._settings = solvers.SolverSettings(learning_rate, momentum, weight_decay)
+        self._seed = seed + rank  # each rank its own crops, mirrors and dropout
+        self._keep_losses = losses
+        self._begin(threads, rank, world_size, sharers)
+
+    def _begin(self, threads: int, rank: int, world_size: int, sharers: int) -> None:
+        """Get ready to train; options as above."""
+        raise NotImplementedError
+
+    def _job(
+        self, data: Message, steps: int, *, display: int = 0, frozen: bool = False
+    ) -> solvers.SolverJob:
+        """Return what Caffe is asked to train on this data layer (:func:`solver.running`)."""
+        frozen = frozen or self._settings.learning_rate == 0
+        run = solvers.running(steps, self._seed, display, frozen=frozen)
+        if self._users:
+            return solvers.users(self._users, data, run)
+        return solvers.ours(self._net_name, data, self._classes, self._settings, run)
+
+    def _facts_of(self, losses: Sequence[float]) -> Dict[str, Scalar]:
+        """Return what is recorded of the steps' losses, with a remark where they vanished."""
+        if not losses:
+            return {}
+        facts: Dict[str, Scalar] = {"first_loss": losses[0], "last_loss": losses[-1]}
+        if self._keep_losses:
+            facts["losses"] = " ".join(f"{loss:.9g}" for loss in losses)
+        return facts
