@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 INTERRUPTED = 130
+PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from iobench.cli.console import JSON, err, out, print_json
+from iobench.cli.console import JSON, PATH, err, out, print_json
 from iobench.core import dataset as datasets
+from iobench.core.cases import Dataset
 from iobench.core.errors import SpecError
 from iobench.data import convert as conversion
 from iobench.data import describe, make
@@ -30,42 +31,29 @@ def data() -> None:
 
 @data.command("make")
 @click.argument("recipe")
-@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("root", type=PATH)
 @click.option("--samples", type=click.IntRange(min=1), help="Number of samples [the recipe's].")
 @click.option("--seed", type=int, help="Equal seeds give equal bytes on any CPU [the recipe's].")
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Number of processes [all usable cores]."
 )
 @JSON
-def data_make(
-    recipe: str,
-    root: Path,
-    samples: int | None,
-    seed: int | None,
-    workers: int | None,
-    as_json: bool,
-) -> int:
+def data_make(recipe: str, root: Path, as_json: bool, **numbers: int | None) -> None:
     """Make the samples of RECIPE (a name in datasets/, or a .toml file) as JPEGs under ROOT.
 
     An interrupted run continues where it stopped; a complete dataset is not changed.
     """
     with Reporter(err) as reporter:
-        made = make.make(
-            recipe,
-            root,
-            samples=samples,
-            seed=seed,
-            workers=workers,
-            progress=lambda i, n: reporter.step("making samples", i, n),
-        )
-    return _describe(made, as_json)
+        progress = functools.partial(reporter.step, "making samples")
+        made = make.make(recipe, root, progress=progress, **numbers)
+    _describe(made, as_json)
 
 
 @data.command("convert")
-@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("root", type=PATH)
 @click.argument("forms", nargs=-1, required=True)
 @click.option("--option", "-o", multiple=True, help="Option of a format, such as chunk=64.")
-def data_convert(root: Path, forms: tuple[str, ...], option: tuple[str, ...]) -> int:
+def data_convert(root: Path, forms: tuple[str, ...], option: tuple[str, ...]) -> None:
     """Convert the dataset at ROOT to FORMS: lmdb, leveldb, hdf5, tar; lmdb-raw, hdf5-float ..."""
     found = datasets.locate(root)
     options = dict(_option(text) for text in option)
@@ -80,20 +68,18 @@ def data_convert(root: Path, forms: tuple[str, ...], option: tuple[str, ...]) ->
                 progress=functools.partial(reporter.step, f"converting to {form}"),
             )
             reporter.say(f"{form}: {path}")
-    return 0
 
 
 @data.command("verify")
-@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("root", type=PATH)
 @click.argument("forms", nargs=-1)
 @JSON
 def data_verify(root: Path, forms: tuple[str, ...], as_json: bool) -> int:
     """Verify by digest that every form (or FORMS) of the dataset at ROOT holds the same samples."""
     found = datasets.locate(root)
     with Reporter(err) as reporter:
-        rows = conversion.verify(
-            found, list(forms) or None, progress=lambda i, n: reporter.step("verifying", i, n)
-        )
+        progress = functools.partial(reporter.step, "verifying")
+        rows = conversion.verify(found, list(forms) or None, progress=progress)
     if as_json:
         print_json([vars(row) for row in rows])
     else:
@@ -103,21 +89,20 @@ def data_verify(root: Path, forms: tuple[str, ...], as_json: bool) -> int:
 
 
 @data.command("info")
-@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("root", type=PATH)
 @JSON
-def data_info(root: Path, as_json: bool) -> int:
+def data_info(root: Path, as_json: bool) -> None:
     """Describe the dataset at ROOT: samples, sizes, forms, skipped files."""
-    return _describe(datasets.locate(root), as_json)
+    _describe(datasets.locate(root), as_json)
 
 
-def _describe(found: Any, as_json: bool) -> int:
+def _describe(found: Dataset, as_json: bool) -> None:
     facts = describe.info(found)
     if as_json:
         print_json(facts)
     else:
         for key, value in facts.items():
             out.print(f"{key}: {value}")
-    return 0
 
 
 def _option(text: str) -> tuple[str, Any]:

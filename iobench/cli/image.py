@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from iobench.images.model import DEFAULT_FOLDER, FORMS, recipe_of
 from iobench.run import availability
 from iobench.spec import load
 
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _FOLDER = click.option(
     "--images",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=_DIRECTORY,
     default=DEFAULT_FOLDER,
     show_default=True,
     help="Folder of the images.",
@@ -69,12 +69,8 @@ def image() -> None:
 @click.option("--base", default="", help="Base image [Debian's].")
 @click.option("--force", is_flag=True, help="Rebuild even if the image is current.")
 def image_build(
-    names: tuple[str, ...],
-    folder: Path,
-    wanted: tuple[str, ...],
-    base: str,
-    force: bool,
-) -> int:
+    names: tuple[str, ...], folder: Path, wanted: tuple[str, ...], base: str, force: bool
+) -> None:
     """Build the images NAME (torch, caffe; none: both) unless they are complete and current.
 
     Docker builds; without a Docker daemon, or with IOBENCH_BUILDER=podman, podman does. Without a
@@ -87,24 +83,22 @@ def image_build(
             made = building.build(name, folder, _say, base_image=base, force=force)
             for form in _forms(wanted):
                 forms.make_form(made, form, _say)
-    return 0
 
 
 @image.command("needed")
 @click.argument("spec_name", metavar="SPEC")
 @click.option("--bare", is_flag=True, help="Stacks that the bare trials need and this host lacks.")
-def image_needed(spec_name: str, bare: bool) -> int:
+def image_needed(spec_name: str, bare: bool) -> None:
     """Print the images that SPEC's runtimes need, one per line."""
     needed = availability.host_stacks if bare else availability.image_names
     for name in needed(load.load(spec_name)):
         click.echo(name)
-    return 0
 
 
 @image.command("list")
 @_FOLDER
 @JSON
-def image_list(folder: Path, as_json: bool) -> int:
+def image_list(folder: Path, as_json: bool) -> None:
     """List images, their digests and forms, and the reason if one cannot be used."""
     rows: list[dict[str, Any]] = []
     for name, found, reason in catalogue.every(folder):
@@ -113,7 +107,7 @@ def image_list(folder: Path, as_json: bool) -> int:
         rows.append({**facts, "usable": not reason, "reason": reason, "forms": made})
     if as_json:
         print_json(rows)
-        return 0
+        return
     for row in rows:
         if row["reason"]:
             click.echo(f"{row['name']}: {row['reason']}")
@@ -123,7 +117,6 @@ def image_list(folder: Path, as_json: bool) -> int:
         click.echo(f"  files made of it: {', '.join(row['forms']) or 'none'}")
         click.echo(f"  iobench {row['version']}, revision {row['revision']}, {row['created']}")
         click.echo(f"  {row['architecture']}; base: {row['base']}; Debian pins: {row['pins']}")
-    return 0
 
 
 @image.command("verify")
@@ -162,7 +155,7 @@ def image_verify(
 @click.argument("name")
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 @_FOLDER
-def image_export(name: str, path: Path, folder: Path) -> int:
+def image_export(name: str, path: Path, folder: Path) -> None:
     """Write image NAME to PATH: PATH.sif for apptainer, PATH.tar for docker and podman load.
 
     For use without iobench, which runs only images derived from NAME.tar and NAME.json. To measure
@@ -179,13 +172,12 @@ def image_export(name: str, path: Path, folder: Path) -> int:
     with disk.partial(path) as unfinished:
         shutil.copyfile(source, unfinished)
     _say(f"{path}: {found.digest}")
-    return 0
 
 
 @image.command("remove")
 @_NAMES
 @_FOLDER
-def image_remove(names: tuple[str, ...], folder: Path) -> int:
+def image_remove(names: tuple[str, ...], folder: Path) -> None:
     """Remove the images NAME (none: both): archive, record, every form, the copies in the stores.
 
     Downloads are kept for the next build.
@@ -194,20 +186,14 @@ def image_remove(names: tuple[str, ...], folder: Path) -> int:
         for name in names or model.names():
             went = forms.remove(name, folder)
             _say(f"removed {', '.join(went)}" if went else f"no image {name} in {folder}")
-    return 0
 
 
 @image.command("install")
 @click.argument("name")
 @_FOLDER
-@click.option(
-    "--to",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Target folder [.tools/caffe of the clone].",
-)
+@click.option("--to", type=_DIRECTORY, help="Target folder [.tools/caffe of the clone].")
 @click.option("--force", is_flag=True, help="Reinstall even if it is current.")
-def image_install(name: str, folder: Path, to: Path | None, force: bool) -> int:
+def image_install(name: str, folder: Path, to: Path | None, force: bool) -> None:
     """Install the files of image NAME (caffe) on this host: no container, no root.
 
     They are the files of the image and run from any folder: copy it, or set CAFFE_ROOT. An
@@ -215,15 +201,13 @@ def image_install(name: str, folder: Path, to: Path | None, force: bool) -> int:
     """
     cache = folder / building.CACHE
     prefix.install(name, to or prefix.default_folder(), cache, _say, force=force)
-    return 0
 
 
 # -- helpers ---------------------------------------------------------------------------------
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"iobench: {line}\n")
-    sys.stderr.flush()
+    click.echo(f"iobench: {line}", err=True)
 
 
 def _forms(wanted: tuple[str, ...]) -> list[str]:

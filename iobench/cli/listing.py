@@ -8,25 +8,24 @@ import click
 from rich.table import Table
 
 from iobench.advise import machine
-from iobench.cli.console import JSON, out, print_json
+from iobench.cli.console import JSON, PATH, out, print_json
 from iobench.core import registry, stages
 from iobench.spec import load
 
 
 @click.command("list")
 @JSON
-def list_(as_json: bool) -> int:
+def list_(as_json: bool) -> None:
     """List the members of every axis, the pipelines, stages and shipped specs."""
     found = tables()
     if as_json:
         print_json(found)
-        return 0
+        return
     for title, rows in found.items():
         table = Table(title=title, title_justify="left", box=None, show_header=False)
         for name, summary in rows.items():
             table.add_row(name, summary)
         out.print(table)
-    return 0
 
 
 def tables() -> dict[str, dict[str, str]]:
@@ -69,14 +68,14 @@ def _unavailable(axis: str, name: str) -> str:
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path), default=".")
+@click.argument("path", type=PATH, default=".")
 @JSON
-def doctor(path: Path, as_json: bool) -> int:
+def doctor(path: Path, as_json: bool) -> None:
     """Check what can be measured on this machine for data under PATH, with reasons and remedies."""
     checks = machine.examine(path)
     if as_json:
         print_json([vars(c) for c in checks])
-        return 0
+        return
     table = Table(box=None, pad_edge=False, show_header=False)
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[yellow]no[/]"
@@ -84,4 +83,3 @@ def doctor(path: Path, as_json: bool) -> int:
         if not check.ok and check.remedy:
             table.add_row("", "", f"[dim]-> {check.remedy}[/]")
     out.print(table)
-    return 0

@@ -11,15 +11,15 @@ from rich.text import Text
 from iobench.analysis.compare import Comparison, compare_suites
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
-from iobench.cli.console import JSON, out, print_json
+from iobench.cli.console import JSON, PATH, out, print_json
 from iobench.report import numbers, publish, terminal
 from iobench.run import store
 
 
 @click.command()
-@click.argument("results", type=click.Path(path_type=Path), default="results")
+@click.argument("results", type=PATH, default="results")
 @JSON
-def show(results: Path, as_json: bool) -> int:
+def show(results: Path, as_json: bool) -> None:
     """Show the results of a suite: RESULTS is its folder, or a results root (its latest suite)."""
     found = store.find(results)
     analysis = analyse(found.plan(), found.records())
@@ -27,24 +27,22 @@ def show(results: Path, as_json: bool) -> int:
         print_json(publish.document(analysis))
     else:
         terminal.render(analysis, out)
-    return 0
 
 
 @click.command()
-@click.argument("results", type=click.Path(path_type=Path), default="results")
-def report(results: Path) -> int:
+@click.argument("results", type=PATH, default="results")
+def report(results: Path) -> None:
     """Write report.html, trials.csv and analysis.json of RESULTS again from its records."""
     found = store.find(results)
     publish.publish(found)
     out.print(found.folder / "report.html", soft_wrap=True)
-    return 0
 
 
 @click.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
 @JSON
-def compare(a: Path, b: Path, as_json: bool) -> int:
+def compare(a: Path, b: Path, as_json: bool) -> None:
     """Compare two suites, B with A, from the same or from different machines and dates.
 
     \b
@@ -64,7 +62,6 @@ def compare(a: Path, b: Path, as_json: bool) -> int:
         print_json(to_json(found))
     else:
         _render(found)
-    return 0
 
 
 def _render(found: Comparison) -> None:

@@ -7,11 +7,12 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from iobench.advise import case_checks
-from iobench.cli.console import INTERRUPTED, JSON, complain, err, out, print_json
+from iobench.cli.console import INTERRUPTED, JSON, PATH, complain, err, out, print_json
 from iobench.core import units
 from iobench.core.cases import Plan
 from iobench.core.protocols import ImageUse
@@ -30,24 +31,27 @@ from iobench.spec.load import expand
 from iobench.spec.schema import Spec
 
 
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """The options that decide what is planned, as ``run`` parses them."""
+
+    data: Path | None
+    out: Path
+    results: Path
+    images: Path
+    budget: str | None
+    in_place: bool
+    dry_run: bool
+
+
 @click.command()
 @click.argument("spec_name", metavar="[SPEC]", default="bench-io")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="ImageFolder tree, or a dataset made by iobench.",
-)
-@click.option(
-    "--out",
-    "folder",
-    type=click.Path(path_type=Path),
-    default=".",
-    help="Folder for data: OUT/data.",
-)
-@click.option("--results", type=click.Path(path_type=Path), default="results", show_default=True)
+@click.option("--data", type=PATH, help="ImageFolder tree, or a dataset made by iobench.")
+@click.option("--out", type=PATH, default=".", help="Folder for data: OUT/data.")
+@click.option("--results", type=PATH, default="results", show_default=True)
 @click.option(
     "--images",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=DEFAULT_FOLDER,
     show_default=True,
     help="Folder of the container images (`iobench image build`).",
@@ -59,18 +63,7 @@ from iobench.spec.schema import Spec
     "--dry-run", is_flag=True, help="Validate, print plan and estimated time, run nothing."
 )
 @JSON
-def run(
-    spec_name: str,
-    data: Path | None,
-    folder: Path,
-    results: Path,
-    images: Path,
-    budget: str | None,
-    in_place: bool,
-    resume: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def run(spec_name: str, resume: bool, as_json: bool, **options: Any) -> int:
     """Run SPEC (a .toml file, or a name from `iobench list`; default bench-io).
 
     \b
@@ -80,9 +73,11 @@ def run(
       iobench run --data /scratch/imagenet --out /scratch/me
       iobench run --resume                               after a kill or Ctrl-C
     """
+    wanted = _Wanted(**options)
+    images = wanted.images
     with Reporter(err) as reporter, contextlib.ExitStack() as undo:
         if resume:
-            found = store.find(results)
+            found = store.find(wanted.results)
             plan = found.resumable_plan()
             undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
             availability.same_images(plan, images, reporter.say)
@@ -92,48 +87,43 @@ def run(
         spec = load.parse_text(text, where)
         check(spec)
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
-        plan = _plan(spec, data, folder, results, images, budget, in_place, dry_run, reporter)
-        if dry_run:
+        plan = _plan(spec, wanted, reporter)
+        if wanted.dry_run:
             for trial in plan.trials:
                 out.print(trial.id)
             return 0
         used = images_for(plan.cases, images)
         plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
         plan = placing.placed(plan, spec.stage_to, used, reporter.say)
-        found = store.create(results, plan.name)
+        found = store.create(wanted.results, plan.name)
         found.save_spec(text)
         found.save_plan(plan)
         return _run(found, used, reporter, as_json)
 
 
-def _plan(
-    spec: Spec,
-    data: Path | None,
-    folder: Path,
-    results: Path,
-    images: Path,
-    budget: str | None,
-    in_place: bool,
-    dry_run: bool,
-    reporter: Reporter,
-) -> Plan:
+def _plan(spec: Spec, wanted: _Wanted, reporter: Reporter) -> Plan:
     """Resolve the spec with what is here; the dataset is made and converted for it."""
     say = reporter.say
-    seconds = units.seconds(budget or spec.budget)
-    missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
+    seconds = units.seconds(wanted.budget or spec.budget)
+    missing = availability.missing_runtimes(spec, wanted.images, say, making=not wanted.dry_run)
     left, notes = fit(spec, missing)
     for note in notes:
         say(f"note: {note}")
     cases = expand(left)
     LOCAL.check_limits(cases)
     dataset = prepare.dataset_for(
-        spec.dataset, data=data, out=folder, in_place=in_place, say=say, progress=reporter.step
+        spec.dataset,
+        data=wanted.data,
+        out=wanted.out,
+        in_place=wanted.in_place,
+        say=say,
+        progress=reporter.step,
     )
     no_cold = LOCAL.cold(Path(dataset.root))
     for note in fit(spec, missing, no_cold)[1][len(notes) :]:
         say(f"note: {note}")
     prepare.ready(cases, dataset, reporter.step)
-    here = Here(dataset, missing, no_cold, prepare.notes(cases, dataset, results))
+    here = Here(dataset, missing, no_cold, prepare.notes(cases, dataset, wanted.results))
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     plan = resolve(spec, here, seconds, now)
     for line in case_checks.before(plan.cases, dataset):
@@ -146,10 +136,7 @@ def _plan(
 
 
 def _run(
-    suite_store: store.Store,
-    used: Mapping[str, ImageUse],
-    reporter: Reporter,
-    as_json: bool,
+    suite_store: store.Store, used: Mapping[str, ImageUse], reporter: Reporter, as_json: bool
 ) -> int:
     """Run a stored plan to its end, write its report; return the exit status."""
     plan = suite_store.plan()
