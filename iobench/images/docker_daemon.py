@@ -1,7 +1,7 @@
-"""Services that a run may need and starts for itself: the Docker daemon.
+"""The Docker daemon: one that answers is used, else a private one is started and stopped.
 
-What runs already is used and left alone; what is started here is private (its own socket, its own
-store below the images folder, no bridge, no firewall rule) and is stopped at the end.
+A private one has its own socket, its own store below the images folder, no bridge and no firewall
+rule.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from iobench.core.clock import clock
 from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
+from iobench.host.mounts import MOUNTINFO, parse
+from iobench.host.probes import read
 
 #: Where a private daemon keeps images and build steps, below the images folder.
 STORE = ".docker"
 #: Names, in the store, the folder that a daemon keeps its socket and state in.
 _STATE = "state"
-_START_S = 60.0
-_STOP_S = 30.0
+_ANSWER_S, _START_S, _STOP_S = 5.0, 60.0, 30.0
 _PR_SET_PDEATHSIG = 1
 
 
-def docker_answers(timeout_s: float = 5.0) -> str:
+def docker_answers() -> str:
     """Return "" when a Docker daemon answers (DOCKER_HOST, or the usual socket), else why not."""
     import docker
 
@@ -41,7 +41,7 @@ def docker_answers(timeout_s: float = 5.0) -> str:
         if address.startswith("unix://"):  # docker-py would leave a socket open if nobody listens
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(address.removeprefix("unix://"))
-        with contextlib.closing(docker.from_env(timeout=timeout_s)) as client:
+        with contextlib.closing(docker.from_env(timeout=_ANSWER_S)) as client:
             client.ping()
     except (docker.errors.DockerException, OSError) as error:
         return _short(error)
@@ -60,9 +60,8 @@ def docker(say: Say, folder: Path = Path("images")) -> Iterator[None]:
 
     One that answers already is left alone.  Else, as root and where dockerd is installed, a private
     one is started, ``DOCKER_HOST`` names its socket, and it is stopped at the end: after an
-    exception or SIGTERM too, and by the kernel when this process is killed.
-
-    Raises ImageError that says what to do when neither is possible, or the daemon does not start.
+    exception too, and by the kernel when this process is killed.  Raises ImageError with the remedy
+    when neither is possible, or the daemon does not start.
     """
     reason = docker_answers()
     if not reason:
@@ -78,12 +77,11 @@ def docker(say: Say, folder: Path = Path("images")) -> Iterator[None]:
     (store / _STATE).write_text(str(short))
     daemon: subprocess.Popen[bytes] | None = None
     try:
-        with _terminated_as_exception():
-            say(f"no Docker daemon answers: starting a private one (its store: {store})")
-            daemon = _start(store, short)
-            with environment({"DOCKER_HOST": f"unix://{short / 'sock'}"}):
-                _wait(daemon, store)
-                yield
+        say(f"no Docker daemon answers: starting a private one (its store: {store})")
+        daemon = _start(store, short)
+        with environment({"DOCKER_HOST": f"unix://{short / 'sock'}"}):
+            _wait(daemon, store)
+            yield
     finally:
         if daemon is not None:
             _stop(daemon)
@@ -170,23 +168,17 @@ def _stop(daemon: subprocess.Popen[bytes]) -> None:
 
 def _unmount_below(folder: Path) -> None:
     """Unmount what dockerd leaves mounted in its state folder: the host's network namespace."""
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in mounts:
-        if mount.startswith(f"{folder}/"):
-            subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
+    for mount in parse(MOUNTINFO.read_text()):
+        if mount.mount_point.startswith(f"{folder}/"):
+            subprocess.run(
+                ["umount", "--lazy", mount.mount_point], capture_output=True, check=False
+            )
 
 
 def _clear_stale(pidfile: Path) -> None:
     """Remove the pid file of a daemon that was killed; one that runs is another iobench's."""
-    try:
-        pid = int(pidfile.read_text())
-    except (OSError, ValueError):
-        return
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        name = ""
-    if name == "dockerd":
+    pid = read(pidfile)
+    if read(f"/proc/{pid}/comm") == "dockerd":
         raise ImageError(
             f"another iobench's private Docker daemon (pid {pid}) uses {pidfile.parent}: wait for "
             "it to end, or choose another folder by --images"
@@ -204,26 +196,6 @@ def _clear_left(note: Path) -> None:
     if ours and folder.parent == Path("/tmp") and folder.name.startswith("iobench-docker-"):
         _unmount_below(folder)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _terminated_as_exception() -> Iterator[None]:
-    """Let SIGTERM unwind this process while a daemon has to be stopped."""
-
-    def unwind(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        if default:
-            signal.signal(signal.SIGTERM, unwind)
-    except ValueError:  # not in the main thread: whoever owns that one decides
-        default = False
-    try:
-        yield
-    finally:
-        if default:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _short(error: BaseException) -> str:

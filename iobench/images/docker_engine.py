@@ -152,11 +152,8 @@ def _client(timeout_s: float = 600) -> Iterator[Any]:
     if reason := docker_daemon.docker_answers():
         raise ImageError(f"no Docker daemon answers: {reason}")
     try:
-        client = docker.from_env(timeout=timeout_s)
-    except docker.errors.DockerException as error:
-        raise ImageError(f"no Docker daemon answers: {error}") from error
-    try:
-        yield client
+        with contextlib.closing(docker.from_env(timeout=timeout_s)) as client:
+            yield client
     except docker.errors.APIError as error:
         words = str(error.explanation or error)
         if "no space left" in words:
@@ -169,8 +166,8 @@ def _client(timeout_s: float = 600) -> Iterator[Any]:
             f"the Docker daemon went away ({error}): start it again and repeat; nothing half-done "
             "is left"
         ) from error
-    finally:
-        client.close()
+    except docker.errors.DockerException as error:
+        raise ImageError(f"no Docker daemon answers: {error}") from error
 
 
 def _stream(context: Path) -> Iterator[bytes]:
