@@ -12,11 +12,10 @@ from typing import Mapping, Optional, Tuple
 from iobench.core.records import IoCounters
 from iobench.host import fio, limits, mounts, page_cache, page_lock, strace
 from iobench.host.fio import FioResult
-from iobench.host.limits import Group
 from iobench.host.page_cache import Residency
 from iobench.host.strace import Trace
 
-__all__ = ["LOCAL", "Agent", "FioResult", "Group", "Residency", "Trace"]
+__all__ = ["LOCAL", "Agent", "FioResult", "Residency", "Trace"]
 
 
 class Agent:

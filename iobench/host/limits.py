@@ -8,7 +8,6 @@ limits that are there already still hold.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -31,21 +30,6 @@ _PERIOD_US = 100_000
 #: An interpreter that has imported numpy takes more.
 LEAST_MEMORY = 32 << 20
 _BY_BATCH = "limit the whole job by the batch system"
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Control groups that limit who joins them.  ``prefix``: words before a command inside."""
-
-    folders: tuple[Path, ...] = ()
-
-    @property
-    def prefix(self) -> tuple[str, ...]:
-        """Return the words; () where there is no limit."""
-        if not self.folders:
-            return ()
-        files = [str(folder / "cgroup.procs") for folder in self.folders]
-        return (sys.executable, "-I", "-S", "-c", _JOIN, *files, "--")
 
 
 def check(cases: Iterable[Case]) -> None:
@@ -146,10 +130,11 @@ def _occupied(parent: Path, controllers: Sequence[str]) -> bool:
 
 
 @contextlib.contextmanager
-def group(cpus: float, memory_bytes: int, name: str) -> Iterator[Group]:
+def group(cpus: float, memory_bytes: int, name: str) -> Iterator[list[str]]:
     """Make control groups with these limits (0: none), and remove them at the end.
 
-    Raises BackendUnavailable where this user may not, or the kernel refuses.
+    Yields the words before a command that shall join them, [] without a limit.  Raises
+    BackendUnavailable where this user may not, or the kernel refuses.
     """
     controllers = _wanted(cpus, memory_bytes)
     reason = _no_group(controllers)
@@ -167,15 +152,17 @@ def group(cpus: float, memory_bytes: int, name: str) -> Iterator[Group]:
                     folder.mkdir()
                     undo.callback(_remove, folder)
                     folders.append(folder)
-                for controller in wanted:
-                    limit = _limit_cpus if controller == "cpu" else _limit_memory
-                    limit(folder, cpus, memory_bytes)
+                if "cpu" in wanted:
+                    _limit_cpus(folder, cpus)
+                if "memory" in wanted:
+                    _limit_memory(folder, memory_bytes)
             except OSError as error:
                 raise BackendUnavailable(
                     f"no control group with {' and '.join(wanted)} can be made in {parent} "
                     f"({error.strerror}): leave the limit out, or {_BY_BATCH}"
                 ) from None
-        yield Group(tuple(folders))
+        files = [str(folder / "cgroup.procs") for folder in folders]
+        yield [sys.executable, "-I", "-S", "-c", _JOIN, *files, "--"] if files else []
 
 
 def _enable(parent: Path, controllers: Sequence[str]) -> None:
@@ -187,7 +174,7 @@ def _enable(parent: Path, controllers: Sequence[str]) -> None:
         control.write_text(f"+{controller}")
 
 
-def _limit_cpus(folder: Path, cpus: float, memory_bytes: int) -> None:
+def _limit_cpus(folder: Path, cpus: float) -> None:
     quota = round(cpus * _PERIOD_US)
     if (folder / "cpu.max").exists():
         (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
@@ -196,7 +183,7 @@ def _limit_cpus(folder: Path, cpus: float, memory_bytes: int) -> None:
         (folder / "cpu.cfs_quota_us").write_text(str(quota))
 
 
-def _limit_memory(folder: Path, cpus: float, memory_bytes: int) -> None:
+def _limit_memory(folder: Path, memory_bytes: int) -> None:
     """Limit memory, page cache included, and leave no way out to swap."""
     if (folder / "memory.max").exists():
         (folder / "memory.max").write_text(str(memory_bytes))

@@ -14,16 +14,11 @@ from pathlib import Path
 from typing import Mapping, Optional, Sequence, Tuple, Union
 
 USERNS_MAX = Path("/proc/sys/user/max_user_namespaces")
-
 USERNS_DEBIAN = Path("/proc/sys/kernel/unprivileged_userns_clone")
-
 USERNS_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-
 CGROUPS = Path("/sys/fs/cgroup")
-
 SHARED_MEMORY = "/dev/shm"
 _PROBE_S = 30.0
-
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 #: unshare(CLONE_NEWUSER): what every container without root begins with.
@@ -72,7 +67,10 @@ def _limit(which: int) -> Tuple[int, int]:
 
 
 def ask(
-    argv: Sequence[str], timeout_s: float = _PROBE_S, *, env: Optional[Mapping[str, str]] = None
+    argv: Sequence[str],
+    timeout_s: Optional[float] = _PROBE_S,
+    *,
+    env: Optional[Mapping[str, str]] = None,
 ) -> Tuple[int, str]:
     """Run a short command; return (exit status, its output, or the last line of its complaint).
 
@@ -104,10 +102,7 @@ def ask(
 
 def user_namespaces() -> str:
     """Return why this user can make no user namespace, with the remedy; "" when it can."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _UNSHARE], capture_output=True, check=False
-    )
-    if done.returncode == 0:
+    if ask([sys.executable, "-I", "-S", "-c", _UNSHARE])[0] == 0:
         return ""
     for knob, bad, remedy in (
         (USERNS_MAX, "0", "sysctl -w user.max_user_namespaces=15000"),

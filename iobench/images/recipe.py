@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import iobench
 from iobench.core.errors import ImageError
+from iobench.host.probes import ask
 from iobench.images.model import recipe_of
 
 #: Raised by hand when the same recipe must give another image (the digest covers it).
@@ -94,17 +93,6 @@ def stages(dockerfile: str, target: str) -> str:
 
 def revision(top: Path) -> str:
     """Return the commit of the clone at ``top``, ``+changes`` where files differ from it."""
-    commit = _git(top, ["rev-parse", "HEAD"])
-    if not commit:
-        return "unknown (not a git clone)"
-    return commit + ("+changes" if _git(top, ["status", "--porcelain", "-uno"]) else "")
-
-
-def _git(top: Path, words: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(top), *words], capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    git = ["git", "-C", str(top), "describe", "--always", "--abbrev=40", "--exclude=*"]
+    code, commit = ask([*git, "--dirty=+changes"])
+    return "unknown (not a git clone)" if code else commit

@@ -260,8 +260,7 @@ def worker_of(
         )
         enter = list(settings.enter)
         if not stage.on_host and registry.load("runtimes", case.runtime).limits is None:
-            group = undo.enter_context(settings.agent.group(case.cpus, case.memory_bytes, name))
-            enter += group.prefix
+            enter += undo.enter_context(settings.agent.group(case.cpus, case.memory_bytes, name))
         stderr = undo.enter_context(open(work / "stderr", "wb"))
         begun = clock()
         process = subprocess.Popen(

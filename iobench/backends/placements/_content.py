@@ -43,15 +43,17 @@ class Content:
                 made.add(target.parent)
             shutil.copy2(source, target)
 
-    def send(self, argv: Sequence[str], uid: int, gid: int, what: str) -> str:
-        """Write it as a tar, ``iobench/data/...``, into a program's stdin; return its stdout.
+    def send(self, argv: Sequence[str], uid: int, gid: int, what: str) -> None:
+        """Write it as a tar, ``iobench/data/...``, into a program's stdin.
 
         All is owned by ``uid`` and ``gid``: only to its owner the kernel tells what is cached of a
         file.  Raises DatasetError with the end of the program's standard error.
         """
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as wrote:
+        with tempfile.TemporaryFile() as output:
             try:
-                process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=wrote, stderr=output)
+                process = subprocess.Popen(
+                    argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=output
+                )
             except FileNotFoundError:
                 raise DatasetError(
                     f"{what} needs the program {argv[0]}: install it, or use another placement"
@@ -66,12 +68,10 @@ class Content:
                 except BaseException:
                     process.kill()
                     raise
-            output.seek(0)
-            wrote.seek(0)
-            complaint = output.read().decode(errors="replace").strip()
             if process.returncode:
-                raise DatasetError(f"{what}: {argv[0]} failed: {_end(complaint)}")
-            return wrote.read().decode(errors="replace").strip()
+                output.seek(0)
+                complaint = _end(output.read().decode(errors="replace"))
+                raise DatasetError(f"{what}: {argv[0]} failed: {complaint}")
 
     def _write(self, pipe: IO[bytes], uid: int, gid: int) -> None:
         def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from iobench.core.errors import DatasetError
 from iobench.core.inside import DATA_INSIDE
 from iobench.core.protocols import Say, Site
 from iobench.host import files
+from iobench.host.probes import ask
 
 
 class FolderPlacing:
@@ -60,11 +60,8 @@ def tree(place: Placement, base: Path, data: Content) -> Placement:
     Raises DatasetError where links are not allowed.
     """
     image = Path(place.root, "rootfs")
-    done = subprocess.run(
-        ["cp", "-a", "--link", str(base), str(image)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        output = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    code, output = ask(["cp", "-a", "--link", str(base), str(image)], None)
+    if code:
         raise DatasetError(
             f"placement image: cannot link the files of {base} ({output}): own them, or run the "
             "image as a SIF"
