@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,53 +122,49 @@ def capabilities() -> int:
 
 def findings(case: Case, dataset: Dataset, facts: Facts) -> list[CaseFinding]:
     """Return what will go wrong with this case; pure."""
-    found = [_shared_memory(case, facts), _memory(case, facts)]
+    found = [*_shared_memory(case, facts), *_memory(case, facts)]
     if registry.load("runtimes", case.runtime).isolated:
-        found += [
-            _path(case, dataset),
-            _hidden(dataset, facts),
-            _unreadable(facts),
-            _squashed(case, facts),
-            _namespaces(case, facts),
-            _selinux(case, facts),
-            _capability(case, facts),
-            _fuse(case, facts),
-        ]
-    return [finding for finding in found if finding]
+        found += _path(case, dataset)
+        found += _hidden(dataset, facts)
+        found += _unreadable(facts)
+        found += _squashed(case, facts)
+        found += _namespaces(case, facts)
+        found += _selinux(case, facts)
+        found += _capability(case, facts)
+        found += _fuse(case, facts)
+    return found
 
 
-def _shared_memory(case: Case, facts: Facts) -> CaseFinding | None:
+def _shared_memory(case: Case, facts: Facts) -> Iterator[CaseFinding]:
     if case.loader != "torch" or not case.workers:
-        return None
+        return
     need = (case.workers * case.prefetch + 1) * case.world_size
     need *= transforms.batch_bytes(case.transform, case.batch)
-    if facts.shm_bytes >= need:
-        return None
     ranks = f" x {case.world_size} ranks" if case.world_size > 1 else ""
-    return CaseFinding(
-        "/dev/shm",
-        f"{facts.shm_bytes >> 20} MiB, and the loader's queue of {case.workers} workers x "
-        f"{case.prefetch} batches{ranks} needs {-(-need >> 20)} MiB: workers would die with "
-        "'bus error'",
-        "set runtime_options.shm_mb higher or leave it out (docker, podman), enlarge the host's "
-        "/dev/shm, or use a smaller batch, prefetch or fewer workers",
-    )
+    if facts.shm_bytes < need:
+        yield CaseFinding(
+            "/dev/shm",
+            f"{facts.shm_bytes >> 20} MiB, and the loader's queue of {case.workers} workers x "
+            f"{case.prefetch} batches{ranks} needs {-(-need >> 20)} MiB: workers would die with "
+            "'bus error'",
+            "set runtime_options.shm_mb higher or leave it out (docker, podman), enlarge the "
+            "host's /dev/shm, or use a smaller batch, prefetch or fewer workers",
+        )
 
 
-def _memory(case: Case, facts: Facts) -> CaseFinding | None:
-    if not case.memory_bytes or case.memory_bytes >= facts.data_bytes:
-        return None
-    return CaseFinding(
-        "memory limit",
-        f"memory = {case.memory_bytes >> 20} MiB also limits the page cache, and the data take "
-        f"{facts.data_bytes >> 20} MiB: what this arm reads is evicted again and warm reads turn "
-        "cold",
-        "raise memory above the dataset's size, give every arm the same limit, or take fewer "
-        "samples",
-    )
+def _memory(case: Case, facts: Facts) -> Iterator[CaseFinding]:
+    if 0 < case.memory_bytes < facts.data_bytes:
+        yield CaseFinding(
+            "memory limit",
+            f"memory = {case.memory_bytes >> 20} MiB also limits the page cache, and the data take "
+            f"{facts.data_bytes >> 20} MiB: what this arm reads is evicted again and warm reads "
+            "turn cold",
+            "raise memory above the dataset's size, give every arm the same limit, or take fewer "
+            "samples",
+        )
 
 
-def _path(case: Case, dataset: Dataset) -> CaseFinding | None:
+def _path(case: Case, dataset: Dataset) -> Iterator[CaseFinding]:
     runtime = registry.runtime_of(case)
     mounts = [Mount(Path(dataset.root), DATA_INSIDE)]
     mounts += [Mount(Path(dataset.jpeg_root), JPEG_INSIDE)] if dataset.in_place else []
@@ -176,11 +172,10 @@ def _path(case: Case, dataset: Dataset) -> CaseFinding | None:
         runtime.argv(["true"], Start(image="image", mounts=mounts))
     except SpecError as error:
         reason, _, remedy = str(error).rpartition(": ")
-        return CaseFinding("path", f"{reason}, so its trials will fail", remedy)
-    return None
+        yield CaseFinding("path", f"{reason}, so its trials will fail", remedy)
 
 
-def _hidden(dataset: Dataset, facts: Facts) -> CaseFinding | None:
+def _hidden(dataset: Dataset, facts: Facts) -> Iterator[CaseFinding]:
     tops = [os.path.realpath(dataset.root)]
     tops += [os.path.realpath(dataset.jpeg_root)] if dataset.in_place else []
     outside = [
@@ -188,79 +183,76 @@ def _hidden(dataset: Dataset, facts: Facts) -> CaseFinding | None:
         for s in facts.files
         if not any(s.target == t or s.target.startswith(t + "/") for t in tops)
     ]
-    if not outside:
-        return None
     more = f" ({len(outside)} such files among {len(facts.files)} looked at)" if outside[1:] else ""
-    return CaseFinding(
-        "hidden data",
-        f"{outside[0].path} leads to {outside[0].target}, which a container is not shown{more}",
-        "copy the files instead of linking them, or give the dataset's real folder by --data",
-    )
+    for seen in outside[:1]:
+        yield CaseFinding(
+            "hidden data",
+            f"{seen.path} leads to {seen.target}, which a container is not shown{more}",
+            "copy the files instead of linking them, or give the dataset's real folder by --data",
+        )
 
 
-def _unreadable(facts: Facts) -> CaseFinding | None:
+def _unreadable(facts: Facts) -> Iterator[CaseFinding]:
     for seen in facts.files:
         need = 5 if seen.folder else 4
         shift = 6 if seen.uid == facts.uid else 3 if seen.gid in facts.groups else 0
         if (seen.mode >> shift) & need != need:
-            return CaseFinding(
+            yield CaseFinding(
                 "unreadable data",
                 f"{seen.path} (owner {seen.uid}:{seen.gid}, mode {seen.mode:04o}) cannot be read "
                 f"by uid {facts.uid} inside: a container has no capability to pass that by",
                 f"chmod -R a+rX, or chown -R {facts.uid}, on the dataset",
             )
-    return None
+            return
 
 
-def _squashed(case: Case, facts: Facts) -> CaseFinding | None:
-    if case.runtime != "docker" or facts.fstype not in SQUASHING or facts.reachable:
-        return None
-    return CaseFinding(
-        "root squash",
-        f"the docker daemon is root, whom a {facts.fstype} server may turn into nobody, and the "
-        "folders above the data are not open to everybody: its bind mount may fail",
-        "chmod o+x those folders, or use apptainer, podman or charliecloud, which run as the user",
-    )
+def _squashed(case: Case, facts: Facts) -> Iterator[CaseFinding]:
+    if case.runtime == "docker" and facts.fstype in SQUASHING and not facts.reachable:
+        yield CaseFinding(
+            "root squash",
+            f"the docker daemon is root, whom a {facts.fstype} server may turn into nobody, and "
+            "the folders above the data are not open to everybody: its bind mount may fail",
+            "chmod o+x those folders, or use apptainer, podman or charliecloud, which run as the "
+            "user",
+        )
 
 
-def _namespaces(case: Case, facts: Facts) -> CaseFinding | None:
+def _namespaces(case: Case, facts: Facts) -> Iterator[CaseFinding]:
     needed = case.runtime == "charliecloud" or (
         case.runtime in ("podman", "apptainer") and facts.uid != 0
     )
-    if not needed or not facts.user_namespaces:
-        return None
-    reason, _, remedy = facts.user_namespaces.partition(": ")
-    return CaseFinding("user namespaces", reason, remedy)
+    if needed and facts.user_namespaces:
+        reason, _, remedy = facts.user_namespaces.partition(": ")
+        yield CaseFinding("user namespaces", reason, remedy)
 
 
-def _selinux(case: Case, facts: Facts) -> CaseFinding | None:
-    if not facts.selinux or case.runtime not in ("docker", "podman"):
-        return None
-    if case.runtime_options.get("label"):
-        return None
-    return CaseFinding(
-        "SELinux",
-        "it is enforcing, and a container may not read files that are not labelled for it",
-        "set runtime_options.label = 'disable' (or label the dataset: chcon -Rt container_file_t)",
-    )
+def _selinux(case: Case, facts: Facts) -> Iterator[CaseFinding]:
+    labelled = case.runtime not in ("docker", "podman") or case.runtime_options.get("label")
+    if facts.selinux and not labelled:
+        yield CaseFinding(
+            "SELinux",
+            "it is enforcing, and a container may not read files that are not labelled for it",
+            "set runtime_options.label = 'disable' (or label the dataset: chcon -Rt "
+            "container_file_t)",
+        )
 
 
-def _capability(case: Case, facts: Facts) -> CaseFinding | None:
-    if facts.uid != 0 or case.runtime == "docker" or facts.capabilities >> _CAP_SYS_ADMIN & 1:
-        return None
-    return CaseFinding(
-        "capability",
-        "this root lacks CAP_SYS_ADMIN (is this itself a container?) and can mount nothing",
-        "start the outer container with --cap-add SYS_ADMIN, or measure on its host",
-    )
+def _capability(case: Case, facts: Facts) -> Iterator[CaseFinding]:
+    capable = case.runtime == "docker" or facts.capabilities >> _CAP_SYS_ADMIN & 1
+    if facts.uid == 0 and not capable:
+        yield CaseFinding(
+            "capability",
+            "this root lacks CAP_SYS_ADMIN (is this itself a container?) and can mount nothing",
+            "start the outer container with --cap-add SYS_ADMIN, or measure on its host",
+        )
 
 
-def _fuse(case: Case, facts: Facts) -> CaseFinding | None:
-    if case.runtime != "apptainer" or facts.uid == 0 or not facts.fuse:
-        return None
-    if case.runtime_options.get("mode") == "sandbox":
-        return None
-    reason, _, remedy = facts.fuse.partition(": ")
-    return CaseFinding(
-        "/dev/fuse", f"{reason}: a SIF file cannot be mounted", f"{remedy}, or set mode = 'sandbox'"
-    )
+def _fuse(case: Case, facts: Facts) -> Iterator[CaseFinding]:
+    mounts_sif = case.runtime == "apptainer" and case.runtime_options.get("mode") != "sandbox"
+    if mounts_sif and facts.uid != 0 and facts.fuse:
+        reason, _, remedy = facts.fuse.partition(": ")
+        yield CaseFinding(
+            "/dev/fuse",
+            f"{reason}: a SIF file cannot be mounted",
+            f"{remedy}, or set mode = 'sandbox'",
+        )
