@@ -106,11 +106,11 @@ def _cold(path: Path) -> Check:
     except CacheStateError as error:
         return Check("cold", False, str(error), "choose another folder")
     ok = cold.fraction == 0.0 and warm.fraction == 1.0
-    detail = (
-        f"evicted 1 MiB without root: {warm.fraction} of its pages resident, then {cold.fraction}"
-    )
     return Check(
-        "cold", ok, detail, "eviction has no effect here: cold trials will be INVALID; see docs"
+        "cold",
+        ok,
+        f"evicted 1 MiB without root: {warm.fraction} of its pages resident, then {cold.fraction}",
+        "eviction has no effect here: cold trials will be INVALID; see docs",
     )
 
 
@@ -119,16 +119,16 @@ def _memory(path: Path) -> Iterator[Check]:
     memory = page_cache.effective_memory_bytes()
     folders = [f for f in (path, path.parent) if (f / "dataset.json").exists()]
     detail = f"{memory / 2**30:.1f} GiB effective (MemTotal and cgroup limits)"
-    remedy = "warm trials will be refused: fewer samples, or more memory"
-    ok = True
+    remedy = ""
     if folders:
         nbytes = sum(f.stat().st_size for f in folders[0].rglob("*") if f.is_file())
         detail += f"; the dataset's forms take {nbytes / 2**30:.2f} GiB"
         try:
             page_cache.check_warmable(nbytes)
         except CacheStateError as error:
-            ok, detail = False, str(error)
-    yield Check("memory", ok, detail, "" if ok else remedy)
+            detail = str(error)
+            remedy = "warm trials will be refused: fewer samples, or more memory"
+    yield Check("memory", not remedy, detail, remedy)
     capacity, free = probes.shared_memory()
     yield Check(
         "/dev/shm",
@@ -145,9 +145,8 @@ def _memory(path: Path) -> Iterator[Check]:
 def _kernel() -> Iterator[Check]:
     """Yield what evicts pages: DAMON's schemes page idle cache out, drop_caches everything."""
     admin = Path("/sys/kernel/mm/damon/admin/kdamonds")
-    states = [state.read_text().strip() for state in sorted(admin.glob("*/state"))]
-    module = Path("/sys/module/damon_reclaim/parameters/enabled")
-    on = "on" in states or (module.exists() and module.read_text().strip() == "Y")
+    states = [probes.read(state) for state in admin.glob("*/state")]
+    on = "on" in states or probes.read("/sys/module/damon_reclaim/parameters/enabled") == "Y"
     yield Check(
         "proactive reclaim",
         True,
@@ -210,12 +209,10 @@ def _processor() -> Iterator[Check]:
 
 
 def _frequency() -> Check:
-    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    if not governor.exists():
-        virtual = " hypervisor" in Path("/proc/cpuinfo").read_text()
-        where = "a virtual machine: " if virtual else ""
+    name = probes.read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    if not name:
+        where = "a virtual machine: " if " hypervisor" in probes.read("/proc/cpuinfo") else ""
         return Check("cpu frequency", True, f"{where}governor and turbo are not visible")
-    name = governor.read_text().strip()
     return Check(
         "cpu frequency",
         name == "performance",

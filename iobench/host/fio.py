@@ -19,6 +19,7 @@ from typing import Any, Mapping, Sequence
 
 from iobench.core.errors import BackendUnavailable, TrialFailed
 from iobench.host import io_counters
+from iobench.host.probes import ask, last_lines
 
 #: The oldest fio whose JSON has ``bw_bytes`` and whose replay takes version 2 logs as used here.
 OLDEST = (3, 1)
@@ -49,10 +50,9 @@ def version() -> str:
     program = shutil.which("fio")
     if program is None:
         raise BackendUnavailable(f"no program fio on PATH: {INSTALL}")
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    text = done.stdout.strip()
+    code, text = ask([program, "--version"])
     match = re.match(r"fio-(\d+)\.(\d+)", text)
-    if done.returncode or match is None:
+    if code or match is None:
         raise BackendUnavailable(f"{program} is not the fio benchmark (prints {text!r}): {INSTALL}")
     if (int(match.group(1)), int(match.group(2))) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -94,13 +94,14 @@ def run(
         finally:
             _kill_all(process)
     counted = io_counters.difference(before, io_counters.snapshot())
+    last = last_lines(talk) or "no output"
     try:
         text = answer.read_text()
         document = json.loads(text[text.index("{") :])  # notes come before the brace
     except (OSError, ValueError) as error:
-        raise TrialFailed(f"fio gave no JSON: {_last_line(talk)}") from error
+        raise TrialFailed(f"fio gave no JSON: {last}") from error
     if process.returncode:
-        raise TrialFailed(f"fio failed with exit status {process.returncode}: {_last_line(talk)}")
+        raise TrialFailed(f"fio failed with exit status {process.returncode}: {last}")
     return _result(document, counted.read_bytes, found, tuple(argv))
 
 
@@ -120,11 +121,6 @@ def _result(document: Any, storage: int, found: str, argv: tuple[str, ...]) -> F
         version=found,
         argv=argv,
     )
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no output"
 
 
 def _kill_all(process: subprocess.Popen[str]) -> None:

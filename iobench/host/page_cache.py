@@ -61,8 +61,7 @@ def evict(files: Iterable[Path]) -> None:
     """
     synced = False
     for path in files:
-        fd = _open(path)
-        try:
+        with _opened(path) as fd:
             if residency_calls.stacked(fd):
                 if not synced:  # overlayfs syncs no lower file through its own descriptors
                     os.sync()
@@ -71,8 +70,6 @@ def evict(files: Iterable[Path]) -> None:
                 with contextlib.suppress(OSError):  # squashfs: EINVAL; residency proves the result
                     os.fdatasync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
 
 
 def warm(files: Iterable[Path], *, threads: int = 4) -> None:
@@ -210,14 +207,19 @@ def _meminfo(name: str) -> int:
     raise CacheStateError(f"/proc/meminfo has no {name}; iobench needs Linux 3.14 or later")
 
 
-def _open(path: object) -> int:
+@contextlib.contextmanager
+def _opened(path: object) -> Iterator[int]:
     try:
-        return os.open(str(path), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(str(path), os.O_RDONLY)
     except OSError as error:
         raise CacheStateError(
             f"cannot open {path} ({error.strerror}): the dataset changed or is not readable; "
             "run `iobench data verify`"
         ) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _ranges(files: Iterable[Path]) -> List[Tuple[Path, Spans]]:
@@ -238,13 +240,10 @@ def _read(parts: Iterable[Tuple[object, Spans]], advice: int = os.POSIX_FADV_NOR
     """Read (path, spans of it) into one buffer that is thrown away."""
     buffer = memoryview(bytearray(BUFFER_BYTES))
     for path, spans in parts:
-        fd = _open(path)
-        try:
+        with _opened(path) as fd:
             os.posix_fadvise(fd, 0, 0, advice)
             for offset, length in spans:
                 _read_span(fd, path, buffer, offset, length)
-        finally:
-            os.close(fd)
 
 
 def _read_span(fd: int, path: object, buffer: memoryview, offset: int, length: int) -> None:
@@ -274,26 +273,24 @@ def _residency(parts: Iterator[Tuple[str, Optional[Spans]]]) -> Residency:
     pages = resident = 0
     methods: Set[str] = set()
     for path, spans in parts:
-        fd = _open(path)
         try:
-            status = os.fstat(fd)
-            whole = -(-status.st_size // PAGE_BYTES)
-            if spans is None:
-                spans = [(0, whole)] if whole else []
-            if not spans:
-                continue
-            if not residency_calls.truthful(path, status):
-                return Residency(
-                    unproven=f"{path} belongs to another user: the kernel hides what is cached of "
-                    "it; copy the data, or own it"
-                )
-            if cache := residency_calls.own_cache(fd):
-                return Residency(unproven=f"{path}: {cache} caches outside the page cache")
-            method, count = residency_calls.count(fd, spans)
+            with _opened(path) as fd:
+                status = os.fstat(fd)
+                whole = -(-status.st_size // PAGE_BYTES)
+                if spans is None:
+                    spans = [(0, whole)] if whole else []
+                if not spans:
+                    continue
+                if not residency_calls.truthful(path, status):
+                    return Residency(
+                        unproven=f"{path} belongs to another user: the kernel hides what is cached "
+                        "of it; copy the data, or own it"
+                    )
+                if cache := residency_calls.own_cache(fd):
+                    return Residency(unproven=f"{path}: {cache} caches outside the page cache")
+                method, count = residency_calls.count(fd, spans)
         except OSError as error:
             return Residency(unproven=f"{path}: {error.strerror}")
-        finally:
-            os.close(fd)
         methods.add(method)
         pages += sum(stop - start for start, stop in spans)
         resident += count

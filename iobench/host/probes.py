@@ -96,8 +96,13 @@ def ask(
     out, err = (_COLOURS.sub("", text).strip() for text in (done.stdout, done.stderr))
     if done.returncode == 0:
         return 0, out or err
-    lines = (err or out).splitlines()
-    return done.returncode, lines[-1] if lines else f"exit status {done.returncode}"
+    return done.returncode, last_lines(err or out) or f"exit status {done.returncode}"
+
+
+def last_lines(text: str, count: int = 1) -> str:
+    """Return the last lines of a program's output that are not blank, as one line; "" for none."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines[-count:])
 
 
 def user_namespaces() -> str:

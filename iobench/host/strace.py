@@ -22,6 +22,7 @@ from typing import Any
 from iobench.core.clock import clock
 from iobench.core.inside import CALLS_BEGIN, CALLS_END, HELD
 from iobench.core.records import RankResult
+from iobench.host.probes import last_lines
 
 PROC = Path("/proc")
 _ATTACH_S, _END_S, _POLL_S = 20.0, 20.0, 0.01
@@ -85,8 +86,8 @@ def _attached(tracer: subprocess.Popen[bytes], processes: Sequence[int], output:
         if all(f"Process {pid} attached" in text for pid in processes):
             return ""
         if ended or clock() > deadline:
-            last = text.strip().splitlines()[-1:] or ["no output"]
-            return f"strace may not trace the worker ({last[0].removeprefix('strace: ')})"
+            last = last_lines(text).removeprefix("strace: ") or "no output"
+            return f"strace may not trace the worker ({last})"
         time.sleep(_POLL_S)
 
 

@@ -46,11 +46,8 @@ def bootstrap(cache: Path, say: Say) -> Base:
         check_space(cache, _SPACE, f"bootstrapping Debian {suite}")
         say(f"bootstrapping Debian {suite} from its packages (mmdebstrap), half a minute")
         with partial(tar) as path:
-            call(
-                _argv(suite, path),
-                f"bootstrapping Debian {suite}",
-                env={"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH},
-            )
+            env = {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH}
+            call(_argv(suite, path), f"bootstrapping Debian {suite}", env=env)
     digest = sha256(tar)
     wanted = locked(suite)
     if wanted and digest != wanted:
@@ -63,12 +60,9 @@ def bootstrap(cache: Path, say: Say) -> Base:
 
 def locked(suite: str) -> str:
     """Return the sha256 that the bootstrapped base of a suite should have on this architecture."""
-    path = recipe.lock(suite)
     start = f"# base {recipe.architecture()} sha256:"
-    for line in path.read_text().splitlines():
-        if line.startswith(start):
-            return line[len(start) :].strip()
-    return ""
+    lines = recipe.lock(suite).read_text().splitlines()
+    return next((line[len(start) :].strip() for line in lines if line.startswith(start)), "")
 
 
 def _argv(suite: str, out: Path) -> list[str]:

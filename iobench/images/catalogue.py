@@ -19,7 +19,6 @@ def find(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
     Raises ImageError with the remedy: missing, half-built, of another recipe or
     architecture, or not the archive that was recorded.
     """
-    recipe_of(name)
     image = recorded(name, folder)
     remedy = f"`iobench image build {name}`"
     here = recipe.architecture()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from iobench.core.errors import ImageError
+from iobench.host.probes import last_lines
 from iobench.images import docker_daemon
 
 #: Seconds that an interrupted program gets to clean up behind itself.
@@ -104,7 +105,7 @@ def call(
     except subprocess.TimeoutExpired as error:
         raise ImageError(f"{what} did not end in {limit_s:.0f} s ({argv[0]})") from error
     if process.returncode:
-        raise ImageError(f"{what} failed ({argv[0]}): {last_lines(err or out)}")
+        raise ImageError(f"{what} failed ({argv[0]}): {complaint(err or out)}")
     return out
 
 
@@ -176,10 +177,9 @@ def step(line: str, width: int = 96) -> str:
     return words if len(words) <= width else f"{words[: width - 4]} ..."
 
 
-def last_lines(text: str) -> str:
-    """Return the last lines of a program's output as one."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    words = "; ".join(lines[-3:])[-600:] or "it printed nothing"
+def complaint(text: str) -> str:
+    """Return the last lines of a failed program's output as one."""
+    words = last_lines(text, 3)[-600:] or "it printed nothing"
     return f"{words} (the disk is full)" if "o space left on device" in text else words
 
 

@@ -22,7 +22,7 @@ from iobench.core.clock import clock
 from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
 from iobench.host.mounts import MOUNTINFO, parse
-from iobench.host.probes import read
+from iobench.host.probes import last_lines, read
 
 #: Where a private daemon keeps images and build steps, below the images folder.
 STORE = ".docker"
@@ -152,8 +152,8 @@ def _wait(daemon: subprocess.Popen[bytes], store: Path) -> None:
     while docker_answers():
         if daemon.poll() is not None or clock() > deadline:
             log = store / "dockerd.log"
-            lines = log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"]
-            raise ImageError(f"dockerd did not start: {lines[-1][:300]} (all of it: {log})")
+            last = last_lines(log.read_text(errors="replace"))[:300] or "it printed nothing"
+            raise ImageError(f"dockerd did not start: {last} (all of it: {log})")
         time.sleep(0.2)
 
 

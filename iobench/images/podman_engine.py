@@ -12,7 +12,7 @@ from pathlib import Path
 from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
 from iobench.host.engines import podman
-from iobench.images.disk import call, last_lines, running, step
+from iobench.images.disk import call, complaint, running, step
 
 NAME = "podman"
 
@@ -60,7 +60,7 @@ def build(
             if line.startswith(("STEP ", "iobench: ", "[")):
                 say(step(line))
     if process.returncode:
-        raise ImageError(f"building {target} with podman failed: {last_lines(chr(10).join(lines))}")
+        raise ImageError(f"building {target} with podman failed: {complaint(chr(10).join(lines))}")
     with contextlib.suppress(OSError):
         return (context / ".iid").read_text().strip()
     raise ImageError(f"building {target}: podman ended without an image")

@@ -17,6 +17,7 @@ from iobench.core.cases import Case, Dataset
 from iobench.core.errors import DatasetError
 from iobench.core.inside import DATA_INSIDE
 from iobench.host import files as host_files
+from iobench.host.probes import last_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Content:
                     raise
             if process.returncode:
                 output.seek(0)
-                complaint = _end(output.read().decode(errors="replace"))
-                raise DatasetError(f"{what}: {argv[0]} failed: {complaint}")
+                complaint = last_lines(output.read().decode(errors="replace"), 2)[-400:]
+                raise DatasetError(f"{what}: {argv[0]} failed: {complaint or 'no output'}")
 
     def _write(self, pipe: IO[bytes], uid: int, gid: int) -> None:
         def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -124,8 +125,3 @@ def at(dataset: Dataset, root: Path) -> Dataset:
     return dataclasses.replace(
         dataset, root=str(root), jpeg_root=str(root / "jpeg"), in_place=False
     )
-
-
-def _end(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(lines[-2:])[-400:] or "no output"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Dict, Iterable, Mapping
 
 from iobench.backends.stacks import _prefix
+from iobench.backends.stacks._libraries import DECODING
 from iobench.core.errors import BackendUnavailable
 from iobench.core.inside import PREFIX_INSIDE
 from iobench.core.members import ImageRecipe, Installed, Stack
@@ -117,18 +118,7 @@ def _joined(folders: Iterable[str], rest: str) -> str:
 BACKEND = Stack(
     summary="BVLC Caffe 1.0, its Python 3.9, Open MPI and DALI",
     on_host=on_host,
-    libraries={
-        "numpy": "numpy",
-        "caffe": "caffe",
-        "mpi4py": "mpi4py",
-        "lmdb": "lmdb",
-        "plyvel": "plyvel",
-        "h5py": "h5py",
-        "simplejpeg": "simplejpeg",
-        "cv2": "opencv-python-headless",
-        "blake3": "blake3",
-        "nvidia.dali": "nvidia-dali-cuda120",
-    },
+    libraries={"numpy": "numpy", "caffe": "caffe", "mpi4py": "mpi4py", **DECODING},
     remedy="run `make caffe`, or look at CAFFE_ROOT and CAFFE_PYTHON (`iobench doctor`)",
     environment=environment,
     image=ImageRecipe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Mapping
 
+from iobench.backends.stacks._libraries import DECODING
 from iobench.core.members import ImageRecipe, Installed, Stack
 
 
@@ -16,17 +17,7 @@ def on_host(variables: Mapping[str, str]) -> Installed:
 BACKEND = Stack(
     summary="PyTorch, DALI, LMDB, HDF5: the driver's own Python",
     on_host=on_host,
-    libraries={
-        "numpy": "numpy",
-        "torch": "torch",
-        "lmdb": "lmdb",
-        "h5py": "h5py",
-        "plyvel": "plyvel",
-        "simplejpeg": "simplejpeg",
-        "cv2": "opencv-python-headless",
-        "blake3": "blake3",
-        "nvidia.dali": "nvidia-dali-cuda120",
-    },
+    libraries={"numpy": "numpy", "torch": "torch", **DECODING},
     remedy="run `make setup`, or install it into this Python",
     serves=True,
     image=ImageRecipe(
