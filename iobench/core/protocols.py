@@ -213,12 +213,14 @@ class Runtime(Protocol):
 
     def form(self) -> str:
         """Return the form of image it runs: docker, podman, sif, rootfs; "" for none."""
+        return ""
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
         """Return the command that runs ``command`` in this runtime; pure, a new list."""
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return facts for the record: the runtime's version, how the image is mounted."""
+        return {}
 
     def stop(self, name: str) -> None:
         """End what a killed ``argv`` may leave behind; nothing where all are its children."""
@@ -237,6 +239,7 @@ class Launcher(Protocol):
 
     def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
         """Return (rank, world size) from a worker's environment."""
+        return 0, 1
 
     # It may have ``local_rank(env)`` too, the rank on its node; without it all are on one node.
 

@@ -12,9 +12,9 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any, ContextManager, Iterator, Mapping
 
-from iobench.core.errors import DatasetError
+from iobench.core.errors import DatasetError, IobenchError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -46,21 +46,31 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def hold(root: Path) -> Iterator[None]:
-    """Keep other writers out of ``root``; raises DatasetError when one is at it."""
-    fd = os.open(root, os.O_RDONLY)
+def locked(folder: Path, file: str, busy: IobenchError, option: str) -> Iterator[None]:
+    """Lock ``file`` of a folder (made when absent; "": the folder itself) while the body runs.
+
+    Raises ``busy`` where another process has the lock, and an error of its class that names
+    ``option``, which chooses the folder, where the filesystem cannot lock.
+    """
+    fd = os.open(folder / file, os.O_RDWR | os.O_CREAT if file else os.O_RDONLY, 0o666)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DatasetError(f"another process is writing into {root}: wait for it") from None
+            raise busy from None
         except OSError as error:
-            raise DatasetError(
-                f"{root} cannot be locked ({error.strerror}): choose another folder by --out"
+            raise type(busy)(
+                f"{folder} cannot be locked ({error.strerror}): choose another folder by {option}"
             ) from None
         yield
     finally:
         os.close(fd)
+
+
+def hold(root: Path) -> ContextManager[None]:
+    """Keep other writers out of ``root``; raises DatasetError when one is at it."""
+    busy = DatasetError(f"another process is writing into {root}: wait for it")
+    return locked(root, "", busy, "--out")
 
 
 def settle(path: Path) -> None:

@@ -30,7 +30,6 @@ from iobench.images.model import DEFAULT_FOLDER, Image, recipe_of
 from iobench.images.wheels import wheelhouse
 
 CACHE = ".cache"
-ENGINES = ("docker", "podman")
 _PINS = f"{PREFIX_INSIDE}/share/debian-pins"
 
 
@@ -79,8 +78,8 @@ def engine_name() -> str:
     ``IOBENCH_BUILDER`` chooses; ImageError when that is neither.
     """
     wanted = os.environ.get("IOBENCH_BUILDER", "")
-    if wanted not in ("", *ENGINES):
-        raise ImageError(f"IOBENCH_BUILDER={wanted}: it can be {' or '.join(ENGINES)}")
+    if wanted not in ("", *forms.ENGINES):
+        raise ImageError(f"IOBENCH_BUILDER={wanted}: it can be {' or '.join(forms.ENGINES)}")
     if not wanted and not docker_daemon.possible() and shutil.which("podman"):
         return "podman"
     return wanted or "docker"

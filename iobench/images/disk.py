@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from iobench.core.errors import ImageError
+from iobench.host import files
 from iobench.host.probes import last_lines
 from iobench.images import docker_daemon
 
@@ -67,23 +67,14 @@ def partial(path: Path) -> Iterator[Path]:
         discard(unfinished)
 
 
-@contextlib.contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Keep other builds out of ``folder``. Raises ImageError when one is at work there."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ImageError(
-                f"another iobench builds images in {folder}: wait for it, or choose another folder "
-                "by --images"
-            ) from error
-        except OSError as error:
-            raise ImageError(
-                f"{folder} cannot be locked ({error.strerror}): choose another folder by --images"
-            ) from error
-        yield
+    busy = ImageError(
+        f"another iobench builds images in {folder}: wait for it, or choose another folder by "
+        "--images"
+    )
+    return files.locked(folder, ".lock", busy, "--images")
 
 
 def call(

@@ -20,7 +20,7 @@ from iobench.images import docker_daemon
 from iobench.images.model import Image, check_form, recipe_of
 
 #: The forms that an engine keeps in a store of its own.
-_ENGINES = {"docker": docker_engine, "podman": podman_engine}
+ENGINES = {"docker": docker_engine, "podman": podman_engine}
 #: Free bytes that a form takes, as multiples of the archive's size, at its peak.
 _SPACE = {"docker": 1.2, "podman": 2.4, "sif": 2.2, "rootfs": 1.2}
 #: zstd is three times as fast to make as gzip, and as small.
@@ -36,8 +36,8 @@ def in_form(image: Image, form: str, *, untouched: bool = True) -> str:
     """
     check_form(form)
     remedy = f"`iobench image build {image.name} --form {form}`"
-    if form in _ENGINES:
-        engine = _ENGINES[form]
+    if form in ENGINES:
+        engine = ENGINES[form]
         if form == "docker" and (reason := docker_daemon.docker_answers()):
             raise ImageError(f"no Docker daemon answers ({reason}), so {image.tag} cannot be run")
         found = engine.image_id(image.tag)
@@ -127,13 +127,13 @@ def _make(image: Image, form: str, say: Say) -> str:
         say(f"{image.name} as {form}: there already, {found}")
         return found
     folder = Path(image.folder)
-    where = _ENGINES[form].store() if form in _ENGINES else folder
+    where = ENGINES[form].store() if form in ENGINES else folder
     disk.check_space(where, _SPACE[form] * image.bytes, f"{image.name} as {form}")
     say(f"{image.name} as {form}: making it from {image.archive}")
     if form != "rootfs":  # unpacking compares the layers itself
         archive.check(image.archive)
-    if form in _ENGINES:
-        _ENGINES[form].load(image.archive)
+    if form in ENGINES:
+        ENGINES[form].load(image.archive)
     else:
         with disk.lock(folder):
             with disk.partial(_path(image, form)) as path:

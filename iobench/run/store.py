@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -150,22 +148,12 @@ class Store:
         """Return the last record of each trial that has no usable one."""
         return [r for r in last_attempts(self.records()).values() if not enters(r)]
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the suite: two drivers at once would spoil each other's trials."""
-        with open(self.folder / "lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ResultsError(
-                    f"{self.folder} is being run by another iobench; wait for it or stop it"
-                ) from None
-            except OSError as error:
-                raise ResultsError(
-                    f"{self.folder} cannot be locked ({error.strerror}): choose another folder by "
-                    "--results"
-                ) from None
-            yield
+        busy = ResultsError(
+            f"{self.folder} is being run by another iobench; wait for it or stop it"
+        )
+        return files.locked(self.folder, "lock", busy, "--results")
 
     def _journal(self) -> list[dict[str, Any]]:
         try:

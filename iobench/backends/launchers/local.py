@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping, Sequence, Tuple
+from typing import List, Sequence
 
 from iobench.core.errors import SpecError
 from iobench.core.members import LauncherBackend
@@ -20,10 +20,6 @@ class Local(Launcher):
                 "set world_size = 1 or choose a launcher that starts several"
             )
         return list(command)
-
-    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
-        """Return (0, 1)."""
-        return 0, 1
 
 
 BACKEND = LauncherBackend(Local, "one process on this machine")

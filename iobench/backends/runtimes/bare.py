@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping, Sequence
+from typing import List, Sequence
 
-from iobench.core.cases import Scalar
 from iobench.core.members import RuntimeBackend
 from iobench.core.protocols import Runtime, Start
 
 
 class Bare(Runtime):
     """Runs a command on the host, as the user that calls."""
-
-    def form(self) -> str:
-        """Return "": there is no image."""
-        return ""
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
         """Return the command, after ``env NAME=value ...`` where there are variables to set.
@@ -23,10 +18,6 @@ class Bare(Runtime):
         """
         prefix = ["env", *(f"{name}={value}" for name, value in start.env.items())]
         return [*(prefix if start.env else []), *command]
-
-    def identify(self, image: str) -> Mapping[str, Scalar]:
-        """Return {}: there is no image."""
-        return {}
 
 
 BACKEND = RuntimeBackend(Bare, summary="the host itself, no container")

@@ -380,7 +380,7 @@ def test_the_stores_forget_a_removed_image_unless_it_is_in_use(
     image: Image, form: str, tmp_path: Path
 ) -> None:
     need(form)
-    engine = forms._ENGINES[form]
+    engine = forms.ENGINES[form]
     with docker_daemon.docker(print, tmp_path) if form == "docker" else contextlib.nullcontext():
         words = engines.podman() if form == "podman" else ["docker"]
         assert forms.make_form(image, form) == image.tag
