@@ -10,8 +10,9 @@ import tomllib
 
 from iobench.core.errors import DatasetError
 
-#: A link to the clone's ``datasets/``; in an installed package, a folder with those files.
-FOLDER = Path(__file__).parent / "shipped"
+#: In an installed package; in a clone, they are in its ``datasets/``.
+_INSTALLED = Path(__file__).parent / "shipped"
+FOLDER = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "datasets"
 
 
 class Recipe(pydantic.BaseModel):
