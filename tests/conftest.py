@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Iterator
 
 import pytest
 
@@ -17,6 +18,16 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = capabilities.unknown_requirements()
     if unknown:
         raise pytest.UsageError(f"IOBENCH_REQUIRE names no capability: {', '.join(unknown)}")
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[None]:
+    """A Docker daemon, as tests/build/containers.py starts it."""
+    from tests.build import containers  # not for the stacks' Pythons, which run some tests too
+
+    capabilities.need("docker")
+    with containers.daemon():
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

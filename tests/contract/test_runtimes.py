@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List
+from typing import Callable, Dict, List
 
 import pytest
 
@@ -108,13 +108,6 @@ def test_stopping_what_is_not_there_is_harmless(name: str) -> None:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return containers.small_dataset(tmp_path_factory.mktemp("set") / "data")
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[None]:
-    need("docker")
-    with containers.daemon():
-        yield
 
 
 @pytest.fixture

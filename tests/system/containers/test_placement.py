@@ -24,7 +24,6 @@ from iobench.run import suite as scheduler
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 from tests.build import containers
-from tests.capabilities import need
 
 pytestmark = pytest.mark.system
 
@@ -45,13 +44,6 @@ places = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return containers.small_dataset(tmp_path_factory.mktemp("set") / "data", samples=64)
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[None]:
-    need("docker")
-    with containers.daemon():
-        yield
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.order import sample_order
 from iobench.core.records import FAILED, VALID, Record
-from iobench.data import index
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.worker.rank import ids_digest
 from tests.build import containers
+from tests.build.datasets import indexed
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -75,12 +75,7 @@ BACKEND = TrainerBackend(Mortal, "dies when it is told to", ranks=True)
 @pytest.fixture
 def data(tmp_path: Path) -> Dataset:
     """64 samples that nobody reads."""
-    root = tmp_path / "data"
-    root.mkdir()
-    rows = [index.Row(f"n0/{i}", i % 3, 10, "d", f"n0/{i}.jpg") for i in range(64)]
-    index.write_index(root, rows)
-    made = Dataset(str(root), "t", 64, 640, 3, 1, "", "test", jpeg_root=str(root / "jpeg"))
-    return index.finish(made)
+    return indexed(tmp_path / "data", 64, size=10, classes=3, digest="d")
 
 
 @pytest.fixture

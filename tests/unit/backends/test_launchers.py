@@ -129,14 +129,11 @@ def test_mpirun_says_which_rank_failed_first(text: str, failed: object) -> None:
 def begun(tmp_path, monkeypatch):
     """Return a function: a case -> how its worker would be started."""
     from iobench.core import protocols
-    from iobench.core.cases import Case, Dataset
-    from iobench.data.index import Row, finish, write_index
+    from iobench.core.cases import Case
     from iobench.run import command as starting
+    from tests.build.datasets import indexed
 
-    root = tmp_path / "data"
-    root.mkdir()
-    write_index(root, [Row("n0/0", 0, 10, "d", "n0/0.jpg")])
-    data = finish(Dataset(str(root), "t", 1, 10, 1, 1, "", "test", jpeg_root=str(root / "jpeg")))
+    data = indexed(tmp_path / "data", 1, size=10, digest="d")
     ours = tmp_path / "bin/mpirun"
     ours.parent.mkdir()
     ours.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")

@@ -17,7 +17,6 @@ from iobench.analysis.suite import analyse
 from iobench.core import units
 from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.records import FAILED, INVALID, VALID, Record
-from iobench.data import index
 from iobench.plan.blocks import probe_blocks
 from iobench.plan.resolve import Here, resolve
 from iobench.run import ledger, next_trials, store
@@ -25,6 +24,7 @@ from iobench.run import suite as scheduler
 from iobench.run.trial import TrialSettings
 from iobench.spec import load
 from tests.build import pairs as fixture
+from tests.build.datasets import indexed
 
 DOCUMENT: dict[str, Any] = {
     "name": "looks",
@@ -54,12 +54,7 @@ class Killed(Exception):
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return what makes a suite of stated times; ``kill``: after so many trials of each run."""
     monkeypatch.setattr(scheduler.Suite, "_discard_cold_pass", lambda suite: None)
-    root = tmp_path / "data"
-    root.mkdir()
-    rows = [index.Row(f"n0/{i}", 0, 0, "", f"n0/{i}.jpg") for i in range(32)]
-    index.write_index(root, rows)
-    made = Dataset(str(root), "t", 32, 0, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
-    dataset = index.finish(made)
+    dataset = indexed(tmp_path / "data", 32)
 
     def suite(times: dict[int, tuple[float, float]], name: str = "r", **changes: Any) -> Any:
         def run_trial(trial: Trial, _: Dataset, attempt: int, __: TrialSettings) -> Record:

@@ -14,7 +14,6 @@ import pytest
 from iobench.core import dataset as datasets
 from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record
-from iobench.data import index
 from iobench.plan.contrasts import contrasts
 from iobench.plan.resolve import Here, resolve
 from iobench.run import disturbance, next_trials, store
@@ -22,6 +21,7 @@ from iobench.run import suite as scheduler
 from iobench.run.ledger import Ledger
 from iobench.run.trial import TrialSettings
 from iobench.spec import load
+from tests.build.datasets import indexed
 
 DOCUMENT = {
     "name": "null",
@@ -36,13 +36,7 @@ DOCUMENT = {
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Dataset:
-    root = tmp_path / "data"
-    root.mkdir()
-    empty = datasets.sample_digest(b"")
-    rows = [index.Row(f"n0/{i}", 0, 0, empty, f"n0/{i}.jpg") for i in range(32)]
-    index.write_index(root, rows)
-    made = Dataset(str(root), "t", 32, 0, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
-    return index.finish(made)
+    return indexed(tmp_path / "data", 32, digest=datasets.sample_digest(b""))
 
 
 @pytest.fixture

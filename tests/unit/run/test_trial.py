@@ -18,6 +18,7 @@ from iobench.data import index
 from iobench.host import agent, mounts
 from iobench.run import cache_state, worker_process
 from iobench.run import trial as launch
+from tests.build.datasets import indexed
 from tests.build.ranks import JOIN, RESULT, started
 
 CASE = Case(format="jpeg", loader="torch")
@@ -100,9 +101,7 @@ def small(folder: Path) -> Dataset:
     root = folder / "set"
     (root / "jpeg" / "n0").mkdir(parents=True)
     (root / "jpeg" / "n0" / "0.jpg").write_bytes(b"0")
-    index.write_index(root, [index.Row("n0/0", 0, 1, "", "n0/0.jpg")])
-    made = Dataset(str(root), "t", 1, 1, 1, 1, "", "test", jpeg_root=str(root / "jpeg"))
-    return index.finish(made)
+    return indexed(root, 1, size=1)
 
 
 FAILED_RANK = f"{JOIN}{RESULT}result('Traceback\\nDatasetError: the lens is dirty')\nsys.exit(1)"
