@@ -13,6 +13,7 @@ import click
 
 from iobench.cli.console import JSON, print_json
 from iobench.core.errors import ImageError
+from iobench.host import tools
 from iobench.images import build as building
 from iobench.images import catalogue, disk, docker_daemon, forms, model, prefix, recipe
 from iobench.images import verify as verification
@@ -200,7 +201,7 @@ def image_install(name: str, folder: Path, to: Path | None, force: bool) -> None
     interrupted installation starts again and uses the downloads.
     """
     cache = folder / building.CACHE
-    prefix.install(name, to or prefix.default_folder(), cache, _say, force=force)
+    prefix.install(name, to or tools.FOLDER / "caffe", cache, _say, force=force)
 
 
 # -- helpers ---------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ class MountInfo:
     """One line of mountinfo (proc(5)).  ``device`` is ``major:minor``."""
 
     device: str
-    root: str
     mount_point: str
     options: Tuple[str, ...]
     fstype: str
@@ -62,7 +61,6 @@ def parse(text: str) -> List[MountInfo]:
         mounts.append(
             MountInfo(
                 device=head[2],
-                root=_unescape(head[3]),
                 mount_point=_unescape(head[4]),
                 options=tuple(head[5].split(",")),
                 fstype=tail[0],
@@ -87,7 +85,7 @@ def mount_of(path: Path, mounts: Optional[List[MountInfo]] = None) -> MountInfo:
         if inside and (best is None or len(point) >= len(best.mount_point)):
             best = mount
     if best is None:  # a chroot whose root is no mount
-        return MountInfo("0:0", "/", "/", (), "unknown", "unknown", ())
+        return MountInfo("0:0", "/", (), "unknown", "unknown", ())
     return best
 
 
@@ -103,17 +101,9 @@ def filesystem_for(path: Path) -> Tuple[str, Filesystem]:
     Members are made with the keyword ``mount`` (a :class:`MountInfo`).
     """
     mount = mount_of(path)
-    name = member_for(mount.fstype)
-    filesystem: Filesystem = registry.load("filesystems", name).make(mount=mount)
-    return name, filesystem
-
-
-def member_for(fstype: str) -> str:
-    """Return the member whose ``fstypes`` hold ``fstype``; the fallback when none does."""
-    for name in registry.names("filesystems"):
-        if fstype in registry.load("filesystems", name).fstypes:
-            return name
-    return FALLBACK
+    members = ((name, registry.load("filesystems", name)) for name in registry.names("filesystems"))
+    name = next((name for name, member in members if mount.fstype in member.fstypes), FALLBACK)
+    return name, registry.load("filesystems", name).make(mount=mount)
 
 
 def describe_mount(path: Path) -> Mapping[str, Scalar]:

@@ -111,8 +111,7 @@ def save(image: str, tag: str, out: Path) -> None:
     with _client(_BUILD_S) as client:
         client.api.tag(image, repository, label)
         with open(out, "wb") as file:
-            for chunk in client.api.get_image(tag, chunk_size=_CHUNK):
-                file.write(chunk)
+            file.writelines(client.api.get_image(tag, chunk_size=_CHUNK))
 
 
 def load(archive: Path) -> None:

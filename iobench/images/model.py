@@ -60,14 +60,9 @@ class Image:
     folder: str = str(DEFAULT_FOLDER)
 
     @property
-    def short(self) -> str:
-        """The first 12 digits of the digest."""
-        return self.digest.partition(":")[2][:12]
-
-    @property
     def tag(self) -> str:
-        """The name that docker and podman know it by."""
-        return f"iobench-{self.name}:{self.short}"
+        """The name that docker and podman know it by: of the digest, the first 12 digits."""
+        return f"iobench-{self.name}:{self.digest.partition(':')[2][:12]}"
 
     @property
     def archive(self) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
 from iobench.host.engines import podman
+from iobench.host.probes import ask
 from iobench.images.disk import call, complaint, running, step
 
 NAME = "podman"
@@ -21,9 +22,8 @@ def image_id(tag: str) -> str:
     """Return the Id of an image in this user's storage, "" when there is none of this name."""
     if shutil.which("podman") is None:
         raise ImageError("podman is not installed: `requirements/install.sh containers`")
-    argv = [*podman(), "image", "inspect", "--format", "{{.Id}}", tag]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return f"sha256:{done.stdout.strip()}" if done.returncode == 0 else ""
+    code, found = ask([*podman(), "image", "inspect", "--format", "{{.Id}}", tag])
+    return "" if code else f"sha256:{found}"
 
 
 def pull(reference: str) -> str:

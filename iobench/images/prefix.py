@@ -18,17 +18,11 @@ from iobench.backends.stacks import _prefix
 from iobench.core.errors import ImageError
 from iobench.core.members import ImageRecipe
 from iobench.core.protocols import Say
-from iobench.host import tools
 from iobench.images.model import names, recipe_of
 from iobench.images.wheels import wheelhouse
 
 #: The C library that Debian bullseye's binaries were built for.
 OLDEST_GLIBC = (2, 31)
-
-
-def default_folder() -> Path:
-    """Return where the prefix belongs: where ``backends/stacks`` looks for it."""
-    return tools.FOLDER / "caffe"
 
 
 def install(

@@ -22,7 +22,7 @@ def mount_for(name: str) -> MountInfo:
     fstypes = sorted(registry.load("filesystems", name).fstypes)
     if not fstypes:
         return mount_of(HERE)
-    return MountInfo("0:99", "/", "/nowhere", ("rw",), fstypes[0], "source", ("rw",))
+    return MountInfo("0:99", "/nowhere", ("rw",), fstypes[0], "source", ("rw",))
 
 
 @members

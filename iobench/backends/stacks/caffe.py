@@ -80,7 +80,9 @@ def _own(root: Path, variables: Mapping[str, str]) -> Installed:
         )
     wanted = variables.get(CAFFE_PYTHON, "")
     path = variables.get("PATH", os.defpath)
-    python = shutil.which(wanted or "python3", path=_without_us(path))
+    ours = str(Path(sys.prefix) / "bin")
+    others = os.pathsep.join(folder for folder in path.split(os.pathsep) if folder != ours)
+    python = shutil.which(wanted or "python3", path=others)
     if python is None:
         raise BackendUnavailable(
             f"no interpreter {wanted or 'python3'!r} for {CAFFE_ROOT}={root}: set {CAFFE_PYTHON} "
@@ -103,12 +105,6 @@ def _own(root: Path, variables: Mapping[str, str]) -> Installed:
         modules=("caffe", "numpy") if packages else (),
         probe=() if packages else (f"{programs[0]}/caffe", "--version"),
     )
-
-
-def _without_us(path: str) -> str:
-    """Return PATH without the folder of the driver's own (virtual) environment."""
-    ours = str(Path(sys.prefix) / "bin")
-    return os.pathsep.join(f for f in path.split(os.pathsep) if f != ours)
 
 
 def _joined(folders: Iterable[str], rest: str) -> str:

@@ -50,7 +50,7 @@ def test_posix_counts_what_crossed_and_the_device_agrees() -> None:
 
 
 def mount(fstype: str, device: str = "0:50", source: str = "tank/data") -> MountInfo:
-    return MountInfo(device, "/", "/data", ("rw",), fstype, source, ())
+    return MountInfo(device, "/data", ("rw",), fstype, source, ())
 
 
 @pytest.mark.parametrize(("fstype", "cache"), [("zfs", "ARC"), ("gpfs", "pagepool")])
