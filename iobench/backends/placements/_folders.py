@@ -38,20 +38,15 @@ class FolderPlacing:
 
     @contextmanager
     def put(self, place: Placement, data: Content, image: str) -> Iterator[Placement]:
-        """Fill the folder, which the driver removes."""
-        yield copy(place, data)
+        """Fill the folder, which the driver removes; the marker comes last, when all is written."""
+        root = Path(place.root)
+        data.copy_to(root)
+        files.settle(root)
+        files.write_json(root / MARKER, to_json(at(data.dataset, root)))
+        yield dataclasses.replace(place, files=str(root))
 
     def sweep(self, form: str, say: Say) -> None:
         """Do nothing: the driver removes folders that a killed suite left."""
-
-
-def copy(place: Placement, data: Content) -> Placement:
-    """Copy the data; the marker comes last, when all of it is on the device."""
-    root = Path(place.root)
-    data.copy_to(root)
-    files.settle(root)
-    files.write_json(root / MARKER, to_json(at(data.dataset, root)))
-    return dataclasses.replace(place, files=str(root))
 
 
 def tree(place: Placement, base: Path, data: Content) -> Placement:

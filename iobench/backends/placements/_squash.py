@@ -42,10 +42,5 @@ def packed(place: Placement, data: Content) -> Placement:
     argv = ["mksquashfs", "-", str(path), "-tar", *_AS_IT_IS]
     data.send(argv, os.geteuid(), os.getegid(), f"placement {place.kind}")
     files.settle(path.parent)
-    return dataclasses.replace(place, files=str(path), filesystem=_reader(), inside=True)
-
-
-def _reader() -> str:
-    """Return what mounts such files here: ``squashfs`` (the kernel), or ``squashfuse``."""
-    mounts = registry.load("runtimes", "apptainer").data_images
-    return str(mounts()) if mounts else ""
+    mounts = registry.load("runtimes", "apptainer").data_images()
+    return dataclasses.replace(place, files=str(path), filesystem=mounts, inside=True)
