@@ -40,8 +40,7 @@ def tables() -> dict[str, dict[str, str]]:
             for stored in [form] + [f"{form}-{c}" for c in sorted(contents - {"jpeg"})]:
                 if backend.formats is None or stored in backend.formats:
                     path = "native" if stored in backend.native else "reader"
-                    text = f"path: {path}" + (f" (unavailable here: {why})" if why else "")
-                    found["pipelines"][f"{loader}:{stored}"] = text
+                    found["pipelines"][f"{loader}:{stored}"] = f"path: {path}{why}"
     for alias, full in registry.ALIASES.items():
         found["pipelines"][alias] = f"alias of {full}"
     found["stages"] = {name: stage.summary for name, stage in stages.table().items()}
@@ -51,20 +50,16 @@ def tables() -> dict[str, dict[str, str]]:
 
 def members(axis: str) -> dict[str, str]:
     """Return name -> summary, with the reason appended where a member cannot run here."""
-    rows = {}
-    for name in registry.names(axis):
-        why = _unavailable(axis, name)
-        summary = registry.load(axis, name).summary
-        rows[name] = f"{summary} (unavailable here: {why})" if why else summary
-    return rows
+    found = {name: registry.load(axis, name).summary for name in registry.names(axis)}
+    return {name: summary + _unavailable(axis, name) for name, summary in found.items()}
 
 
 def _unavailable(axis: str, name: str) -> str:
-    """Return why a member cannot run here; one of another stack is not asked of this Python."""
+    """Return " (unavailable here: ...)" or ""; another stack's member asks not this Python."""
     stack = getattr(registry.load(axis, name), "stack", "")
-    if stack not in ("", registry.DEFAULT_STACK):
-        return registry.unavailable("stacks", stack)
-    return registry.unavailable(axis, name)
+    other = stack not in ("", registry.DEFAULT_STACK)
+    why = registry.unavailable("stacks", stack) if other else registry.unavailable(axis, name)
+    return f" (unavailable here: {why})" if why else ""
 
 
 @click.command()

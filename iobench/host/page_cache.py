@@ -1,9 +1,8 @@
 """Put files into a page-cache state and prove it: evict, warm, count resident pages.
 
-Eviction is per file (``posix_fadvise(DONTNEED)``), needs no root and hits no neighbour.  Residency
-is counted by cachestat(2) (Linux 6.5), else by mincore(2); both only speak the truth about files
-that the caller owns or may write, so anything else is called unproven.  All of it happens on the
-host side, outside containers and outside the timed region.
+Eviction is per file (``posix_fadvise(DONTNEED)``), needs no root and hits no neighbour; what the
+kernel does not report truthfully is called unproven (:mod:`iobench.host.residency`).  All of it
+happens on the host side, outside containers and outside the timed region.
 """
 
 from __future__ import annotations
@@ -28,6 +27,8 @@ from iobench.host.residency import PAGE_BYTES, page_spans
 BUFFER_BYTES = 1 << 18
 #: A file larger than this is warmed by several threads.
 RANGE_BYTES = 64 << 20
+#: How far a cached fraction may be from what was asked for.
+TOLERANCE = 0.02
 #: (offset, length) in bytes, or (first page, past the last).
 Spans = List[Tuple[int, int]]
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -97,8 +98,6 @@ def set_fraction(
     fraction: float,
     seed: int,
     files: Iterable[Path] = (),
-    *,
-    tolerance: float = 0.02,
 ) -> Residency:
     """Cache a seeded random subset of samples that holds ``fraction`` of all samples' pages.
 
@@ -106,7 +105,7 @@ def set_fraction(
     read-ahead off, so that only their pages come in.  ``samples``: the extents of each sample.
     Returns the residency of all samples' pages.
 
-    Raises CacheStateError when that is further than ``tolerance`` (or one sample) from
+    Raises CacheStateError when that is further than :data:`TOLERANCE` (or one sample) from
     ``fraction``, or cannot be proven.
     """
     if not 0.0 <= fraction <= 1.0:
@@ -122,7 +121,7 @@ def set_fraction(
     largest = max(
         (sum(e.length // PAGE_BYTES + 2 for e in sample) for sample in samples), default=0
     )
-    slack = max(tolerance, largest / reached.pages if reached.pages else 1.0)
+    slack = max(TOLERANCE, largest / reached.pages if reached.pages else 1.0)
     if abs(reached.fraction - fraction) > slack:
         raise CacheStateError(
             f"asked for {fraction:.3f} of the data cached, reached {reached.fraction:.3f} "

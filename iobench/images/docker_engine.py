@@ -33,15 +33,11 @@ def image_id(tag: str) -> str:
 
 def pull(reference: str) -> str:
     """Pull an image; return "" or why that is not possible here."""
-    import docker
-
-    with _client(60) as client:
-        try:
+    try:
+        with _client(60) as client:
             client.api.pull(reference)
-        except docker.errors.APIError as error:
-            return str(error.explanation or error)[:200]
-        except (OSError, ImageError) as error:
-            return str(error)[:200]
+    except (OSError, ImageError) as error:
+        return str(error)[:200]
     return "" if image_id(reference) else "pulled, and not there"
 
 

@@ -78,7 +78,6 @@ def _reference(image: Image) -> dict[str, str]:
 
 
 def _compare(listings: dict[str, dict[str, str]]) -> list[Proof]:
-    findings = []
     unread = set(tree.unread(*listings.values()))  # compared is what every listing could read
     folders = tuple(path for path in unread if path.endswith("/"))
     listings = {
@@ -86,14 +85,12 @@ def _compare(listings: dict[str, dict[str, str]]) -> list[Proof]:
         for form, found in listings.items()
     }
     blind = f"; not readable to this user: {', '.join(sorted(unread)[:_SHOWN])}" if unread else ""
-    first = next(iter(listings))
-    for form, found in listings.items():
-        if form == first:
-            detail = f"{len(found)} files and links, sha256:{tree.digest(found)}"
-            findings.append(Proof(form, "tree", True, detail))
-            continue
-        wrong = tree.differences(listings[first], found)
-        detail = f"the same as {first}: {len(found)} files and links, sha256:{tree.digest(found)}"
+    first, *others = listings
+    whole = f"{len(listings[first])} files and links, sha256:{tree.digest(listings[first])}"
+    findings = [Proof(first, "tree", True, whole)]
+    for form in others:
+        wrong = tree.differences(listings[first], listings[form])
+        detail = f"the same as {first}: {whole}"
         if wrong:
             more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
             detail = f"{len(wrong)} differ from {first}: {', '.join(wrong[:_SHOWN])}{more}"

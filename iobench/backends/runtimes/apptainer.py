@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -120,12 +121,10 @@ def _setuid() -> bool:
     """Return whether the program's starter is installed setuid root."""
     top = _top()
     for name in tools.APPTAINERS if top else ():
-        try:
+        with contextlib.suppress(OSError):
             starter = os.stat(f"{top}/libexec/{name}/bin/starter-suid")
-        except OSError:
-            continue
-        if starter.st_uid == 0 and starter.st_mode & stat.S_ISUID:
-            return True
+            if starter.st_uid == 0 and starter.st_mode & stat.S_ISUID:
+                return True
     return False
 
 
