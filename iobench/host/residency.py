@@ -6,10 +6,11 @@ import ctypes
 import errno
 import mmap
 import os
-from pathlib import Path
 from typing import Iterable, List, Sequence, Tuple
 
 import numpy as np
+
+from iobench.host.probes import read
 
 PAGE_BYTES = mmap.PAGESIZE
 #: statfs(2): an overlay's own mapping is empty, its pages belong to the layer's file.  cachestat
@@ -62,7 +63,9 @@ def truthful(path: str, status: os.stat_result) -> bool:
     Linux 5.2 and later answer mincore only for the owner or a writer, and report "all resident" to
     anybody else (mm/mincore.c, can_do_mincore); cachestat fails with EPERM there.
     """
-    return status.st_uid == os.geteuid() or _real_root() or os.access(path, os.W_OK)
+    # root of the whole machine, not of a user namespace
+    root = os.geteuid() == 0 and read("/proc/self/uid_map").split() == ["0", "0", "4294967295"]
+    return status.st_uid == os.geteuid() or root or os.access(path, os.W_OK)
 
 
 def count(fd: int, spans: Sequence[Tuple[int, int]]) -> Tuple[str, int]:
@@ -135,13 +138,3 @@ def _filesystem(fd: int) -> int:
 def _error(call: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{call}: {os.strerror(number)}")
-
-
-def _real_root() -> bool:
-    """Return whether this is root of the whole machine, not of a user namespace."""
-    if os.geteuid() != 0:
-        return False
-    try:
-        return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
-    except OSError:
-        return False

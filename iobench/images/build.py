@@ -97,9 +97,7 @@ def _engine(folder: Path, say: Say) -> Iterator[ModuleType]:
 
 
 def _build(name: str, folder: Path, say: Say, engine: ModuleType, base_image: str) -> Image:
-    cache = folder / CACHE
-    cache.mkdir(parents=True, exist_ok=True)
-    wanted = recipe_of(name)
+    cache, wanted = folder / CACHE, recipe_of(name)
     disk.check_space(folder, wanted.archive_bytes, f"the archive of image {name}")
     disk.check_space(engine.store(), wanted.store_bytes, f"building image {name}")
     packages = debs.fetch(wanted.suite, cache, say) if wanted.locked else None
@@ -128,17 +126,15 @@ def _build(name: str, folder: Path, say: Say, engine: ModuleType, base_image: st
 
 
 def _labels(image: Image, wanted: ImageRecipe) -> dict[str, str]:
-    common = {
-        "title": f"iobench {image.name}",
-        "description": wanted.description,
-        "version": image.version,
-        "revision": image.revision,
-        "base.name": image.base,
-    }
-    own = {"recipe": image.recipe, "python": image.python, "pins": image.pins}
     return {
-        **{f"org.opencontainers.image.{key}": value for key, value in common.items()},
-        **{f"iobench.{key}": value for key, value in own.items()},
+        "org.opencontainers.image.title": f"iobench {image.name}",
+        "org.opencontainers.image.description": wanted.description,
+        "org.opencontainers.image.version": image.version,
+        "org.opencontainers.image.revision": image.revision,
+        "org.opencontainers.image.base.name": image.base,
+        "iobench.recipe": image.recipe,
+        "iobench.python": image.python,
+        "iobench.pins": image.pins,
     }
 
 

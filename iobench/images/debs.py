@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import io
 import shutil
 import tarfile
@@ -48,9 +47,8 @@ def packages(lock: Path) -> tuple[Package, ...]:
 def fetch(suite: str, cache: Path, say: Say) -> Path:
     """Return a folder of ``cache`` that holds every package of the suite's lock, verified.
 
-    What an earlier, interrupted call fetched is used.  The mirrors of
-    :func:`iobench.images.base.mirrors` are tried in turn.  Raises ImageError with the package that
-    none of them gave.
+    What an earlier, interrupted call fetched is used.  Raises ImageError with the package that none
+    of :func:`iobench.images.base.mirrors` gave.
     """
     lock = recipe.lock(suite)
     wanted = packages(lock)
@@ -63,13 +61,8 @@ def fetch(suite: str, cache: Path, say: Say) -> Path:
     say(f"fetching {len(absent)} of {len(wanted)} Debian packages by their sha256 (about 120 MB)")
     mirrors = _Mirrors(base.mirrors())
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-        running = [pool.submit(mirrors.bring, package, folder) for package in absent]
-        try:
-            for done in concurrent.futures.as_completed(running):
-                done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for _ in pool.map(lambda package: mirrors.bring(package, folder), absent):
+            pass  # the first failure is raised here, and cancels what waits
     return folder
 
 
@@ -82,10 +75,8 @@ def unpack(package: Path, root: Path) -> None:
         for member in archive:
             if member.isdev():
                 continue
-            target = root / member.name
             if member.issym() or member.isreg() or member.islnk():
-                with contextlib.suppress(FileNotFoundError):
-                    target.unlink()
+                (root / member.name).unlink(missing_ok=True)
             member.mode |= 0o700 if member.isdir() else 0o600
             archive.extract(member, root, set_attrs=not member.issym(), **_TRUSTED)
 

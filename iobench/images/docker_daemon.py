@@ -157,11 +157,10 @@ def _wait(daemon: subprocess.Popen[bytes], store: Path) -> None:
 
 def _stop(daemon: subprocess.Popen[bytes]) -> None:
     daemon.terminate()
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()
+    daemon.kill()  # nothing where it has ended
+    daemon.wait()
 
 
 def _unmount_below(folder: Path) -> None:
