@@ -114,10 +114,8 @@ def _seen(path: Path) -> Seen | None:
 
 def capabilities() -> int:
     """Return this process's effective capabilities as bits; -1 (all) where they are not shown."""
-    for line in probes.read(Path("/proc/self/status")).splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return -1
+    bits = probes.fields(probes.read("/proc/self/status")).get("CapEff")
+    return int(bits, 16) if bits else -1
 
 
 def findings(case: Case, dataset: Dataset, facts: Facts) -> list[CaseFinding]:

@@ -111,13 +111,12 @@ def version_of(distribution: str) -> str:
 def _cpu() -> Dict[str, Any]:
     """Model, a digest of the instruction flags, count, governor and turbo where visible."""
     facts: Dict[str, Any] = {"count": os.cpu_count(), "machine": platform.machine()}
-    for line in probes.read("/proc/cpuinfo").split("\n\n", 1)[0].splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("model name", "CPU part"):
-            facts["model"] = value.strip()
-        if key.strip() in ("flags", "Features"):
-            flags = " ".join(sorted(value.split()))
-            facts["flags_digest"] = blake2b(flags.encode(), digest_size=8).hexdigest()
+    first = probes.fields(probes.read("/proc/cpuinfo").split("\n\n", 1)[0])
+    if model := first.get("model name", first.get("CPU part")):
+        facts["model"] = model
+    if flags := first.get("flags", first.get("Features")):
+        flags = " ".join(sorted(flags.split()))
+        facts["flags_digest"] = blake2b(flags.encode(), digest_size=8).hexdigest()
     for name in (
         "cpu0/cpufreq/scaling_governor",
         "cpu0/cpufreq/scaling_max_freq",

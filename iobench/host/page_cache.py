@@ -19,7 +19,7 @@ import numpy as np
 
 from iobench.core.cases import Extent
 from iobench.core.errors import CacheStateError
-from iobench.host import cgroups
+from iobench.host import cgroups, probes
 from iobench.host import residency as residency_calls
 from iobench.host.residency import PAGE_BYTES, page_spans
 
@@ -200,10 +200,10 @@ def _gib(nbytes: int) -> str:
 
 
 def _meminfo(name: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    raise CacheStateError(f"/proc/meminfo has no {name}; iobench needs Linux 3.14 or later")
+    found = probes.fields(probes.read("/proc/meminfo")).get(name)
+    if found is None:
+        raise CacheStateError(f"/proc/meminfo has no {name}; iobench needs Linux 3.14 or later")
+    return int(found.split()[0]) * 1024
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
 
 USERNS_MAX = Path("/proc/sys/user/max_user_namespaces")
 USERNS_DEBIAN = Path("/proc/sys/kernel/unprivileged_userns_clone")
@@ -145,6 +145,12 @@ def read(path: Union[str, Path]) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
+
+
+def fields(text: str) -> Dict[str, str]:
+    """Return the lines ``key: value`` of a text, as /proc has them."""
+    rows = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in rows}
 
 
 @functools.lru_cache(maxsize=64)

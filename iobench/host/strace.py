@@ -22,7 +22,7 @@ from typing import Any
 from iobench.core.clock import clock
 from iobench.core.inside import CALLS_BEGIN, CALLS_END, HELD
 from iobench.core.records import RankResult
-from iobench.host.probes import last_lines
+from iobench.host.probes import fields, last_lines, read
 
 PROC = Path("/proc")
 _ATTACH_S, _END_S, _POLL_S = 20.0, 20.0, 0.01
@@ -118,15 +118,8 @@ def processes(name: str, inside: Sequence[int]) -> list[int]:
     mark = f"{HELD}={name}".encode()
     for folder in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            started = mark in (folder / "environ").read_bytes().split(b"\0")
-            if started and _innermost(folder) in inside:
-                found.append(int(folder.name))
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                ids = fields(read(folder / "status")).get("NSpid", folder.name).split()
+                if int(ids[-1]) in inside:  # the last: in its own namespace
+                    found.append(int(folder.name))
     return sorted(found) if len(found) == len(inside) else []
-
-
-def _innermost(folder: Path) -> int:
-    """Return a process's id in its own namespace."""
-    for line in (folder / "status").read_text().splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return int(folder.name)
