@@ -19,10 +19,7 @@ __all__ = ["LOCAL", "Agent", "FioResult", "Residency", "Trace"]
 
 
 class Agent:
-    """Acts on the driver's own node; another node's agent is a subclass that sends messages.
-
-    Errors are raised as CacheStateError, BackendUnavailable, TrialFailed.
-    """
+    """Acts on the driver's own node; raises CacheStateError, BackendUnavailable, TrialFailed."""
 
     evict = staticmethod(page_cache.evict)
     warm = staticmethod(page_cache.warm)
@@ -49,10 +46,7 @@ class Agent:
         return dict(mounts.filesystem_for(path)[1].counters(path))
 
     def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]:
-        """Return (bytes of ``io`` that crossed the mount under ``path``, the counter's name).
-
-        None: nothing on this node can count them.
-        """
+        """Return (bytes of ``io`` over the mount under ``path`` or None, counter's name)."""
         return mounts.filesystem_for(path)[1].storage_bytes(io)
 
 

@@ -1,7 +1,4 @@
-"""How docker and podman must be called on this host.
-
-Worker side: standard library only, Python 3.9.
-"""
+"""How docker and podman must be called on this host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files written whole, folders held by one writer, free space checked.
-
-Standard library only, Python 3.9.
-"""
+"""Files written whole, folders held by one writer, free space checked."""
 
 from __future__ import annotations
 

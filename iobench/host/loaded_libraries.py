@@ -41,10 +41,7 @@ def libraries(brought: Iterable[str] = ()) -> Dict[str, str]:
 
 
 def sources(brought: Iterable[str] = ()) -> Dict[str, str]:
-    """Return package -> digest of each module of it that is loaded here from a Python file.
-
-    ``brought``: more packages than those of :data:`SOURCES`.
-    """
+    """Return package -> digest of its Python files loaded here; ``brought``: beside SOURCES."""
     found: Dict[str, Dict[str, str]] = {}
     packages = (*SOURCES, *brought)
     for name, module in list(sys.modules.items()):

@@ -96,10 +96,7 @@ def same_mount(a: Path, b: Path) -> bool:
 
 
 def filesystem_for(path: Path) -> Tuple[str, Filesystem]:
-    """Return (name, filesystem) of the member that knows the mount under ``path``.
-
-    Members are made with the keyword ``mount`` (a :class:`MountInfo`).
-    """
+    """Return (name, filesystem) of the member that knows the mount under ``path``."""
     mount = mount_of(path)
     members = ((name, registry.load("filesystems", name)) for name in registry.names("filesystems"))
     name = next((name for name, member in members if mount.fstype in member.fstypes), FALLBACK)

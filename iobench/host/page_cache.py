@@ -81,10 +81,7 @@ def warm(files: Iterable[Path], *, threads: int = 4) -> None:
 
 
 def residency(files: Iterable[Path]) -> Residency:
-    """Count the resident pages of whole files; unproven where the kernel does not report them.
-
-    Raises CacheStateError for a file that cannot be opened.
-    """
+    """Count the resident pages of whole files.  Raises CacheStateError if one is not readable."""
     return _residency((str(path), None) for path in files)
 
 

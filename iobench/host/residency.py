@@ -69,10 +69,7 @@ def truthful(path: str, status: os.stat_result) -> bool:
 
 
 def count(fd: int, spans: Sequence[Tuple[int, int]]) -> Tuple[str, int]:
-    """Return (method, resident pages) of page ``spans`` (first, past the last) of an open file.
-
-    Raises OSError when neither call works.
-    """
+    """Return (method, resident pages) of page ``spans`` (first, past the last).  Raises OSError."""
     if not stacked(fd):
         try:
             found = (_cachestat(fd, a * PAGE_BYTES, (b - a) * PAGE_BYTES)[0] for a, b in spans)

@@ -31,10 +31,7 @@ class Contents(NamedTuple):
 
 
 def contents(path: Path) -> Contents:
-    """Read an archive's manifest and configuration.
-
-    Raises ImageError when the file is missing, no image archive, or cut off.
-    """
+    """Read an archive's manifest and configuration.  Raises ImageError unless both are whole."""
     with _opened(path) as archive:
         manifest = json.loads(_file(archive, "manifest.json").read())
         if len(manifest) != 1:

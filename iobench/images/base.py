@@ -30,10 +30,7 @@ class Base(NamedTuple):
 
 
 def bootstrap(cache: Path, say: Say) -> Base:
-    """Return the bootstrapped base of Debian, made in ``cache`` unless it is there.
-
-    Raises ImageError when mmdebstrap is missing or fails.
-    """
+    """Return the base image, bootstrapped in ``cache`` unless it is there.  Raises ImageError."""
     suite = recipe.SUITE
     tar = cache / f"base-{suite}-{recipe.architecture()}.tar"
     if not tar.exists():

@@ -23,10 +23,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_space(folder: Path, nbytes: float, what: str, *, by: str = "--images") -> None:
-    """Raise ImageError unless ``nbytes`` are free where ``folder`` is (or will be).
-
-    ``by``: the option that chooses the folder.
-    """
+    """Raise ImageError unless ``nbytes`` are free in ``folder``, which option ``by`` names."""
     there = folder.resolve()
     while not there.exists():
         there = there.parent

@@ -55,10 +55,7 @@ def build(
     labels: Mapping[str, str],
     say: Say,
 ) -> str:
-    """Build stage ``target`` of ``context``/Dockerfile; return the image's Id.
-
-    Raises ImageError with the last lines that the failing step wrote.
-    """
+    """Build a stage of ``context``/Dockerfile, return its Id; ImageError quotes a failing step."""
     lines: list[str] = []
     found = ""
     with _client(_BUILD_S) as client:

@@ -77,10 +77,7 @@ def make_form(image: Image, form: str, say: Say = lambda line: None) -> str:
 
 
 def forget(image: Image) -> None:
-    """Remove ``image`` from the stores of docker (where a daemon answers) and podman.
-
-    One that a container was made from stays.
-    """
+    """Remove ``image`` from docker's and podman's stores, unless a container was made from it."""
     if not docker_daemon.docker_answers():
         docker_engine.remove(image.tag)
     if shutil.which("podman"):

@@ -19,10 +19,7 @@ def names() -> list[str]:
 
 
 def recipe_of(name: str) -> ImageRecipe:
-    """Return how the image of a stack is built.
-
-    Raises ImageError for a name that is no stack's, or that of a stack without an image.
-    """
+    """Return how a stack's image is built.  Raises ImageError where no such stack or image is."""
     if name not in registry.names("stacks"):
         raise ImageError(f"no image is called {name!r}; there are: {', '.join(names())}")
     found: ImageRecipe | None = registry.load("stacks", name).image

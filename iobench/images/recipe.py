@@ -36,10 +36,7 @@ def architecture() -> str:
 
 
 def files(name: str) -> list[Path]:
-    """Return the files of the clone that the recipe of ``name`` consists of, Dockerfile first.
-
-    Raises ImageError for an unknown name and outside a clone.
-    """
+    """Return the files that the recipe of ``name`` consists of, Dockerfile first."""
     wanted = recipe_of(name).files
     return [root() / "Dockerfile", *(root() / "requirements" / file for file in wanted)]
 

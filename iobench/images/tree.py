@@ -85,10 +85,7 @@ def _row(path: str, folder: str) -> str:
 
 
 def differences(one: Dict[str, str], other: Dict[str, str]) -> List[str]:
-    """Return every path that is not the same in both, and how, sorted.
-
-    What either side could not read is no difference: see :func:`unread`.
-    """
+    """Return every path that differs, and how, sorted; what a side could not read does not."""
     blind = tuple(path for path in unread(one, other) if path.endswith("/"))
     result = []
     for path in sorted(set(one) | set(other)):

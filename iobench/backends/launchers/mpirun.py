@@ -68,10 +68,7 @@ class MpiRun(Launcher):
         return ""
 
     def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
-        """Return ``mpirun -np N ... command``.  Raises SpecError for no rank at all.
-
-        Root may start it (a container's only user may be root).
-        """
+        """Return ``mpirun ... command``, for root too (a container's only user may be root)."""
         if world_size < 1:
             raise SpecError(f"world_size = {world_size} is no number of ranks; use 1 or more")
         words = [self._program, "--allow-run-as-root"]

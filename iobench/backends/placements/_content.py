@@ -96,10 +96,7 @@ class Content:
 
 
 def of(dataset: Dataset, cases: Sequence[Case]) -> Content:
-    """Return what these cases read.
-
-    Of a tree that is read where it is, the samples alone.  Raises DatasetError where one is gone.
-    """
+    """Return what these cases read.  Raises DatasetError where a file is gone."""
     forms = {c.stored_form for c in cases if not registry.load("formats", c.format).fileless}
     names: list[str] = []
     files: list[Path] = []

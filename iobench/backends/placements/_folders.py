@@ -50,10 +50,7 @@ class FolderPlacing:
 
 
 def tree(place: Placement, base: Path, data: Content) -> Placement:
-    """Make an image's tree with the data in it: hard links to the image's files, copies of ours.
-
-    Raises DatasetError where links are not allowed.
-    """
+    """Link an image's files into a tree of its own, and copy the data in; raises DatasetError."""
     image = Path(place.root, "rootfs")
     code, output = ask(["cp", "-a", "--link", str(base), str(image)], None)
     if code:

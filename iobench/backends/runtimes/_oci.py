@@ -1,7 +1,4 @@
-"""How a start is written: what several runtimes share.
-
-Worker side: standard library only, Python 3.9.
-"""
+"""How a start is written: what several runtimes share."""
 
 from __future__ import annotations
 

@@ -66,10 +66,7 @@ class Apptainer(Runtime):
         return {"sif": "sif", "sandbox": "rootfs"}[self._mode]
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
-        """Return ``apptainer exec ... IMAGE env NAME=value ... command``.
-
-        Raises SpecError for a path that ``--bind`` cannot express.
-        """
+        """Return ``apptainer exec ...``.  Raises SpecError for a path that it cannot bind."""
         name = tools.apptainer() or tools.APPTAINERS[0]
         words = ["env"]
         for prefix in ("APPTAINER", "SINGULARITY"):

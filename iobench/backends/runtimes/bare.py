@@ -12,10 +12,7 @@ class Bare(Runtime):
     """Runs a command on the host, as the user that calls."""
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
-        """Return the command, after ``env NAME=value ...`` where there are variables to set.
-
-        Image and mounts mean nothing here: the host's own files are seen where they are.
-        """
+        """Return the command, after ``env NAME=value ...`` where there are variables to set."""
         prefix = ["env", *(f"{name}={value}" for name, value in start.env.items())]
         return [*(prefix if start.env else []), *command]
 

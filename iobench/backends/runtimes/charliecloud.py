@@ -38,10 +38,7 @@ class Charliecloud(Runtime):
         return "rootfs"
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
-        """Return the command that runs ``command`` inside.
-
-        Raises SpecError for a path that ``-b`` cannot say.
-        """
+        """Return ``ch-run ... command``.  Raises SpecError for a path that ``-b`` cannot say."""
         words = ["env", f"USER={os.environ.get('USER') or f'uid{os.geteuid()}'}"]
         fixed = [start.image] if start.image else []
         fixed += [str(mount.host) for mount in start.mounts if not mount.writable]

@@ -24,10 +24,7 @@ class Unpacked(Runtime):
         return "rootfs"
 
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
-        """Return the command in an environment without the host's Python and its libraries.
-
-        Mounts mean nothing: the host's files are seen where they are.
-        """
+        """Return the command in an environment without the host's Python and its libraries."""
         unset = [word for name in LEAKS for word in ("-u", name)]
         return ["env", *unset, *(f"{k}={v}" for k, v in start.env.items()), *command]
 

@@ -44,10 +44,7 @@ def environment(prefix: str) -> Dict[str, str]:
 
 
 def on_host(variables: Mapping[str, str]) -> Installed:
-    """Return the prefix of `make caffe`, or what ``CAFFE_ROOT`` names.
-
-    Raises BackendUnavailable with the remedy where neither is there.
-    """
+    """Return the prefix of `make caffe` or ``CAFFE_ROOT``.  Raises BackendUnavailable."""
     root = variables.get(CAFFE_ROOT, "")
     if root and not Path(root).is_dir():
         raise BackendUnavailable(f"{CAFFE_ROOT}={root} is not a folder: {_WHAT_ROOT}")
