@@ -1,7 +1,7 @@
 """Every data type that crosses a module or a process: frozen, versioned, JSON in and out.
 
-Worker side: standard library only, Python 3.9.  Units are in the names: seconds (``_s``), bytes,
-samples.  Raw values are kept; means and intervals are computed late, by ``iobench.analysis``.
+Units are in the names: seconds (``_s``), bytes, samples.  Raw values are kept; means and intervals
+are computed late, by ``iobench.analysis``.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
     <root>/left_out.tsv      user's trees: file and why it was left out
     <root>/jpeg/<class>/<name>.jpg
     <root>/<form>/           lmdb, hdf5, lmdb-raw, hdf5-float ...; format.json in it, written last
-
-The worker reads datasets through this module: Python 3.9, NumPy, BLAKE3 and the standard library.
 """
 
 from __future__ import annotations

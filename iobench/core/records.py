@@ -1,7 +1,4 @@
-"""What a trial measured, as stored: one record an attempt, raw values only.
-
-Worker side: standard library only, Python 3.9.  Units are in the names: seconds (``_s``), bytes,
-samples."""
+"""What a trial measured, as stored: one record an attempt, raw values only."""
 
 from __future__ import annotations
 
@@ -78,9 +75,9 @@ class RankResult:
     world_size: int
     host: str
     pid: int
-    steps: Steps
-    startup: Startup
-    io: IoCounters
+    steps: Steps = NO_STEPS
+    startup: Startup = Startup()
+    io: IoCounters = IoCounters()
     ids_digest: str = ""  # multiset of the sample ids that the loop saw
     order_digest: str = ""  # the same ids in their order
     ids_sum: str = ""  # the multiset again, so that sums over ranks compare with other ranks'

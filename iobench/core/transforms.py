@@ -162,17 +162,13 @@ def _rrc224(pixels: np.ndarray, random: SampleRandom) -> np.ndarray:
     return resize(pixels[top : top + h, left : left + w], 224, 224)
 
 
-def _crop224(pixels: np.ndarray, random: SampleRandom) -> np.ndarray:
-    return _random_crop(pixels, 224, random)
-
-
 def _cifar32(pixels: np.ndarray, random: SampleRandom) -> np.ndarray:
     import cv2
 
-    return _random_crop(cv2.copyMakeBorder(pixels, 4, 4, 4, 4, cv2.BORDER_CONSTANT), 32, random)
+    return _random_crop(cv2.copyMakeBorder(pixels, 4, 4, 4, 4, cv2.BORDER_CONSTANT), random, 32)
 
 
-def _random_crop(pixels: np.ndarray, side: int, random: SampleRandom) -> np.ndarray:
+def _random_crop(pixels: np.ndarray, random: SampleRandom, side: int = 224) -> np.ndarray:
     height, width = pixels.shape[:2]
     if height < side or width < side:
         raise DatasetError(
@@ -201,7 +197,7 @@ TRANSFORMS: Dict[str, Transform] = {
             (3, 224, 224),
             IMAGENET_MEAN,
             ONES,
-            _crop224,
+            _random_crop,
         ),
         Transform(
             "cifar32",
@@ -217,11 +213,10 @@ TRANSFORMS: Dict[str, Transform] = {
 
 def transform(name: str) -> Transform:
     """Return the transform of that name; raises SpecError with the valid names."""
-    try:
-        return TRANSFORMS[name]
-    except KeyError:
+    if name not in TRANSFORMS:
         known = ", ".join(sorted(TRANSFORMS))
-        raise SpecError(f"unknown transform {name!r}; there are: {known}") from None
+        raise SpecError(f"unknown transform {name!r}; there are: {known}")
+    return TRANSFORMS[name]
 
 
 def batch_bytes(name: str, samples: int) -> int:

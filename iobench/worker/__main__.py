@@ -7,6 +7,7 @@ cache into the wanted state and proves it; nothing of the dataset is open before
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import importlib
@@ -24,13 +25,15 @@ from iobench.core.dataset import files_of, form_root, load_index, stored_sizes
 from iobench.core.errors import IobenchError
 from iobench.core.order import sample_order
 from iobench.core.protocols import LoadRequest
-from iobench.core.records import NO_STEPS, IoCounters, RankResult, Startup
+from iobench.core.records import RankResult
 from iobench.worker import cache, parent_watch, remote_loader, rendezvous
 from iobench.worker.rank import RankRun
 
 #: Of a folder for temporary files: multiprocessing puts sockets into it, at /pymp-xxxxxxxx/
 #: listener-xxxxxxxx, whose path has 107 characters at most.
 _LONGEST = 107 - 32
+#: Fields of a request that a case has under the same name.
+_OF_CASE = ("batch", "workers", "prefetch", "transform", "seed", "order", "sharing")
 
 
 def main(argv: List[str]) -> int:
@@ -98,7 +101,6 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
             len(index.labels),
             case.order,
             seed=case.seed,
-            epoch=0,
             rank=rank,
             world_size=world_size,
             batch=case.batch * (case.world_size // world_size),  # one for all: what all would read
@@ -108,26 +110,18 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
         labels=index.labels,
         sizes=stored_sizes(task.dataset, case.stored_form, index.sizes),
         stage=stages.of(task.trial.stage).asks,
-        batch=case.batch,
-        workers=case.workers,
-        prefetch=case.prefetch,
-        transform=case.transform,
-        seed=case.seed,
-        order=case.order,
         decode_delay_s=task.decode_delay_s,
         rank=rank,
         world_size=world_size,
-        sharing=case.sharing,
+        **{name: getattr(case, name) for name in _OF_CASE},
     )
     return request, index.digests
 
 
 def _extents(request: LoadRequest) -> List[List[Extent]]:
     """Return where each sample lies, in order: what fio replays, what a cached fraction warms."""
-    reader = request.format.open(request.dataset, request.root)
-    rows = [list(reader.extents(int(i))) for i in request.ids]
-    reader.close()
-    return rows
+    with contextlib.closing(request.format.open(request.dataset, request.root)) as reader:
+        return [list(reader.extents(int(i))) for i in request.ids]
 
 
 def _import_libraries(task: Task) -> Optional[remote_loader.RemoteLoader]:
@@ -165,9 +159,6 @@ def _failed(driver: rendezvous.Driver, message: str) -> RankResult:
         world_size=driver.world_size,
         host=driver.node,
         pid=os.getpid(),
-        steps=NO_STEPS,
-        startup=Startup(),
-        io=IoCounters(),
         error=message.strip(),
     )
 

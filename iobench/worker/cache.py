@@ -3,8 +3,6 @@
 A filesystem image is a file on the host, which the driver evicts and proves; the pages of the files
 in it belong to the mount inside the container and are gone with it.  So the worker evicts or reads
 all of them, untimed, and counts what is resident, right before the clock starts and after it stops.
-
-Worker side: Python 3.9, NumPy and the standard library.
 """
 
 from __future__ import annotations

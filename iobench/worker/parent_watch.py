@@ -1,7 +1,4 @@
-"""Ends a process, and all that it started, when the one that holds its other end has gone.
-
-Standard library only, Python 3.9.
-"""
+"""Ends a process, and all that it started, when the one that holds its other end has gone."""
 
 from __future__ import annotations
 

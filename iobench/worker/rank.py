@@ -71,14 +71,14 @@ class RankRun:
         case = self.task.trial.case
         if self.stage.trained:
             make = registry.load("trainers", case.trainer).make
+            takes = inspect.signature(make).parameters
             given = {
                 "batch": case.batch,
                 "rank": self.driver.rank,
                 "world_size": self.driver.world_size,
+                "sharers": case.world_size,  # one rank alone keeps its share of the cores
+                "labels": 1 + int(np.asarray(self.request.labels).max(initial=-1)),
             }
-            given["sharers"] = case.world_size  # one rank alone keeps its share of the cores
-            given["labels"] = 1 + int(np.asarray(self.request.labels).max(initial=-1))
-            takes = inspect.signature(make).parameters
             given = {name: value for name, value in given.items() if name in takes}
             options = dict(case.trainer_options)
             if not self.stage.reads and "learning_rate" in takes:

@@ -3,9 +3,7 @@
 For frameworks whose parameters are blobs with ``data`` and ``diff`` (Caffe).  A step is forward,
 backward, the exchange, update.  As all ranks begin with rank 0's weights and add the same mean,
 they stay the same, and n ranks of batch b do what one does with batch n b (but for layers that look
-at a whole batch: BatchNorm).
-
-Worker side: Python 3.9; mpi4py is imported by the first exchange of several ranks.
+at a whole batch: BatchNorm).  mpi4py is imported by the first exchange of several ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One batch, sample by sample, through a format's Reader: what every loader of that kind does.
-
-Worker side: Python 3.9, NumPy and the standard library.
-"""
+"""One batch, sample by sample, through a format's Reader: what every loader of that kind does."""
 
 from __future__ import annotations
 

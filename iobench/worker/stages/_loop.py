@@ -18,17 +18,15 @@ def epoch(job: RankRun) -> Outcome:
     loader = job.loader(device=trainer.device)
     job.open_s = clock.clock() - opened
     steps = len(job.request.ids) // job.request.batch
-    warmup = (
-        0
-        if getattr(loader, "in_pieces", False)
-        else loop.warmup_steps(
+    warmup = 0
+    if not getattr(loader, "in_pieces", False):
+        warmup = loop.warmup_steps(
             queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
         )
-    )
     alive: List[int] = getattr(loader, "processes", list)()
     before = io_counters.snapshot(alive)
     walked = clock.clock()
-    getattr(loader, "walk", _no_walk)()
+    getattr(loader, "walk", lambda: None)()  # most need not know all samples before the first
     job.walk_s = clock.clock() - walked
     begin_at = job.meet()
     begun = io_counters.snapshot(alive)
@@ -50,7 +48,3 @@ def epoch(job: RankRun) -> Outcome:
     }
     trainer.close()
     return measured, io, {"notes": notes if job.stage.trained else {**notes, "trainer": {}}}
-
-
-def _no_walk() -> None:
-    """Do nothing: most loaders need not know all samples before the first."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, List
-
 from iobench.core.dataset import samples_digest
 from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS, IoCounters
@@ -16,21 +14,18 @@ def _hashed(job: RankRun) -> Outcome:
     import numpy as np
 
     loader = job.loader(digest=True)
-    ids: List[Any] = []
-    labels: List[Any] = []
-    digests: List[str] = []
-    for batch in loader.batches():
-        ids.append(np.asarray(batch.ids))
-        labels.append(np.asarray(batch.labels))
-        digests.extend(batch.digests or ())
+    batches = [batch._replace(data=None) for batch in loader.batches()]
     loader.close()
-    measured = Measured(NO_STEPS, ids)
+    ids = [np.asarray(batch.ids) for batch in batches]
     every = np.concatenate(ids).tolist()
-    value = samples_digest(every, np.concatenate(labels).tolist(), digests)
+    labels = np.concatenate([np.asarray(batch.labels) for batch in batches]).tolist()
+    digests = [digest for batch in batches for digest in batch.digests or ()]
+    value = samples_digest(every, labels, digests)
     wrong = 0
     if job.task.trial.case.content == "jpeg":
         wrong = sum(job.digests[i] != d for i, d in zip(every, digests))
-    return measured, IoCounters(), {"samples_digest": value, "notes": {"wrong_digests": wrong}}
+    notes = {"wrong_digests": wrong}
+    return Measured(NO_STEPS, ids), IoCounters(), {"samples_digest": value, "notes": notes}
 
 
 BACKEND = Stage(
