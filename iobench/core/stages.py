@@ -92,10 +92,5 @@ def _stage(name: str, plugins: str) -> Stage:
 
 @cache
 def _table(plugins: str) -> Mapping[str, Stage]:
-    found = {name: _stage(name, plugins) for name in registry.names("stages")}
-
-    def place(name: str) -> Tuple[bool, int]:
-        rung = found[name].rung
-        return rung is None, rung or 0
-
-    return {name: found[name] for name in sorted(found, key=place)}
+    found = [(name, _stage(name, plugins)) for name in registry.names("stages")]
+    return dict(sorted(found, key=lambda item: (item[1].rung is None, item[1].rung or 0)))

@@ -9,8 +9,6 @@ as messages (see ``remote_loader_server``).  Both sides measure what that costs 
 
 The other process ends with all of its workers when the one that started it does, even by
 ``kill -9``.
-
-Worker side: Python 3.9, NumPy and the standard library.
 """
 
 from __future__ import annotations
@@ -39,17 +37,7 @@ from iobench.core.errors import BackendUnavailable, IobenchError, SpecError, Tri
 from iobench.core.protocols import LoadRequest
 from iobench.core.records import IoCounters
 from iobench.host import probes
-from iobench.worker import remote_loader_server
-from iobench.worker.remote_loader_server import (
-    ARRAYS,
-    FILE,
-    SLOTS,
-    Channel,
-    as_array,
-    as_bytes,
-    mapped,
-    touched,
-)
+from iobench.worker.remote_loader_server import APART, FILE, SLOTS, Channel, mapped, touched
 
 #: Set for a worker outside any container whose loader is of another stack: that stack's Python, and
 #: what differs in its environment (JSON: name -> value, null where it is not set).
@@ -84,12 +72,10 @@ def python_of(case: Case) -> str:
     Raises BackendUnavailable where that Python cannot be reached, SpecError for a walk over there.
     """
     home = registry.load("loaders", case.loader).stack
-    if {"walk", remote_loader_server.APART} <= {
-        n for n, given in case.loader_options.items() if given
-    }:
+    if case.loader_options.get("walk") and case.loader_options.get(APART):
         raise SpecError("walk and apart together are not possible: leave one of them out")
     if home in ("", case.image):
-        return sys.executable if case.loader_options.get(remote_loader_server.APART) else ""
+        return sys.executable if case.loader_options.get(APART) else ""
     python = os.environ.get(PYTHON, "") if registry.load("stacks", home).serves else ""
     if not python:
         raise BackendUnavailable(impossible(case.loader, case.image, container=True))
@@ -142,11 +128,9 @@ class RemoteLoader:
         Raises what the loader's own ``make`` raises, BackendUnavailable if /dev/shm is full.
         """
         self.wait_up()
-        plain: Dict[str, Any] = {name: as_bytes(getattr(request, name)) for name in ARRAYS}
-        plain.update(root=str(request.root), device="cpu")
-        apart = remote_loader_server.APART
-        options = {k: v for k, v in self._case.loader_options.items() if k != apart}
-        self._send("make", dataclasses.replace(request, **plain), options)
+        options = {k: v for k, v in self._case.loader_options.items() if k != APART}
+        plain: Any = str(request.root)  # versions of Python differ in how they pickle a path
+        self._send("make", dataclasses.replace(request, root=plain, device="cpu"), options)
         queue, shares = self._receive("made")
         #: One slot is in the trainer's hands, the others wait.
         self.queue_batches = queue + SLOTS - 1
@@ -184,15 +168,11 @@ class RemoteLoader:
             if k:
                 self._send("next")
             asked = clock()
-            plain, where, begun, sent = self._receive("batch")
-            batch = Batch(*plain)
-            data = None
+            batch, where, begun, sent = self._receive("batch")
             if where == FILE:
-                data = mapped(self._channel.receive_file(), self._shape)
+                batch = batch._replace(data=mapped(self._channel.receive_file(), self._shape))
             elif where >= 0:
-                data = self._slots[where]
-            labels, ids = as_array(batch.labels), as_array(batch.ids)
-            batch = batch._replace(data=data, labels=labels, ids=ids)
+                batch = batch._replace(data=self._slots[where])
             self._copy_s.append(sent - begun)
             self._wake_s.append(clock() - max(asked, sent))
             yield batch

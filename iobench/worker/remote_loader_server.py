@@ -2,21 +2,20 @@
 
     python -m iobench.worker.remote_loader_server CONNECTION LOADER FORMAT
 
-A message is a tuple whose first value is a word; arrays cross as int64 bytes, as two versions of
-NumPy read each other's.  The client sends ``make`` (request, options), ``slots`` (shape; then the
-descriptor of their shared memory), ``begin``, ``next`` (the batch before is no longer used) and
-``close``.  The server sends ``ready`` (libraries are imported), ``made`` (batches in the loader's
-queue, whether they are in shared memory already), ``batch`` (the batch; where its pixels are: a
-slot, ``FILE``, whose descriptor follows, or ``NOWHERE``; seconds at which it was there, and sent),
+A message is a tuple whose first value is a word.  The client sends ``make`` (request, options),
+``slots`` (shape; then the descriptor of their shared memory), ``begin``, ``next`` (the batch before
+is no longer used) and ``close``.  The server sends ``ready`` (libraries are imported), ``made``
+(batches in the loader's queue, whether they are in shared memory already), ``batch`` (the batch;
+where its pixels are: a slot, ``FILE``, whose descriptor follows, or ``NOWHERE``; seconds at which
+it was there, and sent),
 ``closed`` (counters of the loop, fingerprint) and ``error`` (the exception's type, its message).
-
-Worker side: Python 3.9, NumPy and the standard library.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import io
 import mmap
 import os
 import pickle
@@ -42,13 +41,21 @@ from iobench.worker import parent_watch
 NOWHERE, FILE = -1, -2
 #: Batches in shared memory: one that the trainer uses, one that is being filled or waits.
 SLOTS = 2
-#: Fields of a request that are arrays.
-ARRAYS = ("ids", "labels", "sizes")
 #: Loader option: run in a process of its own.
 APART = "apart"
 _PAGE, _LENGTH_BYTES = 4096, 4
 #: Fields of a fingerprint that identify the software that loads.
 _SOFTWARE = ("python", "libraries", "mapped", "threads")
+
+
+class _Pickler(pickle.Pickler):
+    """Writes arrays of one dimension so that NumPy before and after version 2 reads them."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to make an array again; NotImplemented of all else."""
+        if isinstance(value, np.ndarray):
+            return np.frombuffer, (bytearray(value.tobytes()), value.dtype.str)
+        return NotImplemented
 
 
 class Channel:
@@ -63,7 +70,9 @@ class Channel:
 
     def send(self, *message: Any, file: Optional[int] = None) -> None:
         """Send a message, and after it a file descriptor.  Raises OSError when nobody listens."""
-        self.connection.send_bytes(pickle.dumps(message, protocol=4))
+        data = io.BytesIO()
+        _Pickler(data, protocol=4).dump(message)
+        self.connection.send_bytes(data.getbuffer())
         if file is not None:
             reduction.send_handle(self.connection, file, None)
 
@@ -76,16 +85,6 @@ class Channel:
     def receive_file(self) -> int:
         """Return the file descriptor that follows the last message."""
         return reduction.recv_handle(self.connection)
-
-
-def as_bytes(array: Any) -> bytes:
-    """Return an array as int64 bytes."""
-    return np.asarray(array, np.int64).tobytes()
-
-
-def as_array(data: bytes) -> np.ndarray:
-    """Return int64 bytes as a writable array."""
-    return np.frombuffer(data, np.int64).copy()
 
 
 def mapped(file: int, shape: Sequence[int]) -> np.ndarray:
@@ -127,9 +126,8 @@ def _serve(channel: Channel, loader_name: str, format_name: str) -> None:
             importlib.import_module(module)
     gc.freeze()
     channel.send("ready")
-    _, sent, options = channel.receive()
-    arrays = {name: as_array(getattr(sent, name)) for name in ARRAYS}
-    request = replace(sent, root=Path(sent.root), **arrays)
+    _, request, options = channel.receive()
+    request = replace(request, root=Path(request.root))
     loader = registry.load("loaders", loader_name).make(request, **options)
     try:
         channel.send("made", loader.queue_batches, bool(getattr(loader, "shares", False)))
@@ -138,13 +136,13 @@ def _serve(channel: Channel, loader_name: str, format_name: str) -> None:
         if word == "slots":
             slots = touched(mapped(channel.receive_file(), *values))
             word, *_ = channel.receive()
-        io = _measured(channel, loader, slots) if word == "begin" else IoCounters()
+        read = _measured(channel, loader, slots) if word == "begin" else IoCounters()
     finally:
         loader.close()
     stack = registry.load("loaders", loader_name).stack or registry.DEFAULT_STACK
     libraries = registry.libraries(stack, loaders=loader_name, formats=format_name)
     found = fingerprint.collect(request.root, *libraries)
-    channel.send("closed", io, {name: found[name] for name in _SOFTWARE})
+    channel.send("closed", read, {name: found[name] for name in _SOFTWARE})
 
 
 def _measured(channel: Channel, loader: Any, slots: np.ndarray) -> IoCounters:
@@ -154,8 +152,8 @@ def _measured(channel: Channel, loader: Any, slots: np.ndarray) -> IoCounters:
     _hand_over(channel, loader, slots)
     ended, messages = io_counters.snapshot(alive), channel.received - messages
     loader.close()
-    io = io_counters.since(before, before, ended, io_counters.snapshot())
-    return replace(io, rchar=io.rchar - messages)
+    read = io_counters.since(before, before, ended, io_counters.snapshot())
+    return replace(read, rchar=read.rchar - messages)
 
 
 def _hand_over(channel: Channel, loader: Any, slots: np.ndarray) -> None:
@@ -173,8 +171,7 @@ def _hand_over(channel: Channel, loader: Any, slots: np.ndarray) -> None:
             slots[where] = np.asarray(batch.data)
         elif batch.data is not None:
             where, file = FILE, loader.descriptor(batch)
-        plain = (None, as_bytes(batch.labels), as_bytes(batch.ids), *batch[3:])
-        channel.send("batch", plain, where, begun, clock(), file=file)
+        channel.send("batch", batch._replace(data=None), where, begun, clock(), file=file)
         k += 1
         del batch
     else:

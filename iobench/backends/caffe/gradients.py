@@ -9,18 +9,14 @@ at a whole batch: BatchNorm).  mpi4py is imported by the first exchange of sever
 from __future__ import annotations
 
 import hashlib
-import os
 from array import array
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from iobench.core.cases import Scalar
 from iobench.core.clock import clock as real_clock
 from iobench.core.errors import BackendUnavailable, SpecError
-
-#: Open MPI's word for how many ranks there are.
-_SIZE = "OMPI_COMM_WORLD_SIZE"
 
 
 class Alone:
@@ -48,8 +44,12 @@ class Gradients:
         ``comm``: an mpi4py communicator.  Raises SpecError where the ranks' nets differ.
         """
         self._params, self._comm, self._clock = list(params), comm, clock
-        count = sum(int(np.size(blob.data)) for blob in self._params)
+        sizes = [int(np.size(blob.data)) for blob in self._params]
+        count = sum(sizes)
         self._flat = np.empty(count, np.float32)
+        #: Views of ``_flat``, one a blob in its shape.
+        parts = zip(np.split(self._flat, np.cumsum(sizes)[:-1]), self._params)
+        self._parts = [part.reshape(blob.data.shape) for part, blob in parts]
         self._seconds = array("d")
         counts = comm.allgather((len(self._params), count))
         if len(set(counts)) > 1:
@@ -95,40 +95,31 @@ class Gradients:
         digest = hashlib.blake2b(digest_size=16)
         for blob in self._params:
             digest.update(np.ascontiguousarray(blob.data).tobytes())
-        facts: Dict[str, Scalar] = {
+        return {
             "ranks": int(self._comm.Get_size()),
             "comm_bytes": int(self._flat.nbytes),
             "comm_s": float(np.median(self._seconds)) if self._seconds else 0.0,
             "comm_first_s": float(self._seconds[0]) if self._seconds else 0.0,
             "weights_digest": digest.hexdigest(),
         }
-        return facts
 
     def _gather(self, name: str) -> None:
-        at = 0
-        for blob in self._params:
-            values = getattr(blob, name)
-            self._flat[at : at + values.size] = values.reshape(-1)
-            at += values.size
+        for blob, part in zip(self._params, self._parts):
+            part[...] = getattr(blob, name)
 
     def _scatter(self, name: str) -> None:
-        at = 0
-        for blob in self._params:
-            values = getattr(blob, name)
-            values[...] = self._flat[at : at + values.size].reshape(values.shape)
-            at += values.size
+        for blob, part in zip(self._params, self._parts):
+            getattr(blob, name)[...] = part
 
 
-def mean(params: Sequence[Any], world_size: Optional[int] = None) -> Any:
+def mean(params: Sequence[Any], world_size: int) -> Any:
     """Return the exchange of a net's parameters: a :class:`Gradients`, or :class:`Alone`.
 
-    ``params``: those that are learned; statistics (BatchNorm's) are each rank's own.
-    ``world_size``: of the case; None: as mpirun's environment says.  Raises BackendUnavailable
-    without mpi4py, or where this process's MPI knows of another number of ranks (its mpirun and
-    its mpi4py are of two installations: then every rank believes that it is alone).
+    ``params``: those that are learned; statistics (BatchNorm's) are each rank's own.  Raises
+    BackendUnavailable without mpi4py, or where this process's MPI knows of another number of ranks
+    (its mpirun and its mpi4py are of two installations: then every rank believes that it is alone).
     """
-    wanted = int(os.environ.get(_SIZE, "1")) if world_size is None else world_size
-    if wanted == 1:
+    if world_size == 1:
         return Alone()
     try:
         from mpi4py import MPI
@@ -138,9 +129,9 @@ def mean(params: Sequence[Any], world_size: Optional[int] = None) -> Any:
             "install it there"
         ) from error
     comm = MPI.COMM_WORLD
-    if comm.Get_size() != wanted:
+    if comm.Get_size() != world_size:
         raise BackendUnavailable(
-            f"{wanted} ranks were started and mpi4py sees {comm.Get_size()}: it is linked to "
+            f"{world_size} ranks were started and mpi4py sees {comm.Get_size()}: it is linked to "
             "another MPI than the mpirun that started them; set launcher option program to that "
             "MPI's"
         )

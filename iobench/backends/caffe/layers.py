@@ -7,9 +7,6 @@ from typing import Optional, Sequence, Tuple
 from iobench.backends.caffe.nets import DATA, LABEL
 from iobench.backends.caffe.prototxt import Message, Word, message
 
-#: Caffe's enum of database backends, by format.
-BACKENDS = {"lmdb": "LMDB", "leveldb": "LEVELDB"}
-
 
 def transform(
     *, crop: int = 0, mirror: bool = False, mean: Sequence[float] = (), scale: float = 1.0
@@ -29,11 +26,11 @@ def transform(
 
 
 def database(
-    source: str, backend: str, *, batch: int, prefetch: int, transform: Optional[Message]
+    source: str, format_name: str, *, batch: int, prefetch: int, transform: Optional[Message]
 ) -> Message:
     """Return a Data layer on a database's folder; one thread reads, decodes and crops."""
     parameter = message(
-        source=source, batch_size=batch, backend=Word(BACKENDS[backend]), prefetch=prefetch
+        source=source, batch_size=batch, backend=Word(format_name.upper()), prefetch=prefetch
     )
     return _layer("Data", transform_param=transform, data_param=parameter)
 
@@ -44,24 +41,15 @@ def images(
     batch: int,
     prefetch: int,
     transform: Optional[Message],
-    shuffle: bool = False,
-    rand_skip: int = 0,
-    height: int = 0,
-    width: int = 0,
+    **options: int,
 ) -> Message:
     """Return an ImageData layer on a list file (``path number`` a line).
 
-    Its queue is as deep as ``data_param`` says: Caffe's prefetching base reads it there for every
-    layer that prefetches.
+    ``options``: shuffle, rand_skip, new_height, new_width; 0: left out.  Its queue is as deep as
+    ``data_param`` says: Caffe's prefetching base reads it there for every layer that prefetches.
     """
-    parameter = message(
-        source=source,
-        batch_size=batch,
-        shuffle=shuffle or None,
-        rand_skip=rand_skip or None,
-        new_height=height or None,
-        new_width=width or None,
-    )
+    given = {name: value or None for name, value in options.items()}
+    parameter = message(source=source, batch_size=batch, **given)
     return _layer(
         "ImageData", transform_param=transform, image_data_param=parameter,
         data_param=message(prefetch=prefetch),

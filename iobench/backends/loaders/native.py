@@ -61,7 +61,7 @@ class NativeLoader:
         self._queues = self._layer in ("Data", "ImageData")
         self._shuffle, self._rand_skip = shuffle, rand_skip
         self._any_order = shuffle or rand_skip > 0  # Caffe itself changes the order
-        self._height, self._width = new_height, new_width
+        self._size = {"new_height": new_height, "new_width": new_width}
         self._mirror, self._mean, self._scale = mirror, mean, scale
         self._request = request
         self._check()
@@ -145,15 +145,14 @@ class NativeLoader:
                 transform=transform,
             )
         if self._layer == "ImageData":
+            skip = min(self._rand_skip, len(request.ids))
+            own = {} if plain else {"shuffle": self._shuffle, "rand_skip": skip, **self._size}
             return layers.images(
                 self._sources.listed(rows),
                 batch=batch,
                 prefetch=request.prefetch,
                 transform=transform,
-                shuffle=self._shuffle and not plain,
-                rand_skip=0 if plain else min(self._rand_skip, len(request.ids)),
-                height=0 if plain else self._height,
-                width=0 if plain else self._width,
+                **own,
             )
         if self._layer == "HDF5Data":
             files = self._sources.files(shuffled=self._shuffle)
@@ -164,13 +163,9 @@ class NativeLoader:
 
     def _check(self) -> None:
         request = self._request
-        asked = {
-            "shuffle": (self._shuffle, ("ImageData", "HDF5Data")),
-            "rand_skip": (self._rand_skip, ("ImageData",)),
-            "new_height": (self._height, ("ImageData",)),
-            "new_width": (self._width, ("ImageData",)),
-        }
-        for name, (value, able) in asked.items():
+        asked = {"shuffle": self._shuffle, "rand_skip": self._rand_skip, **self._size}
+        for name, value in asked.items():
+            able = ("ImageData", "HDF5Data") if name == "shuffle" else ("ImageData",)
             if value and self._layer not in able:
                 raise SpecError(
                     f"Caffe's {self._layer} layer has no {name} (only {' and '.join(able)}): leave "
@@ -181,7 +176,8 @@ class NativeLoader:
                 "shuffle and rand_skip together: Caffe shuffles again where the list ends, so that "
                 "an epoch holds some samples twice; give one of them"
             )
-        if (self._height > 0) != (self._width > 0) or min(self._height, self._width) < 0:
+        height, width = self._size.values()
+        if (height > 0) != (width > 0) or min(height, width) < 0:
             raise SpecError("new_height and new_width go together: give both, or neither")
         if not 0 <= self._rand_skip <= request.dataset.samples:
             raise SpecError(f"rand_skip {self._rand_skip}: allowed is 0 to the number of samples")

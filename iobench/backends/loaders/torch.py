@@ -6,7 +6,6 @@ A worker fills one shared-memory batch, row by row, and hands over its file desc
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from typing import Any, Iterator, List, Optional, Tuple, Union
@@ -25,13 +24,6 @@ from iobench.host import probes
 _START_S = 120.0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Failure:
-    """Stands for a batch that a worker could not make."""
-
-    message: str
-
-
 class _Samples:
     """A map-style dataset whose item is a whole batch.
 
@@ -48,15 +40,15 @@ class _Samples:
     def __len__(self) -> int:
         return self._samples
 
-    def __getitems__(self, ids: np.ndarray) -> Union[Batch, _Failure]:
-        """Return the batch of these samples, as far as the stage goes."""
+    def __getitems__(self, ids: np.ndarray) -> Union[Batch, IobenchError]:
+        """Return the batch of these samples, as far as the stage goes, or why there is none."""
         try:
             if not self._fills:
                 return self._maker.make(ids)
             data = _empty_batch((len(ids), *self._shape), self._shared)
             return self._maker.make(ids, data.numpy())._replace(data=data)
         except IobenchError as error:
-            return _Failure(str(error))
+            return error
 
     def close(self) -> None:
         """Close the Reader of this process."""
@@ -155,9 +147,9 @@ class TorchLoader:
         # counted, so that the workers' shutdown is not waited for inside the measured loop
         for _ in range(self._count):
             batch = next(self._iterator)
-            if isinstance(batch, _Failure):
+            if isinstance(batch, IobenchError):
                 self.close()
-                raise DatasetError(batch.message)
+                raise DatasetError(str(batch))
             yield batch
 
     def processes(self) -> List[int]:

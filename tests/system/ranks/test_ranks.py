@@ -342,7 +342,7 @@ if declared == "yes":
 solver = caffe.SGDSolver(prototxt % (1 + rank))
 net = solver.net
 params = [blob for blobs in net.params.values() for blob in blobs]
-exchange = gradients.mean(params)
+exchange = gradients.mean(params, size)
 exchange.broadcast()
 rows = []
 for step in range(int(steps)):

@@ -176,7 +176,7 @@ def test_data_layers() -> None:
     text = render(made.get("data_param"))
     assert text == 'source: "/d"\nbatch_size: 8\nbackend: LMDB\nprefetch: 6\n'
     listed = layers.images(
-        "/l", batch=8, prefetch=6, transform=None, shuffle=True, height=256, width=9
+        "/l", batch=8, prefetch=6, transform=None, shuffle=True, new_height=256, new_width=9
     )
     assert not listed.all("transform_param")
     expected = 'source: "/l"\nbatch_size: 8\nshuffle: true\nnew_height: 256\nnew_width: 9\n'
