@@ -1,7 +1,6 @@
 """The value that each backend file ends with: one dataclass an axis.
 
-A backend is one file in its axis's folder that ends in one ``BACKEND = ...Backend(...)``.  Its
-options are the typed keyword-only parameters of ``make``; nothing else in the tree is edited."""
+A member's options are the typed keyword-only parameters of ``make``."""
 
 from __future__ import annotations
 
@@ -48,25 +47,24 @@ class FormatBackend(Backend[Format]):
 class LoaderBackend(Backend[Any]):
     """``make(request, **options) -> Loader``.
 
-    ``stages``: rungs that can run alone.  ``no_stage``: why one cannot.  ``formats``: stored forms
-    it takes (None: any).  ``native``: those it reads with its own reader.  ``transforms``: those it
-    can do (None: any); ``no_transform``: why no other.  ``threads``: fixed number of
-    decoder threads, which a case's ``workers`` then is; 0 if the user may set ``workers``.
+    ``stages``: rungs that can run alone; ``no_stage``: why another cannot.  ``formats``: stored
+    forms it takes (None: any).  ``native``: those it reads with its own reader.  ``orders``,
+    ``sharings``: stored form -> the orders it can follow there, and how it can share the data among
+    ranks (a form that is not named: any; no sharing: one rank only).  ``transforms``: those it can
+    do (None: any); ``no_transform``: why no other.  ``threads``: fixed number of decoder threads,
+    which a case's ``workers`` then is; 0 if the user may set ``workers``.  ``probe``: serial:
+    (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     """
 
     stages: FrozenSet[str] = frozenset({"read", "decode", "load"})
     no_stage: Mapping[str, str] = dataclasses.field(default_factory=dict)
     formats: Optional[FrozenSet[str]] = None
     native: FrozenSet[str] = frozenset()
-    #: Stored form -> the orders it can follow there; a form that is not named follows any.
     orders: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
-    #: Stored form -> how it can share the data among ranks; one that is not named: any way.  An
-    #: empty set: one rank only.
     sharings: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
     transforms: Optional[FrozenSet[str]] = None
     no_transform: str = ""
     threads: int = 0
-    #: Serial probe: (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
 
@@ -90,9 +88,7 @@ class TrainerBackend(Backend[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeBackend(Backend[Runtime]):
-    """A runtime.
-
-    ``isolated``: it shows a worker its own tree and the mounts only (see ``DATA_INSIDE``).
+    """``isolated``: it shows a worker its own tree and the mounts only (see ``DATA_INSIDE``).
     ``limits``: for one that enforces ``Start.cpus`` and ``Start.memory_bytes`` itself: "" where it
     does, else why it would not.  None: the driver puts its processes into a control group.
     ``data_images``: for one that mounts a file that holds a filesystem: by what, ``squashfs`` (the
@@ -106,22 +102,16 @@ class RuntimeBackend(Backend[Runtime]):
 
 
 class Failure(NamedTuple):
-    """The rank that failed first, as far as the launcher reports it.
-
-    ``code``: its exit status, negative for a signal.  ``output``: the ranks' own standard error,
-    without the launcher's lines.
-    """
+    """The rank that failed first, as far as the launcher reports it."""
 
     rank: int
-    code: int
-    output: str
+    code: int  # exit status, negative for a signal
+    output: str  # the ranks' own standard error, without the launcher's lines
 
 
 @dataclasses.dataclass(frozen=True)
 class LauncherBackend(Backend[Launcher]):
-    """A launcher.
-
-    ``inside``: it starts the ranks where they run, in the container (one node), not around it.
+    """``inside``: it starts the ranks where they run, in the container (one node), not around it.
     ``variables``: environment variables of its ranks, unless the user has set them.
     ``failure``: (standard error) -> the rank that failed first, None if it names none.
     ``stacks``: those whose images have it, for one that starts inside.
@@ -209,8 +199,8 @@ class ImageRecipe:
 class Stack:
     """The software of a framework: its Python, on the host and in an image.
 
-    ``on_host``: (the driver's environment) -> :class:`Installed`; raises BackendUnavailable with
-    the remedy where it is not installed.  ``libraries``: modules that must be importable in it ->
+    ``on_host``: (the driver's environment) -> :class:`Installed`, or BackendUnavailable with the
+    remedy.  ``libraries``: modules that must be importable in it ->
     the distributions whose versions the fingerprint records.  ``remedy``: what to do where one of
     its modules is missing.  ``environment``: (prefix) -> variables that processes of the stack at
     that folder need.  ``serves``: outside containers its loaders also serve cases of other stacks,

@@ -50,7 +50,8 @@ class Gradients:
         #: Views of ``_flat``, one a blob in its shape.
         parts = zip(np.split(self._flat, np.cumsum(sizes)[:-1]), self._params)
         self._parts = [part.reshape(blob.data.shape) for part, blob in parts]
-        self._seconds = array("d")
+        #: Seconds of each exchange so far: the copies, and the wait for the slowest rank, too.
+        self.seconds = array("d")
         counts = comm.allgather((len(self._params), count))
         if len(set(counts)) > 1:
             raise SpecError(
@@ -79,12 +80,7 @@ class Gradients:
         self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
         self._flat *= np.float32(1.0 / self._comm.Get_size())
         self._scatter("diff")
-        self._seconds.append(self._clock() - begun)
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        """Seconds of each exchange so far: the copies, and the wait for the slowest rank, too."""
-        return self._seconds
+        self.seconds.append(self._clock() - begun)
 
     def describe(self) -> Mapping[str, Scalar]:
         """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks.
@@ -98,8 +94,8 @@ class Gradients:
         return {
             "ranks": int(self._comm.Get_size()),
             "comm_bytes": int(self._flat.nbytes),
-            "comm_s": float(np.median(self._seconds)) if self._seconds else 0.0,
-            "comm_first_s": float(self._seconds[0]) if self._seconds else 0.0,
+            "comm_s": float(np.median(self.seconds)) if self.seconds else 0.0,
+            "comm_first_s": float(self.seconds[0]) if self.seconds else 0.0,
             "weights_digest": digest.hexdigest(),
         }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Sequence
 
 _HEAD = re.compile(
     r"(?P<level>[IWEF])\d{4,8} (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d{1,6})\s+\d+ "
@@ -93,37 +93,29 @@ def training(text: str) -> TrainLog:
     return TrainLog([t - begun for t in done], losses, starved)
 
 
-#: (pattern of the message, what it means and what to do).  The first match is used.
-_HINTS: Tuple[Tuple[str, str], ...] = (
-    (
-        r"Failed to parse|ReadProtoFromTextFile|Unknown layer type|[Uu]nknown (bottom|enum)",
-        "the prototxt does not parse or names what this Caffe has not: mend the solver or net",
+#: Pattern of the message -> what it means and what to do.  The first match is used.
+_HINTS = {
+    r"Failed to parse|ReadProtoFromTextFile|Unknown layer type|[Uu]nknown (bottom|enum)": (
+        "the prototxt does not parse or names what this Caffe has not: mend the solver or net"
     ),
-    (
-        r"cv_img\.data|Could not load|Could not open or find file",
-        "a list names an image that is missing or no image: `iobench data verify` names it",
+    r"cv_img\.data|Could not load|Could not open or find file": (
+        "a list names an image that is missing or no image: `iobench data verify` names it"
     ),
-    (r"Could not decode|ParseFromString", "a record is no image: convert again"),
-    (
-        r"crop_size|<= img_height|<= img_width",
+    r"Could not decode|ParseFromString": "a record is no image: convert again",
+    r"crop_size|<= img_height|<= img_width": (
         "an image is smaller than the crop, and Caffe's layers enlarge none: use larger images, or "
-        "the jpeg list with loader options new_height and new_width",
+        "the jpeg list with loader options new_height and new_width"
     ),
-    (
-        r"mdb_status|MDB_",
-        "the LMDB is missing or damaged: delete its folder and convert again",
+    r"mdb_status|MDB_": "the LMDB is missing or damaged: delete its folder and convert again",
+    r"leveldb|iter_->status": (
+        "the LevelDB is missing, damaged or in use: delete its folder and convert again"
     ),
-    (
-        r"leveldb|iter_->status",
-        "the LevelDB is missing, damaged or in use: delete its folder and convert again",
-    ),
-    (
-        r"HDF5 dataset|hdf_blobs_|HDF5 file|dataset ndims|H5LT|num_axes",
+    r"HDF5 dataset|hdf_blobs_|HDF5 file|dataset ndims|H5LT|num_axes": (
         "the HDF5 file is missing or not in Caffe's layout (data of n x 3 x h x w floats, label of "
-        "n): convert to hdf5-float again",
+        "n): convert to hdf5-float again"
     ),
-    (r"out of memory|allocate|bad_alloc", "there is too little memory: use a smaller batch"),
-)
+    r"out of memory|allocate|bad_alloc": "there is too little memory: use a smaller batch",
+}
 
 
 def fatal(text: str) -> str:
@@ -137,6 +129,6 @@ def fatal(text: str) -> str:
     output = [m[1] for m in map(_PROTOBUF.search, text.splitlines()) if m]
     before = [line.message for line in lines(text) if line.level == "E"]
     reason = " ".join(" ".join([*output[-1:], *before[-1:], found.message]).split())
-    hint = next((h for pattern, h in _HINTS if re.search(pattern, reason)), "")
+    hint = next((h for pattern, h in _HINTS.items() if re.search(pattern, reason)), "")
     advice = f": {hint}" if hint else ": look up that check in Caffe's source"
     return f"Caffe stopped at {found.source}:{found.line}: {reason[:400].rstrip('. ')}{advice}"

@@ -5,19 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterable, List, Sequence, Tuple
 
+from iobench.backends.formats._reader import LazyReader
 from iobench.core.cases import Dataset, Extent
 from iobench.core.members import FormatBackend
-from iobench.core.protocols import Reader, StoredSample
+from iobench.core.protocols import StoredSample
 
 
-class NullReader(Reader):
+class NullReader(LazyReader):
     """Hands out empty samples."""
-
-    def __init__(self, samples: int) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return self._samples
 
     def read(self, index: int) -> Tuple[bytes, int]:
         """Return nothing, labelled 0."""

@@ -77,17 +77,6 @@ class CaffeTrainer(SolverTrainer):
         backwards.append(backward - forward)
         updates.append(cleared - begun + done - exchanged)
 
-    def right(self, batch: Batch) -> int:
-        """Return how many of a batch's samples the net, as it is, gives their own class.
-
-        In the training phase: a net with dropout or batch normalisation does worse than it could.
-        """
-        data = self._give(batch)
-        self._net._forward(0, self._last)
-        del data
-        scores = self._net.blobs[self._score].data.reshape(self._batch, -1)
-        return int((scores.argmax(axis=1) == np.asarray(batch.labels)).sum())
-
     def describe(self) -> Mapping[str, Scalar]:
         """Return the net, its parameters and threads, the phases' medians and means, the losses.
 

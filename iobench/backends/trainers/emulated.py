@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
 from iobench.core.cases import Batch, Scalar
 from iobench.core.clock import clock as real_clock
@@ -113,12 +113,8 @@ class EmulatedTrainer(Trainer):
         return facts
 
 
-def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
-    step_s = options.get("step_s")
-    accelerator = str(options.get("accelerator") or "") or None
-    return step_seconds(
-        batch, accelerator, float(step_s) if isinstance(step_s, (int, float)) else None
-    )
+def _guess(batch: int, options: Mapping[str, Any]) -> float:
+    return step_seconds(batch, options.get("accelerator") or None, options.get("step_s"))
 
 
 BACKEND = TrainerBackend(
