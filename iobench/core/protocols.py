@@ -16,9 +16,6 @@ from iobench.core.records import IoCounters, Steps
 Say = Callable[[str], None]
 
 
-# -- format: the bytes on disk ---------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class StoredSample:
     """A sample on its way into a format.  ``data``: JPEG bytes, or (h, w, 3) uint8 when raw."""
@@ -59,9 +56,6 @@ class Format(Protocol):
 
     def files(self, dataset: Dataset, root: Path) -> List[Path]:
         """Return every data file of this stored form (the page cache is controlled on these)."""
-
-
-# -- loader: who reads and makes batches -----------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +119,6 @@ class Loader(Protocol):
     # ids of those it runs; ``walk()``: what it does once with all samples before the first batch.
 
 
-# -- trainer: who consumes batches -----------------------------------------------------------
-
-
 class Trainer(Protocol):
     """Consumes batches.
 
@@ -153,9 +144,6 @@ class Trainer(Protocol):
     def close(self) -> None:
         """Free what is held.  Idempotent."""
         return
-
-
-# -- runtime, launcher, filesystem -----------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,9 +237,6 @@ class Filesystem(Protocol):
         """Return "" when eviction makes this mount cold, else the reason why it cannot be."""
 
 
-# -- placement: where the data lie ------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Site:
     """What a placement may choose a place by.
@@ -296,9 +281,6 @@ class Placing(Protocol):
 
     def sweep(self, form: str, say: Say) -> None:
         """Remove what a killed suite left in the engine of this image form."""
-
-
-# -- the value a backend file ends with ------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from typing import Any, Dict, List, Tuple
 
@@ -13,24 +14,15 @@ from iobench.core.errors import BackendUnavailable
 _SET = "openblas_set_num_threads"
 
 
-class _Memory:
-    """Float32 values at an address, as NumPy asks for them; keeps ``owner`` alive."""
-
-    def __init__(self, address: int, shape: Tuple[int, ...], owner: Any) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "data": (address, False), "shape": shape, "typestr": "<f4", "version": 3,
-        }  # fmt: skip
-
-
 def view(address: int, shape: Tuple[int, ...], owner: Any = None) -> np.ndarray:
     """Return a float32 array of the memory at ``address``, which keeps ``owner`` alive.
 
     pycaffe's own arrays keep only a blob alive, whose memory may be a data layer's; and a net keeps
     every array that it was given to read, so it is given one that owns nothing.
     """
-    memory: Any = _Memory(address, shape, owner)
-    return np.asarray(memory)
+    memory: Any = (ctypes.c_float * math.prod(shape)).from_address(address)
+    memory.owner = owner
+    return np.frombuffer(memory, np.float32).reshape(shape)
 
 
 def address_of(array: np.ndarray) -> int:

@@ -121,21 +121,25 @@ class _Parser:
         token, self._ahead = self._ahead, next(self._tokens)
         return token
 
+    def _skip(self, *marks: str) -> bool:
+        """Go past one of these marks; return whether it was there."""
+        there = self._ahead.text in marks
+        if there:
+            self._take()
+        return there
+
     def _fields(self, closing: str) -> Message:
         pairs: List[Tuple[str, Any]] = []
         while self._ahead.kind == "word":
             name = self._take().text
-            colon = self._ahead.text == ":"
-            if colon:
-                self._take()
+            colon = self._skip(":")
             if self._ahead.text in _CLOSES:
                 pairs.append((name, self._block()))
             elif colon:
                 pairs += [(name, value) for value in self._values()]
             else:
                 raise self._wrong(f"':' or '{{' is missing after {name!r}")
-            if self._ahead.text in (",", ";"):
-                self._take()
+            self._skip(",", ";")
         if closing and self._ahead.text != closing:
             raise self._wrong(f"{closing!r} is missing")
         return Message(tuple(pairs))
@@ -147,15 +151,12 @@ class _Parser:
         return found
 
     def _values(self) -> List[Any]:
-        if self._ahead.text != "[":
+        if not self._skip("["):
             return [self._value()]
-        self._take()
         found: List[Any] = []
-        while self._ahead.text != "]":
+        while not self._skip("]"):
             found.append(self._block() if self._ahead.text in _CLOSES else self._value())
-            if self._ahead.text == ",":
-                self._take()
-        self._take()
+            self._skip(",")
         return found
 
     def _value(self) -> Any:

@@ -43,15 +43,6 @@ class SolverJob:
         return path
 
 
-@dataclasses.dataclass(frozen=True)
-class SolverSettings:
-    """How a net of ours is trained: SGD with a fixed rate."""
-
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 0.0005
-
-
 def vanished(losses: Sequence[float]) -> str:
     """Return a remark on steps whose loss was nothing, "" where there was none.
 
@@ -67,18 +58,14 @@ def vanished(losses: Sequence[float]) -> str:
     )
 
 
-def ours(
-    name: str, data: Message, classes: int, settings: SolverSettings, run: Message
-) -> SolverJob:
-    """Return the job of a net of ``caffe/nets``.  ``run``: see :func:`running`."""
+def ours(name: str, data: Message, classes: int, run: Message, **rates: float) -> SolverJob:
+    """Return the job of a net of ``caffe/nets``, trained by SGD with a fixed rate.
+
+    ``run``: see :func:`running`.  ``rates``: base_lr, momentum, weight_decay.
+    """
     net, parameters = nets.describe(name, data, classes)
-    solver = message(
-        type="SGD",
-        base_lr=float(settings.learning_rate),
-        lr_policy="fixed",
-        momentum=float(settings.momentum),
-        weight_decay=float(settings.weight_decay),
-    )
+    fixed = {rate: float(value) for rate, value in rates.items()}
+    solver = message(type="SGD", lr_policy="fixed", **fixed)
     solver = solver.without(*(field for field, _ in run.fields)).plus(run)
     return SolverJob(name, render(net), solver, parameters)
 

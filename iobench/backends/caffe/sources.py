@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import tempfile
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Tuple
 
 import numpy as np
 
@@ -24,35 +26,28 @@ class Sources:
 
     def __init__(self, request: LoadRequest) -> None:
         self._request = request
-        self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
-        self._shadow: Optional[Path] = None
+        self._written = contextlib.ExitStack()
 
     def close(self) -> None:
         """Remove what was written.  Idempotent."""
-        if self._shadow is not None:
-            _sstable.remove(self._shadow)
-            self._shadow = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._written.close()
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         """The folder, which lasts until :meth:`close`."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="iobench-caffe-")
-        return Path(self._folder.name)
+        made = tempfile.TemporaryDirectory(prefix="iobench-caffe-")
+        return Path(self._written.enter_context(made))
 
+    @functools.cached_property
     def database(self) -> Path:
-        """Return a folder of links: Caffe locks, and LevelDB writes, where a database is opened."""
+        """A folder of links: Caffe locks, and LevelDB writes, where a database is opened."""
         if self._request.format_name == "leveldb":
-            self._shadow = self._shadow or _sstable.shadow(self._request.root)
-            return self._shadow
+            shadow = _sstable.shadow(self._request.root)
+            self._written.callback(_sstable.remove, shadow)
+            return shadow
         folder = self.folder / "lmdb"
-        folder.mkdir(exist_ok=True)
-        link = folder / "data.mdb"
-        if not link.is_symlink():
-            link.symlink_to((self._request.root / "data.mdb").absolute())
+        folder.mkdir()
+        (folder / "data.mdb").symlink_to((self._request.root / "data.mdb").absolute())
         return folder
 
     def listed(self, rows: bool) -> str:

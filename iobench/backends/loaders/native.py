@@ -138,7 +138,7 @@ class NativeLoader:
         transform = None if plain else self._transform()
         if self._layer == "Data":
             return layers.database(
-                str(self._sources.database()),
+                str(self._sources.database),
                 request.format_name,
                 batch=batch,
                 prefetch=request.prefetch,
@@ -158,8 +158,6 @@ class NativeLoader:
             files = self._sources.files(shuffled=self._shuffle)
             return layers.hdf5(files, batch=batch, shuffle=self._shuffle and not plain)
         return layers.dummy(batch, transforms.transform(request.transform).shape)
-
-    # -- what is asked of Caffe ----------------------------------------------------------------
 
     def _check(self) -> None:
         request = self._request
@@ -209,8 +207,6 @@ class NativeLoader:
         # the phase that crops at random, and in which ranks share the records
         self._net = caffe.Net(str(path), caffe.TRAIN)
         return self._net
-
-    # -- what came back ------------------------------------------------------------------------
 
     def _who(self, wanted: np.ndarray, numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
         """Return (ids, labels) of a batch: from its numbers, or as they were requested."""

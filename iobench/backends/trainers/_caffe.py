@@ -45,12 +45,14 @@ class SolverTrainer(Trainer):
         self._shape = nets.input_shape({"net": net, "solver": solver})
         self._batch, self._net_name, self._users = batch, net, solver
         self._classes = 0 if solver else nets.classes(net, classes, labels)
-        self._settings = solvers.SolverSettings(learning_rate, momentum, weight_decay)
+        self._rates = {
+            "base_lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay,
+        }  # fmt: skip
         self._seed = seed + rank  # each rank its own crops, mirrors and dropout
         self._keep_losses = losses
-        self._begin(threads, rank, world_size, sharers)
+        self._begin(threads, world_size, sharers)
 
-    def _begin(self, threads: int, rank: int, world_size: int, sharers: int) -> None:
+    def _begin(self, threads: int, world_size: int, sharers: int) -> None:
         """Get ready to train; options as above."""
         raise NotImplementedError
 
@@ -58,11 +60,11 @@ class SolverTrainer(Trainer):
         self, data: Message, steps: int, *, display: int = 0, frozen: bool = False
     ) -> solvers.SolverJob:
         """Return what Caffe is asked to train on this data layer (:func:`solver.running`)."""
-        frozen = frozen or self._settings.learning_rate == 0
+        frozen = frozen or self._rates["base_lr"] == 0
         run = solvers.running(steps, self._seed, display, frozen=frozen)
         if self._users:
             return solvers.users(self._users, data, run)
-        return solvers.ours(self._net_name, data, self._classes, self._settings, run)
+        return solvers.ours(self._net_name, data, self._classes, run, **self._rates)
 
     def _facts_of(self, losses: Sequence[float]) -> Dict[str, Scalar]:
         """Return what is recorded of the steps' losses, with a remark where they vanished."""

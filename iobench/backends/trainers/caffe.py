@@ -31,7 +31,7 @@ class CaffeTrainer(SolverTrainer):
     update, takes the mean of all ranks' gradients (:mod:`iobench.backends.caffe.gradients`).
     """
 
-    def _begin(self, threads: int, rank: int, world_size: int, sharers: int) -> None:
+    def _begin(self, threads: int, world_size: int, sharers: int) -> None:
         batch = self._batch
         job = self._job(layers.memory(batch, self._shape), _MANY)
         caffe = library.load()

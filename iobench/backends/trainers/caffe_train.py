@@ -43,7 +43,7 @@ class CaffeTrain(SolverTrainer):
 
     feeds_itself = True
 
-    def _begin(self, threads: int, rank: int, world_size: int, sharers: int) -> None:
+    def _begin(self, threads: int, world_size: int, sharers: int) -> None:
         self._program = program()
         self._threads = threads or len(os.sched_getaffinity(0))
         self._facts: Dict[str, Scalar] = {}

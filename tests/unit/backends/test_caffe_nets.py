@@ -274,8 +274,8 @@ def test_a_solver_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_our_solver() -> None:
-    settings = solver.SolverSettings(0.02, 0.5, 0.001)
-    job = solver.ours("small", DATA, 3, settings, solver.running(12, 9))
+    rates = {"base_lr": 0.02, "momentum": 0.5, "weight_decay": 0.001}
+    job = solver.ours("small", DATA, 3, solver.running(12, 9), **rates)
     found: Dict[str, Any] = dict(job.solver.fields)
     assert (found["base_lr"], found["momentum"], found["weight_decay"]) == (0.02, 0.5, 0.001)
     assert (found["max_iter"], found["random_seed"], found["lr_policy"]) == (12, 9, "fixed")
@@ -288,7 +288,7 @@ def test_a_frozen_solver_learns_nothing(tmp_path: Path) -> None:
     run = solver.running(5, 0, frozen=True)
     for job in (
         solver.users(own(tmp_path), DATA, run),
-        solver.ours("small", DATA, 3, solver.SolverSettings(), run),
+        solver.ours("small", DATA, 3, run, base_lr=0.01, momentum=0.9),
     ):
         assert [value for name, value in job.solver.fields if name == "base_lr"] == [0.0]
         assert float(job.solver.get("momentum")) > 0
