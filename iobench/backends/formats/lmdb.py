@@ -41,7 +41,7 @@ class _Shared:
         key = (os.getpid(), root, *sorted(options.items()))
         with self._lock:
             for other in [k for k in self._open if k[0] != key[0]]:
-                del self._open[other]  # a fork inherited it: forbidden here, and in the way
+                del self._open[other]  # a fork inherited it: LMDB forbids its use in the child
             if key not in self._open:
                 environment = lmdb.open(
                     root, readonly=True, create=False, max_spare_txns=1, **options
@@ -65,11 +65,7 @@ _SHARED = _Shared()
 
 
 class LmdbReader(LazyReader):
-    """Reads samples through LMDB's memory map, by a read transaction of its own.
-
-    Readers of one database share its environment within a process, so that each thread may have
-    one.
-    """
+    """Reads samples through LMDB's memory map, by a read transaction of its own."""
 
     def __init__(self, root: Path, samples: int, readahead: bool, lock: bool) -> None:
         super().__init__(samples)
@@ -114,8 +110,6 @@ class LmdbReader(LazyReader):
     def _open(self) -> Tuple[Any, Any, Any]:
         import lmdb
 
-        # what a fork inherited was dropped before: LMDB forbids its use in the child, and the
-        # binding refuses to open a path twice
         try:
             key, environment = _SHARED.take(self._root, lock=self._lock, readahead=self._readahead)
         except lmdb.Error as error:

@@ -7,6 +7,7 @@ decode, resize and normalise, a prefetch queue.  On the CPU, or decoding on the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Literal, Optional, Tuple
@@ -14,11 +15,11 @@ from typing import Any, Dict, Iterator, List, Literal, Optional, Tuple
 import numpy as np
 
 from iobench.backends.loaders import _dali_nodes
-from iobench.backends.loaders._batches import REQUIRES
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker
 from iobench.core import transforms
 from iobench.core.cases import Batch
 from iobench.core.dataset import sample_digest
-from iobench.core.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
+from iobench.core.errors import BackendUnavailable, DatasetError, SpecError
 from iobench.core.members import LoaderBackend
 from iobench.core.protocols import LoadRequest, Reader
 
@@ -208,13 +209,14 @@ class DaliLoader:
 
     def _blame(self, k: int, error: Exception) -> str:
         """Return one line that names the sample, which DALI's own error seldom does."""
-        request = self._request
-        end = (k + 1 + request.prefetch) * request.batch
-        with contextlib.closing(request.format.open(request.dataset, request.root)) as reader:
-            for sample in np.asarray(request.ids)[k * request.batch : end].tolist():
-                complaint = _complaint(reader, sample, request.transform)
-                if complaint:
-                    return f"sample {sample} of {request.root}: {complaint} (DALI stopped there)"
+        request = dataclasses.replace(self._request, stage="load", digest=False)
+        row = np.empty((1, *transforms.transform(request.transform).shape), np.float32)
+        with contextlib.closing(BatchMaker(request)) as ours:
+            try:
+                for sample in request.batches()[k : k + 1 + request.prefetch].reshape(-1, 1):
+                    ours.make(sample, row)
+            except DatasetError as complaint:
+                return f"{complaint} (DALI stopped there)"
         text = " ".join(str(error).split())
         return f"DALI failed on samples of {request.root}: {text[:300]}"
 
@@ -261,17 +263,6 @@ def _check_stored(request: LoadRequest) -> None:
             "rank: use order stored, all samples and world_size 1, or loader option "
             "reader = external"
         )
-
-
-def _complaint(reader: Reader, sample: int, transform: str) -> str:
-    """Return what is wrong with a sample, "" when our own codec can use it."""
-    chosen = transforms.transform(transform)
-    try:
-        pixels = transforms.decode(reader.read(sample)[0])
-        chosen.apply(pixels, transforms.SampleRandom(sample), np.empty(chosen.shape, np.float32))
-    except (IobenchError, OSError, ValueError) as error:
-        return " ".join(str(error).split())
-    return ""
 
 
 _FUSED = "DALI decodes only the random crop, fused with the transform: not a step that runs alone"

@@ -15,6 +15,9 @@ from iobench.core.protocols import Trainer
 class SolverTrainer(Trainer):
     """Training by a solver of Caffe; a subclass runs it."""
 
+    #: What a record should say of every run.
+    _remark = ""
+
     def __init__(
         self,
         *,
@@ -68,9 +71,12 @@ class SolverTrainer(Trainer):
 
     def _facts_of(self, losses: Sequence[float]) -> Dict[str, Scalar]:
         """Return what is recorded of the steps' losses, with a remark where they vanished."""
-        if not losses:
-            return {}
-        facts: Dict[str, Scalar] = {"first_loss": losses[0], "last_loss": losses[-1]}
+        facts: Dict[str, Scalar] = {}
+        if losses:
+            facts = {"first_loss": losses[0], "last_loss": losses[-1]}
+        remarks = [remark for remark in (self._remark, solvers.vanished(losses)) if remark]
+        if remarks:
+            facts["remark"] = "; ".join(remarks)
         if self._keep_losses:
             facts["losses"] = " ".join(f"{loss:.9g}" for loss in losses)
         return facts

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -114,15 +114,11 @@ def resnet(classes: int, *, depths: Sequence[int], bottleneck: bool) -> Any:
         outputs = width * 4 if bottleneck else width
         for block in range(depth):
             stride = 2 if stage and not block else 1
-            body = _bottleneck(channels, width, stride) if bottleneck else None
-            layers.append(
-                residual(
-                    body or _basic(channels, width, stride),
-                    nn.Sequential(*_conv(channels, outputs, 1, stride))
-                    if stride > 1 or channels != outputs
-                    else nn.Identity(),
-                )
-            )
+            body = _body(channels, width, stride, bottleneck=bottleneck)
+            shortcut: Any = nn.Identity()
+            if stride > 1 or channels != outputs:
+                shortcut = nn.Sequential(*_conv(channels, outputs, 1, stride))
+            layers.append(residual(body, shortcut))
             channels = outputs
     return _initialised(nn.Sequential(*layers, *_head(channels, classes)))
 
@@ -138,7 +134,7 @@ def resnet_cifar(classes: int, *, blocks: int) -> Any:
         for block in range(blocks):
             stride = 2 if width > 16 and not block else 1
             shortcut = padded(stride, width - channels) if stride > 1 else nn.Identity()
-            layers.append(residual(_basic(channels, width, stride), shortcut))
+            layers.append(residual(_body(channels, width, stride), shortcut))
             channels = width
     return _initialised(nn.Sequential(*layers, *_head(channels, classes)))
 
@@ -146,30 +142,21 @@ def resnet_cifar(classes: int, *, blocks: int) -> Any:
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> Tuple[Any, Any]:
     from torch import nn
 
-    return (
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-    )
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return convolution, nn.BatchNorm2d(outputs)
 
 
-def _basic(inputs: int, width: int, stride: int) -> Any:
+def _body(inputs: int, width: int, stride: int, *, bottleneck: bool = False) -> Any:
     from torch import nn
 
-    return nn.Sequential(
-        *_conv(inputs, width, 3, stride), nn.ReLU(inplace=True), *_conv(width, width, 3, 1)
-    )
-
-
-def _bottleneck(inputs: int, width: int, stride: int) -> Any:
-    from torch import nn
-
-    return nn.Sequential(
-        *_conv(inputs, width, 1, 1),
-        nn.ReLU(inplace=True),
-        *_conv(width, width, 3, stride),
-        nn.ReLU(inplace=True),
-        *_conv(width, width * 4, 1, 1),
-    )
+    parts = [(width, 3, stride), (width, 3, 1)]
+    if bottleneck:
+        parts = [(width, 1, 1), (width, 3, stride), (width * 4, 1, 1)]
+    layers: List[Any] = []
+    for outputs, kernel, step in parts:
+        layers += [*_conv(inputs, outputs, kernel, step), nn.ReLU(inplace=True)]
+        inputs = outputs
+    return nn.Sequential(*layers[:-1])  # the last ReLU comes after the sum
 
 
 def _head(channels: int, classes: int) -> Tuple[Any, ...]:

@@ -12,7 +12,6 @@ from typing import Any, Dict, List, Mapping, Tuple
 import numpy as np
 
 from iobench.backends.caffe import gradients, layers, library, nets
-from iobench.backends.caffe import solver as solvers
 from iobench.backends.trainers._caffe import SolverTrainer
 from iobench.backends.trainers._torch_nets import fitting_labels
 from iobench.core.cases import Batch, Scalar
@@ -101,9 +100,6 @@ class CaffeTrainer(SolverTrainer):
         if self._losses:
             digest = hashlib.blake2b(self._losses.tobytes(), digest_size=16)
             facts["losses_digest"] = digest.hexdigest()
-        remark = solvers.vanished(self._losses)
-        if remark:
-            facts["remark"] = remark
         return {**facts, **self._facts_of(self._losses)}
 
     def close(self) -> None:

@@ -18,7 +18,6 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 import numpy as np
 
 from iobench.backends.caffe import layers, log, nets
-from iobench.backends.caffe import solver as solvers
 from iobench.backends.caffe.prototxt import Message
 from iobench.backends.trainers._caffe import SolverTrainer
 from iobench.core.cases import Batch, Scalar
@@ -31,17 +30,17 @@ from iobench.core.records import Steps
 #: Steps of a replay that nothing ends before, and those that it has at least.
 _MANY, _FEW = 2000, 3
 _POLL_S = 0.01
-_REMARK = (
-    "`caffe train` tells no data wait apart: its steps hold it, so what is called contention here "
-    "is wait and contention together; its queue fills before its first step, so that a cold epoch "
-    "is short of up to prefetch batches, and its CPU time holds its start"
-)
 
 
 class CaffeTrain(SolverTrainer):
     """One run of the program for each training; the solver and the net are made here."""
 
     feeds_itself = True
+    _remark = (
+        "`caffe train` tells no data wait apart: its steps hold it, so what is called contention "
+        "here is wait and contention together; its queue fills before its first step, so that a "
+        "cold epoch is short of up to prefetch batches, and its CPU time holds its start"
+    )
 
     def _begin(self, threads: int, world_size: int, sharers: int) -> None:
         self._program = program()
@@ -57,10 +56,9 @@ class CaffeTrain(SolverTrainer):
 
         Raises TrialFailed with Caffe's own reason when the program fails.
         """
-        count = len(request.ids) // request.batch
-        found = self._run(loader.layer(self._batch, rows=False), count)
-        ids = np.asarray(request.ids, np.int64)[: count * request.batch].reshape(count, -1)
-        return _measured(found, list(ids), np.asarray(request.sizes), warmup)
+        ids = list(request.batches())
+        found = self._run(loader.layer(self._batch, rows=False), len(ids))
+        return _measured(found, ids, np.asarray(request.sizes), warmup)
 
     def replay(self, request: LoadRequest, *, seconds: float) -> Measured:
         """Train on constant data that is filled once, for about ``seconds`` (0: 2000 steps).
@@ -83,7 +81,7 @@ class CaffeTrain(SolverTrainer):
             "threads": self._threads,
             "program": self._program,
             "wait_known": False,
-            "remark": _REMARK,
+            "remark": self._remark,
             **self._facts,
         }
 
@@ -111,10 +109,6 @@ class CaffeTrain(SolverTrainer):
             raise TrialFailed(f"the log of {self._program} cannot be read: {error}") from None
         if not found.done_s or (not seconds and len(found.done_s) < steps):
             raise TrialFailed(f"caffe train made {len(found.done_s)} of {steps} steps")
-        self._note(job, found, took_s)
-        return found
-
-    def _note(self, job: solvers.SolverJob, found: log.TrainLog, took_s: float) -> None:
         self._facts = {
             "net": job.name,
             "parameters": job.parameters or None,
@@ -122,9 +116,7 @@ class CaffeTrain(SolverTrainer):
             "outside_loop_s": took_s - found.done_s[-1],
             "starved_lines": found.starved,
         }
-        vanished = solvers.vanished(found.losses)
-        if vanished:
-            self._facts["remark"] = f"{_REMARK}; {vanished}"
+        return found
 
 
 def program() -> str:
