@@ -171,7 +171,9 @@ def _hand_over(channel: Channel, loader: Any, slots: np.ndarray) -> None:
             slots[where] = np.asarray(batch.data)
         elif batch.data is not None:
             where, file = FILE, loader.descriptor(batch)
-        channel.send("batch", batch._replace(data=None), where, begun, clock(), file=file)
+        ids, labels = np.asarray(batch.ids, np.int64), np.asarray(batch.labels, np.int64)
+        plain = batch._replace(data=None, ids=ids, labels=labels)
+        channel.send("batch", plain, where, begun, clock(), file=file)
         k += 1
         del batch
     else:
