@@ -89,8 +89,7 @@ def _storage(path: Path) -> Iterator[Check]:
 
 def _cold(path: Path) -> Check:
     """Write a scratch file, read it, evict it and count its pages, as this very user."""
-    reason = filesystem_for(path)[1].cold()
-    if reason:
+    if reason := filesystem_for(path)[1].cold():
         return Check("cold", False, reason, "choose a folder on another mount for OUT / --out")
     try:
         with tempfile.NamedTemporaryFile(prefix="iobench-doctor-", dir=path) as file:

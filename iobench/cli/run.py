@@ -167,8 +167,7 @@ def _run(
         return INTERRUPTED
     if analysis.complete:
         return 0
-    unusable = suite_store.unusable()
-    if unusable:
+    if unusable := suite_store.unusable():
         complain(
             f"{len(unusable)} trials gave no usable result, the first {unusable[0].trial.id}: "
             f"{unusable[0].status}, {'; '.join(unusable[0].reasons)}; all records are kept: fix "

@@ -107,8 +107,7 @@ def run(
 
 def _result(document: Any, storage: int, found: str, argv: tuple[str, ...]) -> FioResult:
     reads = [job["read"] for job in document["jobs"]]
-    errors = [job["error"] for job in document["jobs"] if job["error"]]
-    if errors:
+    if errors := [job["error"] for job in document["jobs"] if job["error"]]:
         raise TrialFailed(f"fio: {os.strerror(errors[0])}; see fio.json beside the job file")
     io_bytes = sum(read["io_bytes"] for read in reads)
     runtime_s = max(read["runtime"] for read in reads) / 1000

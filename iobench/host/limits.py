@@ -35,8 +35,7 @@ _BY_BATCH = "limit the whole job by the batch system"
 def check(cases: Iterable[Case]) -> None:
     """Raise BackendUnavailable, before a suite runs, for a limit that nothing here can enforce."""
     for case in cases:
-        reason = refused(case)
-        if reason:
+        if reason := refused(case):
             wanted = ", ".join(
                 [f"cpus = {case.cpus:g}"] * bool(case.cpus)
                 + [f"memory = {case.memory_bytes} bytes"] * bool(case.memory_bytes)
@@ -137,8 +136,7 @@ def group(cpus: float, memory_bytes: int, name: str) -> Iterator[list[str]]:
     BackendUnavailable where this user may not, or the kernel refuses.
     """
     controllers = _wanted(cpus, memory_bytes)
-    reason = _no_group(controllers)
-    if reason:
+    if reason := _no_group(controllers):
         raise BackendUnavailable(reason)
     with contextlib.ExitStack() as undo:
         folders: list[Path] = []

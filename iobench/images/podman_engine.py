@@ -68,9 +68,8 @@ def build(
 
 def read(image: str, path: str) -> str:
     """Return the text of a file inside an image."""
-    container = call(
-        [*podman(), "create", "--network=none", image, "true"], "podman create"
-    ).strip()
+    create = [*podman(), "create", "--network=none", image, "true"]
+    container = call(create, "podman create").strip()
     try:
         copy = [*podman(), "cp", f"{container}:{path}", "-"]
         done = subprocess.run(copy, capture_output=True, check=False)

@@ -134,8 +134,7 @@ def inside(
     Raises ImageError when it fails, BackendUnavailable when its runtime cannot run here.
     """
     runtime = registry.load("runtimes", _RUNTIMES[form]).make()
-    reason = runtime.available()
-    if reason:
+    if reason := runtime.available():
         raise BackendUnavailable(f"{_RUNTIMES[form]}: {reason}")
     name = f"iobench-verify-{os.getpid()}"
     argv = runtime.argv(command, Start(source, mounts, env or {}, name))

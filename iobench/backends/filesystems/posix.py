@@ -30,8 +30,7 @@ class Posix(Filesystem):
         mount = self._mount
         facts = mount.facts()
         facts["overlay"] = mount.fstype == "overlay"
-        ahead = read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb"))
-        if ahead:
+        if ahead := read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb")):
             facts["read_ahead_kb"] = int(ahead)
         if self._device:
             facts.update(_describe_device(self._device))
@@ -57,8 +56,7 @@ class Posix(Filesystem):
 
     def cold(self) -> str:
         """Return "": fadvise evicts from the page cache; else which other cache keeps the bytes."""
-        own = OWN_CACHE.get(self._mount.fstype)
-        if own:
+        if own := OWN_CACHE.get(self._mount.fstype):
             return (
                 f"{self._mount.mount_point} is {self._mount.fstype}: it caches outside the page "
                 f"cache ({own}), where nothing can be evicted or counted; put the data on another "
@@ -99,8 +97,7 @@ def _describe_device(device: str) -> Dict[str, Scalar]:
     facts: Dict[str, Scalar] = {"block_device": (SYS_BLOCK / device).resolve().name}
     disk = _disk(device)
     for name in ("rotational", "scheduler"):
-        value = read(disk / "queue" / name)
-        if value:
+        if value := read(disk / "queue" / name):
             facts[name] = value if name == "scheduler" else value == "1"
     loop = disk / "loop"
     facts["loop"] = loop.is_dir()

@@ -48,10 +48,8 @@ class Apptainer(Runtime):
         code, output = asked_once(tools.apptainer(), "--version")
         if code:
             return f"{tools.apptainer()} does not start ({output})"
-        if os.geteuid() != 0 and not _setuid():
-            reason = probes.user_namespaces()
-            if reason:
-                return reason
+        if os.geteuid() != 0 and not _setuid() and (reason := probes.user_namespaces()):
+            return reason
         if self.form() == "sif" and self._mode == "sif" and not _kernel_mounts():
             return probes.fuse() and f"{probes.fuse()}, or set mode = 'sandbox'"
         return ""
@@ -134,8 +132,7 @@ def _setuid_may_mount() -> bool:
     top = _top()
     for name in tools.APPTAINERS:
         for folder in (f"{top}/etc/{name}", f"{ETC}/{name}"):
-            text = probes.read(Path(folder, f"{name}.conf"))
-            if text:
+            if text := probes.read(Path(folder, f"{name}.conf")):
                 rows = (line.partition("=") for line in text.splitlines() if line[:1] != "#")
                 settings = {key.strip(): value.strip().lower() for key, _, value in rows}
                 return _allowed(settings, probes.read(Path(folder, "ecl.toml")))

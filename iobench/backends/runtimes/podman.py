@@ -29,10 +29,8 @@ class Podman(OciRuntime):
         """Return "" when podman can set up its storage here, else the reason with the remedy."""
         if shutil.which("podman") is None:
             return "no program podman: install it (Debian: podman), or use apptainer"
-        if os.geteuid() != 0:
-            reason = probes.user_namespaces()
-            if reason:
-                return reason
+        if os.geteuid() != 0 and (reason := probes.user_namespaces()):
+            return reason
         code, output = asked_once(*self._words(), "info", "--format", "{{.Store.GraphDriverName}}")
         return "" if code == 0 else f"podman cannot start ({output}): `podman info` says more"
 
