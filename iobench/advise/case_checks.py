@@ -1,7 +1,4 @@
-"""What will go wrong in a container, found before a suite runs; each finding has its remedy.
-
-:func:`look` collects facts of this machine, :func:`findings` judges them and touches nothing.
-"""
+"""What will go wrong in a container, found before a suite runs; each finding has its remedy."""
 
 from __future__ import annotations
 

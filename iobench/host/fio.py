@@ -1,8 +1,4 @@
-"""Run fio: find it, give it a job file, take its JSON.
-
-fio reports ``bw`` in KiB/s and ``bw_bytes`` in B/s; only the latter is used.  Its clock ticks in
-milliseconds.
-"""
+"""Run fio: find it, give it a job file, take its JSON (whose times are in milliseconds)."""
 
 from __future__ import annotations
 

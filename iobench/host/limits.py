@@ -86,11 +86,7 @@ def _no_group(controllers: Sequence[str]) -> str:
 
 
 def _together(controllers: Sequence[str]) -> list[list[str]]:
-    """Return the controllers by the group that they need.
-
-    Version 2 has one hierarchy: a process can be in no more than one group of it, so that group
-    needs all of its controllers.
-    """
+    """Return the controllers by the group they need: those of version 2 share one hierarchy."""
     alone = [[c] for c in controllers if cgroups.membership(c) is not None]
     shared = [c for c in controllers if [c] not in alone]
     return [*alone, shared] if shared else alone

@@ -1,7 +1,4 @@
-"""Mounts: which one a path is on, and which member of ``filesystems/`` knows it.
-
-The filesystem under a path is detected from /proc/self/mountinfo, not chosen.
-"""
+"""Which mount a path is on (/proc/self/mountinfo), and the member of ``filesystems/`` that knows it."""
 
 from __future__ import annotations
 

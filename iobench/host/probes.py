@@ -74,9 +74,8 @@ def ask(
 ) -> Tuple[int, str]:
     """Run a short command; return (exit status, its output, or the last line of its complaint).
 
-    ``env``: its whole environment; None: this process's.
-
-    Never raises: 127 where the program is not there, 124 where it did not answer in time.
+    ``env``: its whole environment; None: this process's.  Never raises: 127 where the program is
+    not there, 124 where it did not answer in time.
     """
     try:
         done = subprocess.run(

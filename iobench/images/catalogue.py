@@ -38,10 +38,7 @@ def find(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
 
 
 def recorded(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
-    """Return the image ``name`` of ``folder`` as it was recorded, current or not.
-
-    Raises ImageError when there is none, or its archive is gone or of another size.
-    """
+    """Return an image as it was recorded, current or not; ImageError where it is not whole."""
     recipe_of(name)
     path = folder / f"{name}.json"
     remedy = f"`iobench image build {name}` (or `make images`)"

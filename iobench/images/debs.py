@@ -67,10 +67,7 @@ def fetch(suite: str, cache: Path, say: Say) -> Path:
 
 
 def unpack(package: Path, root: Path) -> None:
-    """Unpack the files of a .deb into ``root``, without dpkg and without root.
-
-    Owners and device files are not kept.  Raises ImageError for a file that is not a package.
-    """
+    """Unpack a .deb into ``root``, owners and devices left out; needs neither dpkg nor root."""
     with open(package, "rb") as file, _data_of(file, package) as archive:
         for member in archive:
             if member.isdev():

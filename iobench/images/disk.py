@@ -82,11 +82,7 @@ def call(
     limit_s: float | None = None,
     errors: str = "replace",
 ) -> str:
-    """Run a program and return its stdout.
-
-    ``limit_s``: seconds that it may take; ``errors``: how undecodable bytes are read.  Raises
-    ImageError with the end of its output.
-    """
+    """Run a program and return its stdout.  Raises ImageError with the end of its output."""
     try:
         with running(argv, what, stderr=subprocess.PIPE, env=env, errors=errors) as process:
             out, err = process.communicate(timeout=limit_s)

@@ -129,10 +129,7 @@ def inside(
     mounts: Sequence[Mount] = (),
     env: dict[str, str] | None = None,
 ) -> str:
-    """Run a command in a form of an image and return its stdout.
-
-    Raises ImageError when it fails, BackendUnavailable when its runtime cannot run here.
-    """
+    """Run a command in a form; return its stdout.  Raises ImageError, BackendUnavailable."""
     runtime = registry.load("runtimes", _RUNTIMES[form]).make()
     if reason := runtime.available():
         raise BackendUnavailable(f"{_RUNTIMES[form]}: {reason}")
