@@ -1,4 +1,4 @@
-"""Which mount a path is on (/proc/self/mountinfo), and the member of ``filesystems/`` that knows it."""
+"""Which mount a path is on, by /proc/self/mountinfo, and which filesystem member knows it."""
 
 from __future__ import annotations
 
