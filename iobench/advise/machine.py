@@ -17,7 +17,7 @@ from iobench.core import registry
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, CacheStateError
 from iobench.core.records import IoCounters
-from iobench.host import cgroups, fio, page_cache, page_lock, probes, residency
+from iobench.host import cgroups, files, fio, page_cache, page_lock, probes, residency
 from iobench.host.mounts import describe_mount, filesystem_for
 
 #: Shared memory that default batches need: workers x prefetch x 64 samples of 3 x 224 x 224 floats.
@@ -31,9 +31,7 @@ _OLDEST_PYTHON = (3, 11)
 
 def examine(data_path: Path) -> list[Check]:
     """Return every check, for data under ``data_path`` (or its nearest existing parent)."""
-    path = data_path.resolve()
-    while not path.exists():
-        path = path.parent
+    path = files.nearest(data_path.resolve())
     checks = [_python(), *_storage(path), *_memory(path), *_kernel(), *_processor(), *_programs()]
     stacks = [software.stack(name) for name in registry.names("stacks")]
     return [*checks, *stacks, *software.launchers(), *_runtimes()]

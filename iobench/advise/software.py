@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,8 @@ def _is_stale(name: str, facts: Mapping[str, str]) -> bool:
         return False
 
 
-def launchers() -> list[Check]:
-    """One line a launcher of several ranks: here, or brought by a stack alone."""
-    checks = []
+def launchers() -> Iterator[Check]:
+    """Yield one line a launcher of several ranks: here, or brought by a stack alone."""
     for name in registry.names("launchers"):
         if name == "local":
             continue
@@ -119,8 +118,7 @@ def launchers() -> list[Check]:
         brought = [s for s in registry.load("launchers", name).stacks if _brings(s, name)]
         if reason and brought:
             detail = f"in the stack {', '.join(brought)}; cases of other stacks: {reason}"
-        checks.append(Check(f"launcher {name}", True, detail))
-    return checks
+        yield Check(f"launcher {name}", True, detail)
 
 
 def _brings(stack: str, launcher: str) -> bool:

@@ -70,6 +70,11 @@ def hold(root: Path) -> ContextManager[None]:
     return locked(root, "", busy, "--out")
 
 
+def nearest(path: Path) -> Path:
+    """Return an absolute path, or the nearest folder above it that is there."""
+    return next(p for p in (path, *path.parents) if p.exists())
+
+
 def settle(path: Path) -> None:
     """Write the dirty pages of the filesystem under ``path`` out (syncfs(2)).
 

@@ -24,10 +24,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def check_space(folder: Path, nbytes: float, what: str, *, by: str = "--images") -> None:
     """Raise ImageError unless ``nbytes`` are free in ``folder``, which option ``by`` names."""
-    there = folder.resolve()
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(files.nearest(folder.resolve())).free
     if free < nbytes:
         raise ImageError(
             f"{what} needs about {_gb(nbytes)} in {folder}, and {_gb(free)} are free: free some "

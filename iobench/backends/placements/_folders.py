@@ -29,11 +29,9 @@ class FolderPlacing:
         return Path(site.dataset.root).parent
 
     def root(self, site: Site, name: str) -> str:
-        """Return the folder."""
         return str(self.parent(site) / name)
 
     def space(self, place: Placement) -> Path:
-        """Return a folder on the filesystem that the data are written to."""
         return Path(place.root).parent
 
     @contextmanager

@@ -8,6 +8,7 @@ from iobench.backends.placements._folders import FolderPlacing
 from iobench.core.errors import DatasetError
 from iobench.core.members import PlacementBackend
 from iobench.core.protocols import Site
+from iobench.host import files
 from iobench.host.mounts import same_mount
 
 
@@ -22,8 +23,7 @@ class Staged(FolderPlacing):
                 'such as stage_to = "/local/scratch"'
             )
         folder = Path(site.stage_to).absolute()
-        there = next(p for p in (folder, *folder.parents) if p.exists())
-        if same_mount(there, Path(site.dataset.root)):
+        if same_mount(files.nearest(folder), Path(site.dataset.root)):
             site.say(
                 f"note: stage_to = {site.stage_to} is on the same mount as the data: staging gains "
                 "nothing"

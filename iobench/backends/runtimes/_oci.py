@@ -12,8 +12,6 @@ from iobench.host.probes import Host
 
 #: Root inside may write these though it has no capability: the files belong to root.
 KERNEL_FILES = ("/proc/sys", "/sys")
-
-
 #: Why docker and podman lay nothing over their images.
 NO_OVERLAY = (
     "its writable layer begins empty in every trial's container; 'image' puts the data into the "
