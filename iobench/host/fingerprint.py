@@ -112,7 +112,7 @@ def _cpu() -> Dict[str, Any]:
     """Model, a digest of the instruction flags, count, governor and turbo where visible."""
     facts: Dict[str, Any] = {"count": os.cpu_count(), "machine": platform.machine()}
     first = probes.fields(probes.read("/proc/cpuinfo").split("\n\n", 1)[0])
-    if model := first.get("model name", first.get("CPU part")):
+    if model := first.get("CPU part", first.get("model name")):
         facts["model"] = model
     if flags := first.get("flags", first.get("Features")):
         flags = " ".join(sorted(flags.split()))

@@ -14,6 +14,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Dict, Iterable, Set
 
+from iobench.host.probes import read
+
 MAPS = Path("/proc/self/maps")
 #: Decoders, readers, allocators, thread pools and the C library.
 PATTERN = re.compile(
@@ -74,11 +76,7 @@ def identity(path: str) -> str:
 
 def _paths(brought: Iterable[str]) -> Set[str]:
     """Return the mapped libraries that matter; ``.so`` is somewhere in each name."""
-    try:
-        lines = MAPS.read_text().splitlines()
-    except OSError:
-        return set()
-    paths = {line[line.index("/") :] for line in lines if "/" in line}
+    paths = {line[line.index("/") :] for line in read(MAPS).splitlines() if "/" in line}
     names = {path: os.path.basename(path) for path in paths}
     folders = [f"/{module.replace('.', '/')}/" for module in brought]
     return {

@@ -156,10 +156,7 @@ def _choose(
 
 
 def drop_caches(*, allowed: bool) -> None:
-    """Write back and drop the whole machine's page cache; it slows down everybody on it.
-
-    Raises CacheStateError unless ``allowed``, and where the user may not.
-    """
+    """Drop the whole machine's page cache, which slows down everybody; raises CacheStateError."""
     if not allowed:
         raise CacheStateError("drop_caches hits every user of this machine; allow it explicitly")
     os.sync()

@@ -45,11 +45,7 @@ def contents(path: Path) -> Contents:
 
 
 def check(path: Path) -> None:
-    """Compare the digest of every layer with the configuration's.
-
-    Apptainer and podman do not: an image of theirs would carry the digest of another content.
-    Raises ImageError for a damaged archive.
-    """
+    """Compare every layer's digest, which apptainer and podman do not.  Raises ImageError."""
     found = contents(path)
     with _opened(path) as archive:
         for name, diff in zip(found.layers, found.config["rootfs"]["diff_ids"], strict=True):

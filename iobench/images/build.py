@@ -73,10 +73,7 @@ def total_bytes(names: Iterable[str]) -> float:
 
 
 def engine_name() -> str:
-    """Return what builds here: docker, where a daemon answers or can be started; else podman.
-
-    ``IOBENCH_BUILDER`` chooses; ImageError when that is neither.
-    """
+    """Return what builds here: ``IOBENCH_BUILDER``, else docker where possible, else podman."""
     wanted = os.environ.get("IOBENCH_BUILDER", "")
     if wanted not in ("", *forms.ENGINES):
         raise ImageError(f"IOBENCH_BUILDER={wanted}: it can be {' or '.join(forms.ENGINES)}")

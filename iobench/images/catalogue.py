@@ -14,11 +14,7 @@ from iobench.images.model import DEFAULT_FOLDER, Image, names, recipe_of
 
 
 def find(name: str, folder: Path = DEFAULT_FOLDER) -> Image:
-    """Return the whole, current image ``name`` of ``folder``.
-
-    Raises ImageError with the remedy: missing, half-built, of another recipe or
-    architecture, or not the archive that was recorded.
-    """
+    """Return a whole, current image.  Raises ImageError with the reason and the remedy."""
     image = recorded(name, folder)
     remedy = f"`iobench image build {name}`"
     here = recipe.architecture()

@@ -45,11 +45,7 @@ def packages(lock: Path) -> tuple[Package, ...]:
 
 
 def fetch(suite: str, cache: Path, say: Say) -> Path:
-    """Return a folder of ``cache`` that holds every package of the suite's lock, verified.
-
-    What an earlier, interrupted call fetched is used.  Raises ImageError with the package that none
-    of :func:`iobench.images.base.mirrors` gave.
-    """
+    """Return a folder of ``cache`` that holds every package of the suite's lock, verified."""
     lock = recipe.lock(suite)
     wanted = packages(lock)
     folder = cache / f"debs-{suite}"

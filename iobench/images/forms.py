@@ -65,10 +65,7 @@ def _path(image: Image, form: str) -> Path:
 
 
 def make_form(image: Image, form: str, say: Say = lambda line: None) -> str:
-    """Make ``form`` of ``image`` unless it is there; return what :func:`in_form` returns.
-
-    Raises ImageError; a form that is interrupted or runs out of disk leaves nothing whole-looking.
-    """
+    """Make ``form`` of ``image`` unless it is there; return what :func:`in_form` returns."""
     check_form(form)
     if form == "docker":
         with docker_daemon.docker(say, Path(image.folder)):
@@ -85,11 +82,7 @@ def forget(image: Image) -> None:
 
 
 def remove(name: str, folder: Path) -> list[str]:
-    """Remove image ``name`` of ``folder`` in every form, its archive and record; return what went.
-
-    Packages and wheels that were fetched for it stay in ``folder``/.cache.  Raises ImageError while
-    another iobench builds there.
-    """
+    """Remove an image in every form, its not its downloads; return what went."""
     recipe_of(name)
     if not folder.is_dir():
         return []

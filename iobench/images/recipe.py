@@ -47,10 +47,7 @@ def lock(suite: str) -> Path:
 
 
 def digest(name: str) -> str:
-    """Return 16 hex digits that change with anything that decides the content of image ``name``.
-
-    Of the Dockerfile only the stages that the image is made of count.
-    """
+    """Return 16 hex digits of what decides an image's content, of the Dockerfile its stages."""
     dockerfile, *others = files(name)
     sha = hashlib.sha256(f"{_GENERATION} {name} {architecture()}\n".encode())
     sha.update(stages(dockerfile.read_text(), name).encode())
