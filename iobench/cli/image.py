@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ _FOLDER = click.option(
     show_default=True,
     help="Folder of the images.",
 )
+_form = functools.partial(click.option, "--form", "wanted", multiple=True)
 
 
 def _known(context: click.Context, parameter: click.Parameter, names: Any) -> Any:
@@ -60,11 +62,8 @@ def image() -> None:
 @image.command("build")
 @_NAMES
 @_FOLDER
-@click.option(
-    "--form",
-    "wanted",
+@_form(
     type=click.Choice([*FORMS, "all"]),
-    multiple=True,
     help="Also make this form; all: for every runtime of this machine.",
 )
 @click.option("--base", default="", help="Base image [Debian's].")
@@ -123,13 +122,7 @@ def image_list(folder: Path, as_json: bool) -> None:
 @image.command("verify")
 @_NAMES
 @_FOLDER
-@click.option(
-    "--form",
-    "wanted",
-    type=click.Choice(FORMS),
-    multiple=True,
-    help="Only these forms [all present].",
-)
+@_form(type=click.Choice(FORMS), help="Only these forms [all present].")
 @JSON
 def image_verify(
     names: tuple[str, ...], folder: Path, wanted: tuple[str, ...], as_json: bool
