@@ -1,10 +1,6 @@
 """A difference -> the stage that it comes from, by serial probes of both arms.
 
-A probe trial handles one sample at a time without workers or a queue, in the contrast's own cache
-state, so its parts add up.  D_s = probe_s(arm) - probe_s(base) is taken in interleaved pairs of
-fresh processes.  A stage is named only when its D_s excludes 0 in the verdict's direction
-(simultaneous over the stages) and exceeds every other stage's D by an interval that does too.
-Only what the contrast's rung runs can be named: ``read`` decodes nothing.
+docs/method.md, "Attribution".
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from iobench.core.cases import Contrast
 from iobench.core.errors import SpecError
 from iobench.core.records import EXPLORATORY, Record
 from iobench.equations import stats
+from iobench.plan.blocks import group_of
 from iobench.spec.schema import MIN_PROBES
 
 #: A part of the probe -> the stage as people call it.
@@ -64,9 +61,7 @@ def _name(
         way = "slower" if sign > 0 else "faster"
         return "", f"no stage alone is {way} beyond the noise of its serial probe"
     most = max(moved, key=lambda part: sign * found[part].value)
-    for other in deltas:
-        if other == most:
-            continue
+    for other in (part for part in deltas if part != most):
         apart = [a - b for a, b in zip(deltas[most], deltas[other], strict=True)]
         if not _beyond(stats.hodges_lehmann(apart), sign):
             names = STAGE_NAMES.get(most, most), STAGE_NAMES.get(other, other)
@@ -86,17 +81,14 @@ def _pairs(
     for record in _probes(evidence, contrast):
         if record.status != EXPLORATORY and record.ranks and record.ranks[0].probe:
             blocks.setdefault(record.trial.block, {})[record.trial.arm] = _parts(record)
-    wanted = contrast.arm, contrast.base
-    return [(b[wanted[0]], b[wanted[1]]) for _, b in sorted(blocks.items()) if {*wanted} <= {*b}]
+    arm, base = contrast.arm, contrast.base
+    return [(b[arm], b[base]) for _, b in sorted(blocks.items()) if {arm, base} <= {*b}]
 
 
 def _probes(evidence: Evidence, contrast: Contrast) -> list[Record]:
-    group = contrast.group or contrast.id
-    return [
-        r
-        for r in usable(evidence.last.values())
-        if (r.trial.contrast, r.trial.stage) == (group, "probe")
-    ]
+    wanted = group_of(contrast), "probe"
+    records = usable(evidence.last.values())
+    return [r for r in records if (r.trial.contrast, r.trial.stage) == wanted]
 
 
 def _parts(record: Record) -> Mapping[str, float]:
@@ -109,12 +101,9 @@ def _parts(record: Record) -> Mapping[str, float]:
 
 def _why_few(evidence: Evidence, contrast: Contrast, pairs: int) -> str:
     loaders = {c.loader for c in evidence.plan.cases if c.label in (contrast.arm, contrast.base)}
-    for loader in sorted(loaders):
-        reason = can_probe(loader)
-        if reason:
-            return reason
+    if reason := next(filter(None, map(can_probe, sorted(loaders))), ""):
+        return reason
     probes = _probes(evidence, contrast)
-    unproven = next((r for r in probes if r.status == EXPLORATORY), None)
-    if unproven is not None:
+    if unproven := next((r for r in probes if r.status == EXPLORATORY), None):
         return f"probes are EXPLORATORY: {'; '.join(unproven.reasons)}"
     return f"{pairs} pairs of probes, {MIN_PROBES} are needed: `iobench run --resume`"

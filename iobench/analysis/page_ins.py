@@ -1,8 +1,7 @@
 """Executable page-ins: bytes that crossed the mount in a warm trial and were no data's.
 
 A container's code is paged in while the loop runs, and every mount of a SIF begins with none of it
-cached; so is the code of a program that a trainer starts.  A process's counters count both.  A
-record keeps what was counted (:class:`~iobench.core.records.CacheProof`); they are excluded here.
+cached; so is the code of a program that a trainer starts.  A record keeps what was counted.
 """
 
 from __future__ import annotations

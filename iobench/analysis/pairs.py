@@ -10,6 +10,7 @@ from iobench.analysis.evidence import Evidence, trial_window, usable
 from iobench.core.cases import Case, Contrast, Trial
 from iobench.core.order import add_sums
 from iobench.core.records import Record
+from iobench.plan.blocks import group_of
 from iobench.plan.rules import FOLLOWING
 
 
@@ -41,11 +42,10 @@ def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
         if is_of(trial, contrast) and trial_window(record) is not None:
             blocks.setdefault(trial.block, {})[trial.arm] = record
     return [
-        Pair(block, int(arms[contrast.arm].trial.repeat_of or 0), arms[contrast.arm],
-             arms[contrast.base])
+        Pair(block, int(arm.trial.repeat_of or 0), arm, base)
         for block, arms in sorted(blocks.items())
-        if contrast.arm in arms and contrast.base in arms
-    ]  # fmt: skip
+        if (arm := arms.get(contrast.arm)) and (base := arms.get(contrast.base))
+    ]
 
 
 def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
@@ -71,18 +71,15 @@ def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
         if one != other:
             same = shared and name == "order_digest"
             what = "order of the samples differs" if same else "samples differ"
-            more = "" if shared else f"; {_WHOLE}"
+            whole = "; take a number of samples that batch x ranks of every arm divides"
+            more = "" if shared else whole
             return False, f"block {pair.block}: the {what} between the arms{more}"
     return True, ""
 
 
-#: Why arms of different ranks may not see the same samples.
-_WHOLE = "take a number of samples that batch x ranks of every arm divides"
-
-
 def is_of(trial: Trial, contrast: Contrast) -> bool:
     """Return whether a trial is in the blocks of the contrast; its serial probes are not."""
-    return trial.contrast == (contrast.group or contrast.id) and trial.stage == contrast.stage
+    return (trial.contrast, trial.stage) == (group_of(contrast), contrast.stage)
 
 
 def _seconds(record: Record) -> float:

@@ -1,6 +1,6 @@
 """What putting data somewhere costs, and after how many epochs it is paid back (a contrast's arm).
 
-``n* = t_stage / (t_epoch of the base - t_epoch of the arm)``.
+docs/method.md, "Data placement".
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from iobench.core.cases import Contrast
 def staging(found: Evidence, contrast: Contrast, outcome: Outcome) -> StagingResult | None:
     """Return what the arm's placement cost, and after how many epochs it pays.
 
-    None for another contrast than one over placement against ``bind``.  ``pays_after_epochs`` is
-    None where the arm is no faster, and so are its limits (those of the contrast's simultaneous
-    interval) where no number of epochs is enough; an epoch is the one of the contrast's stage over
-    all samples, as all are copied, however few of them a trial takes.
+    None for another contrast than one over placement against ``bind``.  The limits are those of
+    the contrast's simultaneous interval; None where no number of epochs is enough.
     """
     cases = {c.label: c for c in found.plan.cases}
     arm, base = cases.get(contrast.arm), cases.get(contrast.base)

@@ -1,7 +1,6 @@
 """Traced trials -> how often each arm of a difference calls open(), read() and the others.
 
-One untimed trial a case, after everything measured; no rate is taken from it and no verdict rests
-on it.  Counts are of the loop alone: neither imports nor opening the dataset.
+docs/method.md, "System calls".
 """
 
 from __future__ import annotations

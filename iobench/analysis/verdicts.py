@@ -23,11 +23,9 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
     """Judge one contrast of the plan.
 
     A repeated block replaces the one that it repeats; ``without_repeats`` is the outcome of the
-    first blocks alone.  There is no verdict without equal order, on EXPLORATORY trials, below six
-    pairs, or before all planned pairs of a look have been tried: interrupting a suite does not
-    count as an interim analysis.  With several looks the first that decides gives the verdict, and
-    later pairs are not used.  The result depends on the records alone, so the scheduler and the
-    report agree.
+    first blocks alone.  With several looks the first that decides gives the verdict, and later
+    pairs are not used: docs/method.md, "Verdicts".  The result depends on the records alone, so
+    the scheduler and the report agree.
     """
     pairs = complete_pairs(evidence, contrast)
     replaced = {p.repeat_of for p in pairs if p.repeat_of}

@@ -53,19 +53,10 @@ def window(steps: Steps) -> Window:
 def epoch(steps: Steps) -> Window:
     """Return the whole epoch from an empty queue, as seconds of the slower side.
 
-    For states in which every byte counts (cold): read-ahead may bring a whole shard in during the
-    first steps, so no step can be left out.  With n batches,
-
-    ``wall_s = max(arrival of the last batch waited for, last step's end - first arrival)``.
-
-    Where the loader is the slower side the first term holds n batches of its work and nothing
-    else (workers in step deliver bursts: what comes with a batch waited for was there as well);
-    where the trainer is, the second holds n steps.  Either way the once-an-epoch latency of the
-    other side is left out.  A batch was waited for when its wait is at least half the mean wait or
-    half the mean step, the shorter one: below that it may be the hand-over of one that was there.
-    Without a warm-up nothing overlaps (the loader works in the loop itself): all of it counts.
-
-    Raises ValueError without a step.
+    ``wall_s = max(arrival of the last batch waited for, last step's end - first arrival)``:
+    docs/method.md, "What is measured".  Workers in step deliver bursts: what comes with a batch
+    waited for was there as well.  Without a warm-up nothing overlaps (the loader works in the loop
+    itself): all of it counts.  Raises ValueError without a step.
     """
     if not steps.done_s:
         raise ValueError("no step")

@@ -101,12 +101,7 @@ def contrast_for(image: Planes, target_bytes: int) -> int:
     table = BYTES_PER_100K_PIXELS_AT_CONTRAST
     rate = (target_bytes * (1 - MAX_PADDING / 3) - HEADER_BYTES) * 100_000 / pixels
     rate -= _activity(image) * 100_000 - table[CONTRASTS.index(256)]
-    for i in range(1, len(table)):
-        if rate <= table[i] or i == len(table) - 1:
-            step = CONTRASTS[i] - CONTRASTS[i - 1]
-            contrast = CONTRASTS[i - 1] + step * (rate - table[i - 1]) / (table[i] - table[i - 1])
-            return min(max(round(contrast), CONTRASTS[0]), CONTRASTS[-1])
-    raise AssertionError("the table has two rows at least")
+    return round(float(np.interp(rate, table, CONTRASTS)))
 
 
 def log_steps(image: Planes) -> list[float]:

@@ -33,8 +33,8 @@ class Limit:
     binding: str
     regime: str
     rate: float
-    headroom: float | None
-    next: str | None
+    headroom: float
+    next: str
     words: str
 
 
@@ -60,12 +60,9 @@ def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
         together = max(together, 1 / (1 / min(fetch) + 1 / min(prep)))
     if cold and LOAD_COLD in at and together * TIE < min(regimes.values()):
         return _in_turn(at, regimes, together)
-    (regime, rate), *others = sorted(regimes.items(), key=lambda item: item[1])
-    roof = _roof(regime, at)
-    headroom, following = (others[0][1] / rate, others[0][0]) if others else (None, "")
-    return Limit(
-        roof, regime, rate, headroom, following or None, _words(roof, at, headroom, following)
-    )
+    (regime, rate), (following, next_rate), *_ = sorted(regimes.items(), key=lambda item: item[1])
+    roof, headroom = _roof(regime, at), next_rate / rate
+    return Limit(roof, regime, rate, headroom, following, _words(roof, at, headroom, following))
 
 
 def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float], rate: float) -> Limit:
@@ -104,7 +101,7 @@ def _reaches(at: Mapping[str, float], inner: str, outer: str) -> bool:
     return inner not in at or at[inner] >= STORAGE_REACHED * at[outer]
 
 
-def _words(roof: str, at: Mapping[str, float], headroom: float | None, following: str) -> str:
+def _words(roof: str, at: Mapping[str, float], headroom: float, following: str) -> str:
     what = {
         STORAGE: "the storage: reading runs at what fio gets from this mount",
         READ: "reading: " + _below_storage(at),
@@ -112,8 +109,6 @@ def _words(roof: str, at: Mapping[str, float], headroom: float | None, following
         LOAD: "preparing samples (decode, transform, hand-over) on these cores",
         COMPUTE: "the compute: data arrives in time",
     }[roof]
-    if headroom is None:
-        return what
     if headroom < TIE:
         return f"{what}; {following.removesuffix('-bound')} is as tight"
     return f"{what}; the next limit ({following.removesuffix('-bound')}) is {headroom:.2g} x away"

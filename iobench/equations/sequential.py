@@ -1,12 +1,8 @@
 """Looking more than once, and what it costs: alpha spent look by look (Lan and DeMets 1983).
 
-A comparison that may end at 10, 20 or 30 pairs has three chances to be wrong.  The spending
-function says how much of alpha is gone when a share t of the pairs is in; the nominal levels follow
-from it exactly, because the statistics of nested looks correlate as sqrt(n_i / n_j).
-
-Pocock's shape, alpha ln(1 + (e - 1) t), spends 45 % at a third of the pairs.  O'Brien and Fleming's
-would spend 1.5 %, two-sided p < 0.0007, which ten pairs cannot reach at all (the exact signed-rank
-test stops at 2 / 2^10): every comparison would cost twenty pairs.
+The spending function, of Pocock's shape, says how much of alpha is gone when a share t of the pairs
+is in; the nominal levels follow from it exactly, because the statistics of nested looks correlate
+as sqrt(n_i / n_j).  docs/method.md, "Several looks", says why this shape.
 """
 
 from __future__ import annotations
@@ -17,16 +13,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iobench.equations import stats
+from iobench.equations.signed_rank import Floats
 
 #: Points of the Gauss-Legendre rule between two boundaries; 64 are good for 1e-9.
 _POINTS = 64
 #: A one-sided boundary has no other side: this far down nothing is left.
 _FAR = 9.0
-
-_Floats = NDArray[np.float64]
 
 
 class Level(NamedTuple):
@@ -107,8 +101,8 @@ def _nominal(looks: tuple[int, ...], alpha: float, *, two_sided: bool) -> list[f
     norm = distributions.norm
     sides = 2 if two_sided else 1
     shares = [n / looks[-1] for n in looks]
-    points: _Floats = np.zeros(1)
-    weights: _Floats = np.ones(1)  # the walk starts at 0
+    points: Floats = np.zeros(1)
+    weights: Floats = np.ones(1)  # the walk starts at 0
     out, before, gone = [], 0.0, 0.0
     for share in shares:
         step, root = math.sqrt(share - before), math.sqrt(share)

@@ -66,8 +66,8 @@ def fewest_pairs(alpha: float) -> int:
     return pairs
 
 
-def pairs_for(effect: float, sd: float, *, alpha: float = 0.05, limit: int = 100_000) -> int:
-    """Return how many pairs resolve a relative change ``effect``, 90 % power, at most ``limit``.
+def pairs_for(effect: float, sd: float, *, alpha: float = 0.05) -> int:
+    """Return how many pairs resolve a relative change ``effect``, 90 % power, at most 100,000.
 
     Never fewer than the floor of six, nor than the signed-rank interval needs.
     """
@@ -76,7 +76,7 @@ def pairs_for(effect: float, sd: float, *, alpha: float = 0.05, limit: int = 100
     def enough(pairs: int) -> bool:
         return sd * _detectable(pairs, alpha) <= target
 
-    return low + bisect.bisect_left(range(low, limit), True, key=enough)
+    return low + bisect.bisect_left(range(low, 100_000), True, key=enough)
 
 
 @functools.lru_cache(maxsize=1024)

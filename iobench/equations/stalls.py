@@ -1,4 +1,4 @@
-"""Model equations: iteration time of synchronous SGD and data stalls, as pure functions.
+"""Model equations: weak scaling and data stalls, as pure functions.
 
 Sources.  [Shi] Shi, Wang, Chu, arXiv 1711.05979 and 1805.03812, recurrences as in MG-WFBP.
 [Mohan] Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14(5), 2021.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from iobench.equations.stats import Interval, t_interval, unpaired_difference
 
@@ -22,16 +23,10 @@ from iobench.equations.stats import Interval, t_interval, unpaired_difference
 HANDOVER_S = 2e-3
 
 
-# -- iteration time ----------------------------------------------------------------------------
-
-
 def weak_scaling(t1: float, tn: float, n: int) -> tuple[float, float]:
     """Return (speedup n t(1) / t(n), efficiency) ([Shi])."""
     speedup = n * t1 / tn
     return speedup, speedup / n
-
-
-# -- data stalls -------------------------------------------------------------------------------
 
 
 def cache_needed(cache_rate: float, storage_rate: float, prep: float, compute: float) -> float:
@@ -51,9 +46,6 @@ def cores_needed(compute: float, prep_per_core: float) -> int:
 def au(steps: int, step_s: float, wall_s: float) -> float:
     """Return accelerator utilisation: steps x compute-only step / wall, same steps."""
     return steps * step_s / wall_s
-
-
-# -- known truths ------------------------------------------------------------------------------
 
 
 def delay_change_s(delay: float, *, serial: float, workers: int, step: float) -> float:
@@ -106,13 +98,12 @@ class Stall:
 def edge_shift_s(done_s: Sequence[float], *, warmup: int, workers: int) -> float:
     """Return how far the phase of the workers can have moved the window's wall time.
 
-    A window runs from one step's end to another's.  ``workers`` take turns, and a batch that came
-    with others waits behind them, so a step's end lags its batch by up to some steps; when the
-    workers drift from bursts to an even spacing, the two edges lag differently and the window is
-    off by that.  Windows of the same length that begin and end 1 .. workers-1 steps earlier have
-    other lags: the largest difference to the window itself is the granularity returned here
-    (derived).  It is 0 for a pace that repeats every round, and at least the error where the step
-    is at most half of the drift; a longer step hides part of it, which the repeats' spread holds.
+    ``workers`` deliver in bursts, so a step's end lags its batch by up to some steps; when they
+    drift to an even spacing, the two edges of the window lag differently.  Windows of the same
+    length that begin and end 1 .. workers-1 steps earlier have other lags: the largest difference
+    to the window itself is returned (derived).  It is 0 for a pace that repeats every round, and at
+    least the error where the step is at most half of the drift; a longer step hides part of it,
+    which the repeats' spread holds.
     """
     last, first = len(done_s) - 1, warmup - 1
     wall = done_s[last] - (done_s[first] if warmup else 0.0)
@@ -127,13 +118,12 @@ def edge_bound_s(trials: Sequence[TrainTrial]) -> float:
     """
     if not trials:
         raise ValueError("no trial on one side")
-    return math.fsum(t.edge_s / t.samples for t in trials) / len(trials)
+    return fmean(t.edge_s / t.samples for t in trials)
 
 
 def handover_bound_s(trials: Sequence[TrainTrial]) -> float:
     """Return the share of the waits that may be hand-over, seconds a sample: at most the waits."""
-    waits = (max(0.0, min(HANDOVER_S * t.steps, t.wait_s)) / t.samples for t in trials)
-    return math.fsum(waits) / len(trials)
+    return fmean(max(0.0, min(HANDOVER_S * t.steps, t.wait_s)) / t.samples for t in trials)
 
 
 def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall:
@@ -157,7 +147,7 @@ def prep_stall(
     """
     stall = _difference(warm, compute, edge_bound_s(warm) + handover_bound_s(warm))
     wait = t_interval([t.wait_s / t.samples for t in warm])
-    alone = math.fsum(t.seconds_per_sample for t in compute) / len(compute)
+    alone = fmean(t.seconds_per_sample for t in compute)
     contention = t_interval([t.compute_s / t.samples - alone for t in warm])
     return stall, wait, contention
 
@@ -165,9 +155,7 @@ def prep_stall(
 def communication(several: Sequence[TrainTrial], alone: Sequence[TrainTrial]) -> Stall:
     """Return T(compute, n ranks) - T(compute, one rank), seconds a step.
 
-    docs/method.md, "Several ranks".
-    On one node it holds what the ranks take from each other, cores and memory bandwidth, beside
-    the exchange itself.  Raises ValueError when a side is empty.
+    docs/method.md, "Several ranks".  Raises ValueError when a side is empty.
     """
     interval, paired = _differences(several, alone, lambda t: t.wall_s / t.steps)
     return Stall(interval, 0.0, paired)

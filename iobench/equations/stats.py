@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,8 @@ from iobench.equations.signed_rank import (
 WANTED_PAIRS = 10
 #: Of a whole family of contrasts, all looks included.
 ALPHA = 0.05
+#: Of the limits of everything that is no contrast.
+LEVEL = 0.95
 
 EQUIVALENT, FASTER, SLOWER = "EQUIVALENT", "FASTER", "SLOWER"
 INCONCLUSIVE, NO_VERDICT = "INCONCLUSIVE", "EXPLORATORY"
@@ -84,7 +85,7 @@ class Verdict:
 # -- means of few repeats --------------------------------------------------------------------
 
 
-def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
+def t_interval(values: Sequence[float]) -> Interval:
     """Return mean and Student-t limits (sample sd, n-1); one value has infinite limits.
 
     Raises ValueError for no value.
@@ -94,12 +95,12 @@ def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
         raise ValueError("no value")
     mean = math.fsum(values) / n
     if n == 1:
-        return Interval(mean, -math.inf, math.inf, level, 1, "t")
-    half = _t_quantile(level, n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, level, n, "t")
+        return Interval(mean, -math.inf, math.inf, LEVEL, 1, "t")
+    half = _t_quantile(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, LEVEL, n, "t")
 
 
-def unpaired_difference(a: Sequence[float], b: Sequence[float], *, level: float = 0.95) -> Interval:
+def unpaired_difference(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Return mean(a) - mean(b) with Welch's t limits; a side of one value has infinite limits.
 
     Raises ValueError when a side is empty.
@@ -109,30 +110,26 @@ def unpaired_difference(a: Sequence[float], b: Sequence[float], *, level: float 
     x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     point, n = float(x.mean() - y.mean()), min(len(x), len(y))
     if n < 2:
-        return Interval(point, -math.inf, math.inf, level, n, "welch")
+        return Interval(point, -math.inf, math.inf, LEVEL, n, "welch")
     vx, vy = float(x.var(ddof=1)) / len(x), float(y.var(ddof=1)) / len(y)
     half = 0.0
     if vx + vy > 0:
         df = (vx + vy) ** 2 / (vx**2 / (len(x) - 1) + vy**2 / (len(y) - 1))
-        half = _t_quantile(level, df) * math.sqrt(vx + vy)
-    return Interval(point, point - half, point + half, level, n, "welch")
+        half = _t_quantile(df) * math.sqrt(vx + vy)
+    return Interval(point, point - half, point + half, LEVEL, n, "welch")
 
 
-def unpaired_ratio(arm: Sequence[float], base: Sequence[float], *, level: float = 0.95) -> Interval:
+def unpaired_ratio(arm: Sequence[float], base: Sequence[float]) -> Interval:
     """Return the ratio of geometric means, arm / base, with Welch's t limits on the logarithms.
 
     For results that share no block (another machine, another date): never a verdict.
     Raises ValueError when a side is empty or a value is not positive.
     """
-    return _exp(unpaired_difference(list(_logs(arm)), list(_logs(base)), level=level))
+    return _exp(unpaired_difference(list(_logs(arm)), list(_logs(base))))
 
 
 def bootstrap(
-    statistic: Callable[..., float],
-    groups: Sequence[Sequence[float]],
-    *,
-    level: float = 0.95,
-    seed: int = 0,
+    statistic: Callable[..., float], groups: Sequence[Sequence[float]], *, seed: int = 0
 ) -> Interval:
     """Return a derived quantity with percentile bootstrap limits (scipy.stats.bootstrap).
 
@@ -144,21 +141,21 @@ def bootstrap(
     data = tuple(np.asarray(g, dtype=float) for g in groups)
     point, n = float(statistic(*data)), min(len(g) for g in data)
     if n < 2:
-        return Interval(point, -math.inf, math.inf, level, n, "bootstrap")
+        return Interval(point, -math.inf, math.inf, LEVEL, n, "bootstrap")
     found = stats.bootstrap(
         data,
         lambda *g: statistic(*g),
-        confidence_level=level,
+        confidence_level=LEVEL,
         n_resamples=999,
         method="percentile",
         vectorized=False,
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return Interval(point, float(found.low), float(found.high), level, n, "bootstrap")
+    return Interval(point, float(found.low), float(found.high), LEVEL, n, "bootstrap")
 
 
-def outliers(values: Sequence[float], *, limit: float = 3.5) -> list[int]:
-    """Return positions whose modified z-score passes ``limit``: to be flagged, never dropped.
+def outliers(values: Sequence[float]) -> list[int]:
+    """Return positions whose modified z-score passes 3.5: to be flagged, never dropped.
 
     0.6745 (x - median) / MAD, Iglewicz and Hoaglin 1993.  Where over half of the values are
     equal MAD is 0, and every other value is flagged.
@@ -168,7 +165,7 @@ def outliers(values: Sequence[float], *, limit: float = 3.5) -> list[int]:
         return []
     distance = np.abs(x - np.median(x))
     mad = float(np.median(distance))
-    far = distance > 0 if mad == 0 else 0.6745 * distance / mad > limit
+    far = distance > 0 if mad == 0 else 0.6745 * distance / mad > 3.5
     return [int(i) for i in np.flatnonzero(far)]
 
 
@@ -221,8 +218,8 @@ def verdict(
     """Judge paired seconds per sample: ``arm`` against ``base`` (docs/method.md).
 
     ``margin`` was stated beforehand; ``family`` counts the contrasts judged together.  ``differ``
-    and ``equal`` are the nominal levels of the test for a difference (two-sided) and of each of
-    the two for equivalence: 0.05 / family for who looks once (``sequential`` has more).
+    and ``equal`` are the nominal levels of :class:`~iobench.equations.sequential.Level`: 0.05 /
+    family for who looks once.
     Raises ValueError as :func:`paired_ratio` does.
     """
     n = len(arm)
@@ -232,7 +229,6 @@ def verdict(
     one_sided = ALPHA / family if equal is None else equal
     s95, s90 = at(level=1 - alpha), at(level=1 - 2 * one_sided)
     sd = float(np.std(_logs(arm) - _logs(base), ddof=1)) if n > 1 else math.nan
-    effect = smallest_effect(sd, n, alpha=alpha)
     outcome = _judge(s95, s90, margin, n)
     needed, note, fewest = 0, "", fewest_pairs(alpha)
     if n < FLOOR_PAIRS:
@@ -254,7 +250,7 @@ def verdict(
         simultaneous90=s90,
         pairs=n,
         pairs_needed=needed,
-        smallest_effect=effect,
+        smallest_effect=smallest_effect(sd, n, alpha=alpha),
         note=note,
     )
 
@@ -279,8 +275,7 @@ def _logs(values: Sequence[float]) -> Floats:
     return logs
 
 
-def _t_quantile(level: float, df: float) -> float:
+def _t_quantile(df: float) -> float:
     from scipy import stats
 
-    quantile: Any = stats.t.ppf((1 + level) / 2, df)
-    return float(quantile)
+    return float(stats.t.ppf((1 + LEVEL) / 2, df))

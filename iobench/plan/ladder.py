@@ -38,21 +38,19 @@ def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
     }
     for case in cases:
         extra = extras.get(case.label)
-        repeats = (extra.repeats if extra and extra.repeats else None) or spec.ladder.repeats
+        repeats = (extra and extra.repeats) or spec.ladder.repeats
         for stage in rungs.get(case.label, ()):
             equal = (c for c in computing.get(stage, ()) if compute_key(c) == compute_key(case))
             if next(equal, case) is not case:  # an earlier case's rung serves this one
                 continue
-            beside = stages.of(stage).beside if case.world_size > 1 else ""
+            together = [stage]  # in the same round: they pair
+            if case.world_size > 1 and stages.of(stage).beside:
+                together.append(stages.of(stage).beside)
             for cache in _caches(spec, case, stage):
                 for repeat in range(1, repeats + 1):
-                    rounds.setdefault(repeat, []).append(
-                        Trial(id="", case=case, stage=stage, cache=cache, block=repeat)
+                    rounds.setdefault(repeat, []).extend(
+                        Trial("", case, name, cache, block=repeat) for name in together
                     )
-                    if beside:  # in the same round: they pair
-                        rounds[repeat].append(
-                            Trial(id="", case=case, stage=beside, cache=cache, block=repeat)
-                        )
         if not extra:
             rounds.setdefault(0, []).extend(_side_trials(spec, case))
     trials: list[Trial] = []
@@ -66,7 +64,7 @@ def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
 
 def _rungs(spec: Spec, extra: ExtraCase | None, case: Case) -> list[str]:
     """Return the rungs wanted of a case that climbs, less those that its loader has not."""
-    wanted = (extra.stages if extra and extra.stages else None) or spec.ladder.stages
+    wanted = (extra and extra.stages) or spec.ladder.stages
     missing = rungs_missing(case)
     return [stage for stage in wanted if stage not in missing]
 
@@ -101,10 +99,8 @@ def number(trials: Iterable[Trial], start: int) -> list[Trial]:
     """Give every trial its id: its place in the plan, and words for people."""
     out = []
     for i, trial in enumerate(trials, start):
-        words = "-".join(
-            [trial.contrast or "ladder", trial.stage, trial.cache, trial.case.pipeline]
-        )
-        slug = re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-")
+        words = (trial.contrast or "ladder", trial.stage, trial.cache, trial.case.pipeline)
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-")
         out.append(dataclasses.replace(trial, id=f"{i:04d}-{slug}"))
     return out
 

@@ -6,10 +6,9 @@ files, offsets, sizes and order, a file of one sample opened and closed around i
 kept open, no ``fadvise`` that the reader does not give.
 
 Formats that are read through mmap are replayed by read() too, because fio 3.33 can do neither
-an I/O log nor an ``offset`` with its mmap engine (it maps 0 bytes, or the file's head).  With
-read-ahead off a mapping faults page by page, so the log holds one read a page: the
-device sees the same requests.  With the default read-ahead a fault may bring in more than a
-sample, so there the pipeline can be faster than this ceiling.
+an I/O log nor an ``offset`` with its mmap engine.  With read-ahead off a mapping faults page by
+page, so the log holds one read a page: the device sees the same requests.  With the default
+read-ahead a fault may bring in more than a sample, and the pipeline can beat this ceiling.
 
 The page cache is the caller's: evict and prove before :func:`run`, because time that fio itself
 spends on invalidating counts in its bandwidth (axboe/fio issue 1422).
@@ -25,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from mmap import PAGESIZE
 from pathlib import Path
 
+from iobench.analysis.results import alike
 from iobench.core.cases import Extent
 from iobench.core.errors import TrialFailed
 from iobench.host.agent import LOCAL, Agent, FioResult
@@ -101,7 +101,6 @@ def run(
 
     ``mapped``: the format is read through mmap.  ``read_ahead``: False where its reader turns
     the kernel's read-ahead off.  ``enter``: words before fio's command (a control group).
-    ``agent``: of the node that reads.
 
     Raises BackendUnavailable without fio and TrialFailed when fio fails or overruns.
     """
@@ -124,22 +123,18 @@ def run(
         "allow_file_create": "0",
     }
     done = agent.fio(work, options, logs, time_limit_s=limit_s, enter=enter)
-    short = done.runtime_s < ENOUGH_S
-    note = (PAGED_NOTE if paged else MAPPED_NOTE) if mapped else ""
-    notes = [note, f"a short run: {done.runtime_s:.2f} s" if short else ""]
-    return Ceiling(
-        bytes_per_s=done.bytes_per_s,
+    notes = [PAGED_NOTE if paged else MAPPED_NOTE] if mapped else []
+    if done.runtime_s < ENOUGH_S:
+        notes.append(f"a short run: {done.runtime_s:.2f} s")
+    return alike(
+        Ceiling,
+        done,
         samples_per_s=plan.samples / done.runtime_s if done.runtime_s else 0.0,
-        io_bytes=done.io_bytes,
         wanted_bytes=plan.wanted_bytes,
-        storage_bytes=done.storage_bytes,
-        runtime_s=done.runtime_s,
         iops=done.ios / done.runtime_s if done.runtime_s else 0.0,
         readers=len(plan.readers),
         samples=plan.samples,
-        version=done.version,
-        argv=done.argv,
-        note="; ".join(filter(None, notes)),
+        note="; ".join(notes),
         invalid=_judge(done, plan),
     )
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from iobench.analysis import ranks
 from iobench.core.records import INVALID, Record
 
+#: Of the wall time, in CPU: other processes' (and at least so many seconds), and the hypervisor's.
 FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
 
 
 def disturbed(record: Record) -> str:
     """Return why a trial's pair should be repeated, or "" when nothing disturbed it.
 
-    An INVALID trial, rivals on the machine that used more than 3 % of its wall time in CPU (at
-    least 0.1 s), or more than 1 % stolen by the hypervisor.
+    An INVALID trial, rivals on the machine, or the hypervisor.
     """
     if record.status == INVALID:
         return record.reasons[0]

@@ -65,9 +65,8 @@ def _repeat(plan: Plan, ledger: Ledger) -> list[Trial]:
     repeated = {t.repeat_of for t in mine if t.repeat_of}
     if any(t.id not in ledger.last for t in block) or str(last.block) in repeated:
         return []
-    if len(repeated) >= plan.max_repeated_pairs:
-        return []
-    if not any(disturbed(ledger.last[t.id]) for t in block):
+    enough = len(repeated) >= plan.max_repeated_pairs
+    if enough or not any(disturbed(ledger.last[t.id]) for t in block):
         return []
     contrast = groups(plan.contrasts)[last.contrast][0]
     again = block_of(

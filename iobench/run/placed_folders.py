@@ -59,7 +59,6 @@ def sweep(parents: Iterable[Path], say: Say) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a folder, also where an image made folders in it that cannot be written."""
-
     if path.is_dir():
         _open(path)
         shutil.rmtree(path, ignore_errors=True)

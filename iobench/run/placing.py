@@ -1,8 +1,6 @@
 """Where a case's data lies: on the mount under test, or put somewhere before the first trial.
 
-Each stored form has a place of its own, so that what it took is what a pipeline pays.  A place
-holds that form and the index, is timed from a cold source until it is on the device, and is removed
-at the end of the suite; what a killed suite left is removed by the next one.
+docs/method.md, "Data placement".
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ def placed(plan: Plan, stage_to: str, images: Images, say: Say) -> Plan:
 def present(plan: Plan, images: Images, say: Say) -> Iterator[Plan]:
     """Make what the plan places; return the plan with what making it took; remove it afterwards.
 
-    A resumed suite makes it anew, at the same place; ``seconds`` stay those of the first time.
-    Leftovers of suites that were killed are removed first.  Raises DatasetError.
+    ``seconds`` stay those of the first time.  Raises DatasetError.
     """
     placed_folders.sweep(_parents(plan, images), say)
     for name in registry.names("placements"):

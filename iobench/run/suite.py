@@ -5,12 +5,7 @@ The flow of a suite::
     prepare (dataset, forms) -> ladder -> choose bases -> paired blocks, look by look -> probes
     -> calls
 
-After each look the groups that are decided end; the others get the blocks of their next look, while
-the budget lasts.  A difference is then probed in both arms, and each arm's system calls are counted
-once.  Every step is in plan.json before its first trial runs.
-
-A pair is repeated only by the rule in :mod:`iobench.run.disturbance`, at most
-``max_repeated_pairs`` a contrast.  Both results are kept.
+Every step is in plan.json before its first trial runs.
 """
 
 from __future__ import annotations

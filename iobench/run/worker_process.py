@@ -281,9 +281,8 @@ def worker_of(
 def _session(leader: int) -> list[int]:
     """Return the processes of a session that was started with ``leader``, ended or not."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            after_name = path.read_text().rpartition(")")[2].split()
-            if int(after_name[3]) == leader:
-                found.append(int(path.parent.name))
+            if os.getsid(int(path.name)) == leader:
+                found.append(int(path.name))
     return found

@@ -10,62 +10,63 @@ from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.units import nbytes
 from iobench.equations.signed_rank import FLOOR_PAIRS
-from iobench.spec.schema import MIN_PROBES, MOST_PAIRS, ContrastSpec, Filter, LadderSpec
+from iobench.spec.schema import (
+    MIN_PROBES,
+    MOST_PAIRS,
+    CaseSpec,
+    ContrastSpec,
+    ExtraCase,
+    Filter,
+    LadderSpec,
+)
 
 
-def check(
-    where: str,
-    contrast: ContrastSpec,
-    known: Collection[Any],
-    fields: Collection[str],
-) -> None:
+def check(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
     """Judge one ``[[contrasts]]`` entry; raises SpecError naming key, value and what is allowed.
 
     ``known``: the values that the matrix names of what it is over.
     """
-    check_keys(f"{where}.over", [contrast.over], fields)
-    if not contrast.caches:
-        raise SpecError(f"{where}.caches: the list is empty; leave it out for the default")
-    for cache in contrast.caches:
-        check_cache(f"{where}.caches", cache)
-    check_filter(f"{where}.where", contrast.where, fields)
+    check_keys(f"{where}.over", [contrast.over])
+    check_caches(f"{where}.caches", contrast.caches)
+    check_filter(f"{where}.where", contrast.where)
     _check_values(where, contrast, known)
     _check_numbers(where, contrast)
 
 
-def check_ladder(
-    ladder: LadderSpec, extra: Sequence[Sequence[str]], fields: Collection[str]
-) -> None:
+def check_ladder(ladder: LadderSpec, extra: Sequence[ExtraCase]) -> None:
     """Judge ``[ladder]`` and the stages of each ``[[cases]]`` entry; raises SpecError."""
     rungs = stages.rungs()
-    for where, wanted in [("ladder.stages", ladder.stages)] + [
-        (f"cases[{i}].stages", found) for i, found in enumerate(extra)
-    ]:
+    own = {f"cases[{i}].stages": case.stages or () for i, case in enumerate(extra)}
+    for where, wanted in {"ladder.stages": ladder.stages, **own}.items():
         for stage in wanted:
             if stage not in rungs:
                 raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(rungs)}")
-    for key in ("stages", "caches"):
-        if not getattr(ladder, key):
-            raise SpecError(f"ladder.{key}: the list is empty; leave it out for the default")
-    for cache in ladder.caches:
-        check_cache("ladder.caches", cache)
-    check_filter("ladder.only", ladder.only, fields)
+    not_empty("ladder.stages", ladder.stages)
+    check_caches("ladder.caches", ladder.caches)
+    check_filter("ladder.only", ladder.only)
 
 
-def check_keys(where: str, wanted: Iterable[str], fields: Collection[str]) -> None:
+def check_keys(where: str, wanted: Iterable[str]) -> None:
     """Judge whether every key is one of a case; raises SpecError."""
-    unknown = next((key for key in wanted if key not in fields), None)
+    known = CaseSpec.model_fields
+    unknown = next((key for key in wanted if key not in known), None)
     if unknown is not None:
-        allowed = ", ".join(sorted(fields))
+        allowed = ", ".join(sorted(known))
         raise SpecError(f"{where}: unknown key {unknown!r}; allowed: {allowed}")
 
 
-def check_filter(where: str, wanted: Filter, fields: Collection[str]) -> None:
+def check_caches(where: str, wanted: Sequence[str | float]) -> None:
+    """Judge a list of cache states; raises SpecError."""
+    not_empty(where, wanted)
+    for cache in wanted:
+        check_cache(where, cache)
+
+
+def check_filter(where: str, wanted: Filter) -> None:
     """Judge a filter of cases; raises SpecError."""
-    check_keys(where, wanted, fields)
+    check_keys(where, wanted)
     for key, values in wanted.items():
-        if not values:
-            raise SpecError(f"{where}.{key}: the list is empty; give at least one value")
+        not_empty(f"{where}.{key}", values, "give at least one value")
         for value in values if key == "runtime" else ():  # one that is not here is left out later
             registry.load("runtimes", str(value))
 
@@ -119,23 +120,30 @@ def check_cache(where: str, cache: str | float) -> str:
     )
 
 
+def not_empty(
+    where: str, values: Sequence[Any], way_out: str = "leave it out for the default"
+) -> None:
+    """Judge a list; raises SpecError for one without a value."""
+    if not values:
+        raise SpecError(f"{where}: the list is empty; {way_out}")
+
+
 def _check_values(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
     # runtimes that are not here are left out of a suite, so any that is known may be named
     allowed = list(registry.names("runtimes")) if contrast.over == "runtime" else list(known)
-    if contrast.over == "pipeline":
-        allowed = [registry.ALIASES.get(str(v), str(v)) for v in known]
+    aliases = registry.ALIASES if contrast.over == "pipeline" else {}
+    allowed = [aliases.get(str(name), name) for name in allowed]
     for key, values in (("arms", contrast.arms or ()), ("also", contrast.also)):
         for value in values:
-            name = registry.ALIASES.get(str(value), value) if contrast.over == "pipeline" else value
-            if name not in allowed:
+            if aliases.get(str(value), value) not in allowed:
                 raise SpecError(
                     f"{where}.{key}: {value!r} is no value of {contrast.over}; allowed: "
                     f"{', '.join(sorted(map(str, allowed)))}"
                 )
             if value == contrast.base:
                 raise SpecError(f"{where}.{key}: {value!r} is the base already; name the others")
-    if contrast.arms == ():
-        raise SpecError(f"{where}.arms: the list is empty; leave it out for all")
+    if contrast.arms is not None:
+        not_empty(f"{where}.arms", contrast.arms, "leave it out for all")
     if contrast.also and not contrast.shares_blocks:
         raise SpecError(
             f"{where}.also: {contrast.also[0]!r} needs blocks that all arms share; set shared = "

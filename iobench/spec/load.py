@@ -89,13 +89,9 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
                 f"placement {staged[0]!r} needs a folder to copy to: set stage_to in the spec, "
                 'such as stage_to = "/local/scratch"'
             )
-        contrast_rules.check_ladder(
-            spec.ladder, [extra.stages or () for extra in spec.cases], CaseSpec.model_fields
-        )
+        contrast_rules.check_ladder(spec.ladder, spec.cases)
         for i, contrast in enumerate(spec.contrasts):
-            contrast_rules.check(
-                f"contrasts[{i}]", contrast, named(spec, contrast.over), CaseSpec.model_fields
-            )
+            contrast_rules.check(f"contrasts[{i}]", contrast, named(spec, contrast.over))
             if contrast.base != "fastest" and contrast.over == "pipeline":
                 pipeline(str(contrast.base))
     except SpecError as error:
@@ -114,7 +110,7 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     for case, where in built:
         check_case(case, where)
     made = [case for case, _ in built]
-    if len(set(made_keys := [repr(c) for c in made])) < len(made_keys):
+    if len({repr(case) for case in made}) < len(made):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
     usual = _case(spec, CaseSpec(), "case") if len(spec.matrix) > 1 else None
     return label(made, len(spec.cases) if spec.matrix else 0, usual)
@@ -137,7 +133,11 @@ def _matrix(spec: Spec) -> list[tuple[Case, str]]:
     built: list[tuple[Case, str]] = []
     for cell in _cells(spec):
         where = f"matrix {cell}" if cell else "case"
-        case = _case(spec, _cell(cell), where)
+        try:
+            overrides = CaseSpec.model_validate(cell)
+        except pydantic.ValidationError as error:
+            raise SpecError(f"matrix.{_first_error(error)}") from None
+        case = _case(spec, overrides, where)
         if len(spec.matrix) < 2 or all(case != other for other, _ in built):
             built.append((case, where))
     return built
@@ -147,10 +147,9 @@ def _cells(spec: Spec) -> list[dict[str, Any]]:
     """Return key -> value of every cell of the tables; [{}] is the case as it is, alone."""
     cells: list[dict[str, Any]] = []
     for table in spec.matrix:
-        contrast_rules.check_keys("matrix", sorted(table), CaseSpec.model_fields)
+        contrast_rules.check_keys("matrix", sorted(table))
         for key, values in table.items():
-            if not values:
-                raise SpecError(f"matrix.{key}: the list is empty; give at least one value")
+            contrast_rules.not_empty(f"matrix.{key}", values, "give at least one value")
         cells += [dict(zip(table, v, strict=True)) for v in itertools.product(*table.values())]
     return cells if spec.matrix or spec.cases else [{}]
 
@@ -184,24 +183,15 @@ def pipeline(name: str) -> tuple[str, str, str]:
     return loader, form, content or "jpeg"
 
 
-def _cell(values: dict[str, Any]) -> CaseSpec:
-    try:
-        return CaseSpec.model_validate(values)
-    except pydantic.ValidationError as error:
-        raise SpecError(f"matrix.{_first_error(error)}") from None
-
-
 def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     fields: dict[str, Any] = {"seed": spec.seed}
     for layer in (spec.case, overrides):
         for key in CaseSpec.model_fields:  # in their order: a content counts after its pipeline
-            if key not in layer.model_fields_set:
-                continue
-            value = getattr(layer, key)
-            try:
-                _set(fields, key, value)
-            except SpecError as error:
-                raise SpecError(f"{where}: {error}") from None
+            if key in layer.model_fields_set:
+                try:
+                    _set(fields, key, getattr(layer, key))
+                except SpecError as error:
+                    raise SpecError(f"{where}: {error}") from None
     for key in _WITH_OPTIONS:  # after a change of member its own options count
         owner, options = getattr(Case, key), f"{key}_options"
         for layer in (spec.case, overrides):
@@ -254,13 +244,11 @@ def _near(key: str) -> str:
     model: Any = Spec
     *parents, _ = key.split(".")
     for part in parents:
-        if part.isdigit():
-            continue
-        hint = model.model_fields.get(part)
-        found = _models(hint.annotation) if hint else []
-        if not found:
-            return ""
-        model = found[0]
+        if not part.isdigit():
+            hint = model.model_fields.get(part)
+            if not (found := _models(hint.annotation) if hint else []):
+                return ""
+            model = found[0]
     return f"; allowed here: {', '.join(sorted(model.model_fields))}"
 
 
