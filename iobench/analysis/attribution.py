@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from iobench.analysis.contrast_results import AttributionResult
 from iobench.analysis.evidence import Evidence, usable
+from iobench.analysis.ranks import probed
 from iobench.core import registry
 from iobench.core.cases import Contrast
 from iobench.core.errors import SpecError
@@ -80,7 +81,8 @@ def _pairs(
     blocks: dict[int, dict[str, Mapping[str, float]]] = {}
     for record in _probes(evidence, contrast):
         if record.status != EXPLORATORY and record.ranks and record.ranks[0].probe:
-            blocks.setdefault(record.trial.block, {})[record.trial.arm] = _parts(record)
+            means = {part: sum(s) / max(1, len(s)) for part, s in probed(record.ranks).items()}
+            blocks.setdefault(record.trial.block, {})[record.trial.arm] = means
     arm, base = contrast.arm, contrast.base
     return [(b[arm], b[base]) for _, b in sorted(blocks.items()) if {arm, base} <= {*b}]
 
@@ -89,14 +91,6 @@ def _probes(evidence: Evidence, contrast: Contrast) -> list[Record]:
     wanted = group_of(contrast), "probe"
     records = usable(evidence.last.values())
     return [r for r in records if (r.trial.contrast, r.trial.stage) == wanted]
-
-
-def _parts(record: Record) -> Mapping[str, float]:
-    return {
-        part: sum(sum(r.probe[part]) for r in record.ranks)
-        / max(1, sum(len(r.probe[part]) for r in record.ranks))
-        for part in record.ranks[0].probe
-    }
 
 
 def _why_few(evidence: Evidence, contrast: Contrast, pairs: int) -> str:

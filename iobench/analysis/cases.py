@@ -35,6 +35,7 @@ from iobench.analysis.evidence import (
     why_not_planned,
 )
 from iobench.analysis.limits import limits
+from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
 from iobench.analysis.results import alike
 from iobench.analysis.scaling import communication
@@ -236,11 +237,7 @@ def _cores(found: Evidence, case: Case) -> int | None:
 
 
 def _probe(records: Sequence[Record]) -> ProbeResult | None:
-    totals: dict[str, list[float]] = {}
-    for record in records:
-        for rank in record.ranks:
-            for name, values in rank.probe.items():
-                totals.setdefault(name, []).extend(values)
+    totals = probed(rank for record in records for rank in record.ranks)
     means = {name: fmean(values) for name, values in totals.items() if values}
     whole = math.fsum(means.values())
     if not whole:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from iobench.analysis.windows import between
@@ -69,6 +69,15 @@ def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]
     waits = zip(*(between(r.steps.request_s, r.steps.ready_s) for r in results), strict=False)
     computes = zip(*(between(r.steps.ready_s, r.steps.done_s) for r in results), strict=False)
     return [*map(max, waits)], [*map(min, computes)]
+
+
+def probed(results: Iterable[RankResult]) -> dict[str, list[float]]:
+    """Return part of the serial probe -> seconds of every sample, of all ranks."""
+    parts: dict[str, list[float]] = {}
+    for result in results:
+        for part, seconds in result.probe.items():
+            parts.setdefault(part, []).extend(seconds)
+    return parts
 
 
 def in_step(results: Sequence[RankResult]) -> bool:

@@ -66,10 +66,7 @@ def _octaves(seed: int, side: int, amplitudes: list[int]) -> Field:
         if level:
             field = _doubled(field)
         noise = noise_bytes(mix(seed, level), field.size).astype(np.int32).reshape(field.shape)
-        noise -= 128
-        noise *= amplitude
-        noise >>= 7
-        field += noise
+        field += (noise - 128) * amplitude >> 7
     return field
 
 
@@ -91,11 +88,8 @@ def texture(seed: int, side: int, recipe: Recipe) -> Planes:
         if recipe.chroma_step == 1:
             chroma = _doubled(chroma)
         planes.append(chroma)
-    for field in planes:
-        field += 8
-        field >>= 4
-        field += LEVELS // 2
-    return Planes(*(np.clip(field, 0, LEVELS).astype(np.uint8) for field in planes))
+    levels = ((field + 8 >> 4) + LEVELS // 2 for field in planes)
+    return Planes(*(np.clip(field, 0, LEVELS).astype(np.uint8) for field in levels))
 
 
 class Bank(NamedTuple):
@@ -231,12 +225,5 @@ def compose(
 
 def with_contrast(image: Planes, contrast: int) -> Planes:
     """Return the image with every plane's distance from 128 scaled by ``contrast`` / 256."""
-    planes = []
-    for plane in image:
-        wide = plane.astype(np.int32)
-        wide -= 128
-        wide *= contrast
-        wide >>= 8
-        wide += 128
-        planes.append(np.clip(wide, 0, 255).astype(np.uint8))
-    return Planes(*planes)
+    wide = (((plane.astype(np.int32) - 128) * contrast >> 8) + 128 for plane in image)
+    return Planes(*(np.clip(plane, 0, 255).astype(np.uint8) for plane in wide))

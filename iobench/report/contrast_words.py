@@ -28,11 +28,9 @@ def outcome(contrast: ContrastResult) -> str:
 
 
 def _faster(ratio: float) -> str:
-    return (
-        f"{percent(1 / ratio - 1)} faster than"
-        if ratio > 0.5
-        else f"{number(1 / ratio)} x as fast as"
-    )
+    if ratio > 0.5:
+        return f"{percent(1 / ratio - 1)} faster than"
+    return f"{number(1 / ratio)} x as fast as"
 
 
 def sentence(contrast: ContrastResult, *, brief: bool = False) -> str:
@@ -45,20 +43,19 @@ def sentence(contrast: ContrastResult, *, brief: bool = False) -> str:
     arms = f"{contrast.arm_name} / {contrast.base_name}"
     if contrast.outcome.ratio is None:
         return f"{what}: {arms}: {contrast.outcome.note}."
-    spread = bracketed(contrast.outcome.simultaneous)
-    text = f"{what}: {arms} = {contrast.outcome.ratio:.3f}{' ' + spread if spread else ''}, "
+    ratio = f"{contrast.outcome.ratio:.3f} {bracketed(contrast.outcome.simultaneous)}".rstrip()
     pairs = f"{contrast.pairs} pair{'s' * (contrast.pairs != 1)}"
-    text += f"{pairs}, {verdict(contrast)}"
     count = len(contrast.confounders.differences)
-    if brief and count:
-        other = f"confounders: {count}, listed below"
-    else:
-        other = f"confounders: {differing(contrast)}"
-    parts = [text, startup(contrast), staging(contrast), *explained(contrast)]
-    parts.append(other)
-    if not brief:
-        parts.append(contrast.not_separated)
-    return "; ".join(p for p in parts if p) + "."
+    others = f"{count}, listed below" if brief and count else differing(contrast)
+    parts = [
+        f"{what}: {arms} = {ratio}, {pairs}, {verdict(contrast)}",
+        startup(contrast),
+        staging(contrast),
+        *explained(contrast),
+        f"confounders: {others}",
+        "" if brief else contrast.not_separated,
+    ]
+    return "; ".join(filter(None, parts)) + "."
 
 
 def verdict(contrast: ContrastResult) -> str:
@@ -76,10 +73,7 @@ def verdict(contrast: ContrastResult) -> str:
 def startup(contrast: ContrastResult) -> str:
     """Return ``start-up +0.41 s [0.38, 0.45]``, "" where it was not recorded."""
     entry = contrast.startup_s
-    if not entry:
-        return ""
-    spread = bracketed(entry, 2)
-    return f"start-up {entry.value:+.2f} s{' ' + spread if spread else ''}"
+    return f"start-up {entry.value:+.2f} s {bracketed(entry, 2)}".rstrip() if entry else ""
 
 
 def staging(contrast: ContrastResult) -> str:
@@ -104,9 +98,8 @@ def attribution(contrast: ContrastResult) -> str:
         return ""
     if not found.stage:
         return f"not attributed: {found.reason}"
-    part = found.parts[found.stage]
-    ms = f"{1e3 * part.value:+.3f} ms a sample"
-    return f"attributed to {found.stage} ({ms} in the serial probe)"
+    ms = 1e3 * found.parts[found.stage].value
+    return f"attributed to {found.stage} ({ms:+.3f} ms a sample in the serial probe)"
 
 
 def calls(contrast: ContrastResult) -> str:
@@ -158,15 +151,13 @@ def explained(contrast: ContrastResult) -> list[str]:
 def differing(contrast: ContrastResult) -> str:
     """Return the confounders: ``none``, ``unknown``, or what differs."""
     found = contrast.confounders
-    names = "; ".join(found.differences)
-    return names or {"PASS": "none"}.get(found.status, "unknown")
+    return "; ".join(found.differences) or ("none" if found.status == "PASS" else "unknown")
 
 
 def confounders(contrast: ContrastResult) -> str:
     """Return PASS, or CONFOUNDED with what differs."""
     found = contrast.confounders
-    names = "; ".join(found.differences)
-    return f"{found.status}: {names}" if names else str(found.status)
+    return ": ".join(filter(None, [found.status, "; ".join(found.differences)]))
 
 
 def ratio(outcome: Outcome, digits: int = 3) -> str:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.analysis import page_ins
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
-from iobench.core.cases import Case, Plan
+from iobench.analysis.ranks import probed
+from iobench.core.cases import Case, Plan, Trial
 from iobench.core.order import add_sums
-from iobench.core.records import Record
+from iobench.core.records import CacheProof, Record
 from iobench.run.store import write_atomic
 
 if TYPE_CHECKING:
@@ -90,30 +91,25 @@ def _row(
 ) -> dict[str, Any]:
     trial, case, proof = record.trial, record.trial.case, record.cache
     return {
-        **{name: getattr(case, name) for name in _CASE},
+        **{
+            name: getattr(of, name)
+            for of in (case, trial, record, proof)
+            for name in _SAME[type(of)]
+        },
         **_measured(record, step_s),
         "trial": trial.id,
         "contrast": trial.contrast or None,
-        "block": trial.block,
-        "attempt": record.attempt,
         "filesystem": record.mount.get("filesystem") or record.mount.get("fstype"),
-        "stage": trial.stage,
-        "cache": trial.cache,
-        "status": record.status,
         "reason": "; ".join(record.reasons) or None,
         "startup_s": startup_s(record),
         "bytes_needed": proof.bytes_needed or sum(r.bytes_needed for r in record.ranks) or None,
         "bytes_read": proof.bytes_read or None,
         "bytes_storage": page_ins.data_bytes(record),
-        "resident_before": proof.resident_before,
-        "resident_after": proof.resident_after,
         "samples_digest": twins.get(_who(record)),
         "case": case.label,
         "arm": trial.arm or None,
-        "position": trial.position,
         "repeat_of": trial.repeat_of or None,
         "trial_s": record.wall_s,
-        "started": record.started,
         "cache_label": proof.label or None,
         "ready_s": record.ready_s or None,
         "image": case.image if case.runtime != "bare" else None,
@@ -123,17 +119,18 @@ def _row(
 
 def _probed(record: Record) -> dict[str, float]:
     """Return the mean seconds a sample of each part of a serial probe; {} of other trials."""
-    parts: dict[str, list[float]] = {}
-    for rank in record.ranks:
-        for part, seconds in rank.probe.items():
-            parts.setdefault(f"probe_{part}", []).extend(seconds)
-    return {part: sum(s) / len(s) for part, s in parts.items() if s and part in EXTRA}
+    parts = ((f"probe_{part}", s) for part, s in probed(record.ranks).items())
+    return {name: sum(s) / len(s) for name, s in parts if s and name in EXTRA}
 
 
-_CASE = (
-    "pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size", "location",
-    "placement", "order", "transform", "batch", "workers", "prefetch", "seed",
-)  # fmt: skip
+#: Columns that are an attribute of the same name.
+_SAME = {
+    Case: ("pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size",
+           "location", "placement", "order", "transform", "batch", "workers", "prefetch", "seed"),
+    Trial: ("block", "stage", "cache", "position"),
+    Record: ("attempt", "status", "started"),
+    CacheProof: ("resident_before", "resident_after"),
+}  # fmt: skip
 
 
 def _measured(record: Record, step_s: float | None) -> dict[str, Any]:

@@ -79,15 +79,12 @@ def ladder(case: CaseResult, suite: SuiteResult) -> str:
             )  # fmt: skip
         axes.set_yticks(range(len(rows)), [_wrap(name) for name, _, _ in rows])
         axes.invert_yaxis()
-        low = min(r.value for _, _, r in rows)
-        high = max(_top(r) for _, _, r in rows)
-        _log_ticks(axes, low / 2, high * 4)
+        lowest, highest = min(r.value for _, _, r in rows), max(_top(r) for _, _, r in rows)
+        _log_ticks(axes, lowest / 2, highest * 4)
         axes.set_xlabel("samples/s (log), 95 % interval")
 
-    title = f"{case.case}: " + ", ".join(
-        f"{name} {numbers.number(rate.value)}" for name, _, rate in rows
-    )
-    return _svg(draw, 0.9 + 0.3 * len(rows), f"Ladder of {title} samples/s")
+    said = ", ".join(f"{name} {numbers.number(rate.value)}" for name, _, rate in rows)
+    return _svg(draw, 0.9 + 0.3 * len(rows), f"Ladder of {case.case}: {said} samples/s")
 
 
 def stall_breakdown(cases: Sequence[CaseResult], suite: SuiteResult) -> str:
@@ -98,12 +95,7 @@ def stall_breakdown(cases: Sequence[CaseResult], suite: SuiteResult) -> str:
         compute = _compute(case, suite)
         if not compute or not isinstance(prep, PrepStall):
             continue
-        values = (
-            1 / compute.value,
-            prep.contention_s.value,
-            prep.wait_s.value,
-            fetch.value or 0.0,
-        )
+        values = 1 / compute.value, prep.contention_s.value, prep.wait_s.value, fetch.value or 0.0
         rows.append((case.case, [1e3 * v for v in values]))
     if not rows:
         return ""
@@ -112,10 +104,9 @@ def stall_breakdown(cases: Sequence[CaseResult], suite: SuiteResult) -> str:
         for y, (_, values) in enumerate(rows):
             left = 0.0
             for (name, colour), value in zip(PARTS, values, strict=True):
-                drawn = max(value, 0.0)
-                axes.barh(y, drawn, left=left, color=colour, height=0.55,
-                          label=name if not y else None)  # fmt: skip
-                left += drawn
+                label = None if y else name
+                axes.barh(y, max(value, 0.0), left=left, color=colour, height=0.55, label=label)
+                left += max(value, 0.0)
         axes.set_yticks(range(len(rows)), [_wrap(name) for name, _ in rows])
         axes.invert_yaxis()
         axes.set_xlabel("ms a sample, cold run (parts below 0 are not drawn)", loc="right")
@@ -248,9 +239,8 @@ def _ratio_ticks(axes: Any, low: float, high: float) -> None:
     if high / low > 4:
         _log_ticks(axes, low, high)
     else:
-        _ticks(
-            axes, low, high, [x for x in MaxNLocator(6).tick_values(low, high) if low <= x <= high]
-        )
+        ticks = MaxNLocator(6).tick_values(low, high)
+        _ticks(axes, low, high, [x for x in ticks if low <= x <= high])
 
 
 def _log_ticks(axes: Any, low: float, high: float) -> None:

@@ -26,12 +26,16 @@ STYLES = {
 }
 #: Advice lines shown; the report has them all.
 ADVICE = 8
+FOOTNOTE = (
+    "Stalls and rates of fewer than ten repeats are EXPLORATORY; intervals are 95 %, those of "
+    "contrasts simultaneous."
+)
 
 
 def render(suite: SuiteResult, console: Console) -> None:
     """Print the analysis of a suite to ``console``."""
     console.print(Text(f"{suite.name} · {words.data(suite)}", style="bold"))
-    measured = [p for p in suite.pipelines if _has_train(p)]
+    measured = [p for p in suite.pipelines if _has_rate(p, "cold", "warm")]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     if measured:
         console.print(_limits(measured))
@@ -53,13 +57,7 @@ def render(suite: SuiteResult, console: Console) -> None:
     console.print(Text(words.validity(suite), style="yellow" if bad else "green"))
     reasons = list(suite.validity.reasons.items())[:3]
     _print(console, *(Text(f"  {count} x {reason}", style="dim") for reason, count in reasons))
-    console.print(
-        Text(
-            "Stalls and rates of fewer than ten repeats are EXPLORATORY; intervals are 95 %, those "
-            "of contrasts simultaneous.",
-            style="dim",
-        )
-    )
+    console.print(Text(FOOTNOTE, style="dim"))
 
 
 def _print(console: Console, *lines: Text) -> None:
@@ -67,12 +65,9 @@ def _print(console: Console, *lines: Text) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _has_train(case: CaseResult) -> bool:
-    return any(
-        words.rate(case, stage, cache)
-        for stage in ("train", "load", "read")
-        for cache in ("cold", "warm")
-    )
+def _has_rate(case: CaseResult, *caches: str) -> bool:
+    rungs = itertools.product(("train", "load", "read"), caches)
+    return any(words.rate(case, *rung) for rung in rungs)
 
 
 def _limits(cases: Sequence[CaseResult]) -> Table:
@@ -87,7 +82,7 @@ def _limits(cases: Sequence[CaseResult]) -> Table:
     for case in cases:
         name = case.case
         for cache, kind in (("cold", "fetch"), ("warm", "prep")):
-            if not any(words.rate(case, s, cache) for s in ("read", "load", "train")):
+            if not _has_rate(case, cache):
                 continue
             table.add_row(
                 name,
@@ -146,7 +141,7 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
     """Yield what no column shows: a rate without data, the cost of ranks and of hand-overs."""
     for case in cases:
         alone = words.rate(case, "compute", "-")
-        if not _has_train(case) and alone:
+        if alone and not _has_rate(case, "cold", "warm"):
             yield Text(f"{case.case}: computes {numbers.number(alone.value)} samples/s alone")
         for text in (words.communication(case), words.handover(case)):
             if text:
@@ -154,10 +149,11 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
 
 
 def _fastest(suite: SuiteResult, console: Console) -> None:
-    parts = []
-    for key, found in suite.fastest.items():
-        if key.split()[0] in ("load", "train") and len(found.ranked) > 1:
-            parts.append(f"{key}: {found.case} {numbers.number(found.samples_per_s)}/s")
+    parts = [
+        f"{key}: {found.case} {numbers.number(found.samples_per_s)}/s"
+        for key, found in suite.fastest.items()
+        if key.startswith(("load ", "train ")) and len(found.ranked) > 1
+    ]
     if parts:
         console.print()
         console.print(Text("Fastest (means)  ", style="bold") + Text(" · ".join(parts)))
@@ -203,9 +199,8 @@ def _runtimes(contrasts: Sequence[ContrastResult], console: Console) -> None:
 
 def _staged(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
     for c in contrasts:
-        if contrast_words.staging(c):
-            what = f"{c.case} {c.stage} {c.cache}: {c.arm_name}"
-            yield Text(f"  {what} {contrast_words.staging(c)}")
+        if cost := contrast_words.staging(c):
+            yield Text(f"  {c.case} {c.stage} {c.cache}: {c.arm_name} {cost}")
 
 
 def _mixed(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
@@ -219,10 +214,9 @@ def _mixed(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
 
 def _explained(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
     for c in contrasts:
-        explained = contrast_words.explained(c)
-        if explained:
-            text = f"  {c.arm} against {c.base}, {c.stage} {c.cache}: "
-            yield Text(text + "; ".join(explained), style="dim")
+        if explained := "; ".join(contrast_words.explained(c)):
+            text = f"  {c.arm} against {c.base}, {c.stage} {c.cache}: {explained}"
+            yield Text(text, style="dim")
 
 
 def _verdict(contrast: ContrastResult) -> Text:
@@ -239,9 +233,9 @@ def _confounded(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
     judged = [c for c in contrasts if c.outcome.ratio is not None]
     grouped = words.grouped((contrast_words.confounders(c), c.arm) for c in judged)
     for text, arms in grouped.items():
-        passed = text == "PASS"
         who = "all arms" if len(grouped) == 1 else ", ".join(arms)
-        yield Text(f"  confounders of {who}: {text}", style="dim" if passed else "yellow")
+        style = "dim" if text == "PASS" else "yellow"
+        yield Text(f"  confounders of {who}: {text}", style=style)
 
 
 def _advice(advice: Sequence[Advice], console: Console) -> None:

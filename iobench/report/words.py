@@ -77,24 +77,19 @@ def no_stall(entry: StallResult) -> bool:
 
 
 def communication(case: CaseResult) -> str:
-    """Return one line on the cost of several ranks: their step, one rank's, and the difference.
-
-    "" for one rank.
-    """
+    """Return one line on the cost of several ranks, "" for one."""
     found = case.comm
     if not found:
         return ""
     if isinstance(found, NoCommunication):
         return f"communication n/a: {found.reason}"
     spread = limits(found, milliseconds)
-    own = found.exchange_s
-    count = "" if own is None else f"; the exchange of gradients takes {milliseconds(own)} ms of it"
-    step, alone = milliseconds(found.step_s), milliseconds(found.alone_step_s)
+    step, alone, own = map(milliseconds, (found.step_s, found.alone_step_s, found.exchange_s))
     more = milliseconds(found.value) + (f" ({spread})" if spread else "")
     return (
         f"a step takes {step} ms on {found.ranks} ranks and {alone} ms on one: communication, "
-        f"and what they take from each other, {more} ms, "
-        f"efficiency {percent(found.efficiency)}{count}"
+        f"and what they take from each other, {more} ms, efficiency {percent(found.efficiency)}"
+        + ("" if own == NONE else f"; the exchange of gradients takes {own} ms of it")
     )
 
 
@@ -120,8 +115,7 @@ def handover(case: CaseResult) -> str:
     found = case.handover_s
     if not found:
         return ""
-    copy, wake = milliseconds(found.copy), milliseconds(found.wake)
-    whole = milliseconds(found.median)
+    whole, copy, wake = map(milliseconds, (found.median, found.copy, found.wake))
     return f"{whole} ms a batch to bring it from another process (copy {copy}, wake-up {wake})"
 
 
@@ -158,6 +152,5 @@ def validity(suite: SuiteResult) -> str:
 def data(suite: SuiteResult) -> str:
     """Return one line on the dataset."""
     d = suite.dataset
-    mean = d.mean_bytes
-    size = f" of {mean / 1024:,.0f} KiB" if mean else ""
+    size = f" of {d.mean_bytes / 1024:,.0f} KiB" if d.mean_bytes else ""
     return f"{d.name}: {d.samples:,} samples{size}"

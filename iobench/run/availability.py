@@ -82,8 +82,7 @@ def same_images(plan: Plan, folder: Path, say: Say) -> None:
 
 
 def _why_not(spec: Spec, runtime: str, folder: Path, say: Say, making: bool) -> str:
-    reason = registry.unavailable("runtimes", runtime)
-    if reason:
+    if reason := registry.unavailable("runtimes", runtime):
         return reason
     try:
         for case in _once(c for c in expand(spec) if c.runtime == runtime):
@@ -100,17 +99,16 @@ def _starts(case: Case, folder: Path) -> None:
     runtime = runtime_of(case)
     if runtime.form():
         image = forms.in_form(catalogue.find(case.image, folder), runtime.form())
-        reason = runtime.identify(image).get("cannot_run")
-        if reason:
+        if reason := runtime.identify(image).get("cannot_run"):
             raise ImageError(f"the image's Python does not start on this host: {reason}")
 
 
 def _once(cases: Iterable[Case]) -> Sequence[Case]:
     """Return one case of each runtime, image and launcher: finding a form reads a whole tree."""
-    found = {}
-    for c in cases:
-        options = repr((c.runtime_options, c.launcher_options))
-        found[c.runtime, c.image, c.launcher, options] = c
+    found = {
+        (c.runtime, c.image, c.launcher, repr((c.runtime_options, c.launcher_options))): c
+        for c in cases
+    }
     return list(found.values())
 
 

@@ -125,10 +125,11 @@ def start(
     BackendUnavailable where the runtime cannot run here or the case's stack or launcher is not on
     this host, ImageError where its image is not given.
     """
-    runtime_name = "bare" if on_host else case.runtime
-    backend = registry.require("runtimes", runtime_name)
-    runtime = backend.make(**({} if on_host else case.runtime_options))
-    launching = registry.load("launchers", "local" if on_host else case.launcher)
+    if on_host:
+        case = Case()
+    backend = registry.require("runtimes", case.runtime)
+    runtime = backend.make(**case.runtime_options)
+    launching = registry.load("launchers", case.launcher)
     form = runtime.form()
     image = image_of(case, form, images) if form else ""
     wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
@@ -147,23 +148,26 @@ def start(
         seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
     else:
         seen, folder = dataset, str(work)
-        python, env = _on_host(Case() if on_host else case, asked.image, work)
+        python, env = _on_host(case, asked.image, work)
         asked = dataclasses.replace(asked, env={**asked.env, **env})
     command = [python, "-m", "iobench.worker", f"{folder}/{INVITATION}"]
-    launcher = launching.make(**({} if on_host else case.launcher_options))
-    if not on_host and not (launching.inside and backend.isolated):
+    launcher = launching.make(**case.launcher_options)
+    if not (launching.inside and backend.isolated):
         check_launcher(case, asked.env)
     if launching.inside:
         argv = runtime.argv(launcher.argv(command, world_size=world_size), asked)
     else:
         argv = launcher.argv(runtime.argv(command, asked), world_size=world_size)
+    shown = [(m.inside, str(m.host)) for m in asked.mounts if m.kind == "bind"]
+    if place and place.image:
+        shown.append((DATA_INSIDE, place.files))
     return Started(
         argv=argv,
         variables={} if backend.isolated else asked.env,
         dataset=seen,
         name=name,
         runtime=runtime,
-        shown=_shown(asked.mounts, place),
+        shown=shown,
         ranks_apart=launching.inside,
     )
 
@@ -211,11 +215,9 @@ def _on_host(case: Case, image: str, work: Path) -> tuple[str, dict[str, str]]:
 def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
     """Return what a record says of the case's runtime: image, form and :meth:`identify`."""
     runtime = runtime_of(case)
-    form = runtime.form()
-    if not form:
+    if not (form := runtime.form()):
         return dict(runtime.identify(""))
-    image = image_of(case, form, images)
-    used = images[case.image]
+    image, used = image_of(case, form, images), images[case.image]
     facts = {"image": used.name, "digest": used.digest, "form": form}
     return {**facts, **runtime.identify(image)}
 
@@ -228,11 +230,6 @@ def image_of(case: Case, form: str, images: Mapping[str, ImageUse]) -> str:
             f"runtime {case.runtime!r} needs the image {case.image!r} as {form}: run `make images`"
         )
     return used.forms[form]
-
-
-def _shown(mounted: Sequence[Mount], place: Placement | None) -> list[tuple[str, str]]:
-    pairs = [(m.inside, str(m.host)) for m in mounted if m.kind == "bind"]
-    return [*pairs, (DATA_INSIDE, place.files)] if place and place.image else pairs
 
 
 def mounts(dataset: Dataset, work: Path, place: Placement | None = None) -> tuple[Mount, ...]:

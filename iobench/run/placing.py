@@ -139,8 +139,7 @@ def _check_memory(plan: Plan) -> None:
 
 @contextmanager
 def _made(plan: Plan, place: Placement, images: Images, say: Say) -> Iterator[Placement]:
-    what = f"placement {place.kind}"
-    what += f" for {place.form}" if place.form else ""
+    what = f"placement {place.kind}" + (f" for {place.form}" if place.form else "")
     data = _content_of(plan, place)
     say(f"{what}: putting {data.nbytes / 1e6:,.1f} MB to {place.root}")
     placing = _placing(place.kind)

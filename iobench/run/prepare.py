@@ -22,6 +22,8 @@ from iobench.spec.schema import DatasetSpec
 Progress = Callable[[str, int, int], None]
 #: Share of the free space that copies may take.
 SPACE_SHARE = 0.8
+#: What else the cases may need beside the copy, at worst.
+OTHER_FORMS = 3
 
 
 def dataset_for(
@@ -50,7 +52,7 @@ def dataset_for(
             root,
             samples=wanted.samples,
             seed=wanted.seed,
-            progress=lambda done, total: progress("making samples", done, total),
+            progress=functools.partial(progress, "making samples"),
         )
     if (data / "dataset.json").exists():
         found = datasets.locate(data)
@@ -71,8 +73,7 @@ def _users(
     apart(data.resolve(), root.resolve())  # before anything is made
     root.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(root.parent).free
-    forms = 3  # what else the cases may need beside the copy, at worst
-    room = int(free * SPACE_SHARE) // (1 + forms)
+    room = int(free * SPACE_SHARE) // (1 + OTHER_FORMS)
     say(
         f"dataset: up to {wanted.samples} samples of {data} (seed {wanted.seed}), at most "
         f"{room / 1e9:.1f} GB, {'read in place' if in_place else f'copied to {root}'}"
@@ -92,7 +93,7 @@ def _users(
         seed=wanted.seed,
         in_place=in_place,
         check="decode",  # one file that no loader can decode would fail every trial
-        progress=lambda done, total: progress("copying samples", done, total),
+        progress=functools.partial(progress, "copying samples"),
     )
 
 
@@ -115,7 +116,7 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     if LOCAL.same_mount(folder, Path(dataset.root)):
         out.append(f"results are written to the filesystem under test ({where}), between trials")
     ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
-    for form in sorted({c.stored_form for c in cases if c.stored_form != "jpeg"}):
+    for form in _converted(cases):
         files = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
         largest = max((f.stat().st_size for f in files), default=0)
         if ahead and 0 < largest < 64 * ahead:
@@ -124,6 +125,10 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
                 f"read-ahead ({ahead >> 20} MiB), so cold random reads are partly sequential"
             )
     return out
+
+
+def _converted(cases: Sequence[Case]) -> list[str]:
+    return sorted({c.stored_form for c in cases} - {"jpeg"})
 
 
 def check_batches(cases: Sequence[Case], dataset: Dataset) -> None:
@@ -142,7 +147,7 @@ def check_forms(cases: Sequence[Case], dataset: Dataset) -> None:
 
     Reading a file that was cut short through a memory map would kill the worker.
     """
-    for form in sorted({c.stored_form for c in cases if c.stored_form != "jpeg"}):
+    for form in _converted(cases):
         if not datasets.has_form(dataset, form):
             continue
         facts = datasets.form_facts(dataset, form)

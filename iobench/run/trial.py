@@ -243,13 +243,12 @@ class Attempt:
             return FAILED, errors
         if parted := rank_figures.parted(ranks):
             return INVALID, (parted,)
+        if self._stage.on_host and self.ceiling["invalid"]:
+            return INVALID, (self.ceiling["invalid"],)
         if self._stage.on_host:
-            if self.ceiling["invalid"]:
-                return INVALID, (self.ceiling["invalid"],)
             return cache_state.judge(trial.cache, trial.stage, self.proof)
         if wrong := sum(int(r.notes.get("wrong_digests", 0)) for r in ranks):
-            reason = f"{wrong} samples are not the dataset's: run `iobench data verify`"
-            return INVALID, (reason,)
+            return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
         if trial.cache == "-":
             return VALID, ()
         if self._stage.contrasted and not sum(sum(r.steps.samples) for r in ranks):

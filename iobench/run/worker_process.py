@@ -88,10 +88,7 @@ class Worker:
         self._sentinel = _sentinel(self.process.pid)
 
     def wait_ready(self) -> float:
-        """Wait until every rank has imported its libraries; return the seconds since the start.
-
-        That is what the runtime, the interpreter and the imports took.
-        """
+        """Wait until every rank has imported its libraries; return the seconds since the start."""
         self._until(Ready)
         return clock() - self.begun
 
@@ -224,11 +221,7 @@ def _sentinel(pid: int) -> int:
 
 @contextlib.contextmanager
 def worker_of(
-    trial: Trial,
-    dataset: Dataset,
-    work: Path,
-    settings: TrialSettings,
-    place: Placement | None,
+    trial: Trial, dataset: Dataset, work: Path, settings: TrialSettings, place: Placement | None
 ) -> Iterator[Worker]:
     """Start the trial's processes; whatever happens, all that was started is gone afterwards.
 
@@ -236,16 +229,15 @@ def worker_of(
     the driver loses them even by ``kill -9``.  A runtime is asked to stop its container by name.
     Raises TrialFailed where they cannot be started.
     """
-    case = trial.case
-    stage = stages.of(trial.stage)
+    case, stage = trial.case, stages.of(trial.stage)
+    runtime = registry.load("runtimes", case.runtime)
     name = f"iobench-{secrets.token_hex(6)}"
     world_size = ranks.started(trial)
     inside = bool(place and place.inside and trial.cache != "-" and not stage.on_host)
     if place and inside:
         cache_state.check(trial.cache, place)
     with contextlib.ExitStack() as undo:
-        launcher = "local" if stage.on_host else case.launcher
-        listener = Listener(work, case, launcher, world_size)
+        listener = Listener(work, case, "local" if stage.on_host else case.launcher, world_size)
         undo.callback(listener.close)
         started = command.start(
             case, dataset, work, settings.images, name=name, on_host=stage.on_host, place=place,
@@ -259,7 +251,7 @@ def worker_of(
             inside=inside,
         )
         enter = list(settings.enter)
-        if not stage.on_host and registry.load("runtimes", case.runtime).limits is None:
+        if not stage.on_host and runtime.limits is None:
             enter += undo.enter_context(settings.agent.group(case.cpus, case.memory_bytes, name))
         stderr = undo.enter_context(open(work / "stderr", "wb"))
         begun = clock()
@@ -271,7 +263,7 @@ def worker_of(
             env={**os.environ, **started.variables},
             start_new_session=True,
             # conmon leaves a file "oom" where podman was started
-            cwd=work if registry.load("runtimes", case.runtime).isolated else None,
+            cwd=work if runtime.isolated else None,
         )
         worker = Worker(process, listener, work, started, trial, settings, begun, inside)
         undo.callback(worker.end)
