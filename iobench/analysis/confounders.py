@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 from iobench.analysis.contrast_results import CONFOUNDED, PASS, UNKNOWN, Confounders
 from iobench.analysis.pairs import Pair, factors
-from iobench.core.records import RankResult
 from iobench.spec.labels import PIPELINE_FIELDS
 
 #: Facts that differ between any two processes and explain nothing.
@@ -122,7 +122,8 @@ def confounders(pairs: Sequence[Pair]) -> Confounders:
     seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for pair in pairs:
         factor = factors(pair.arm.trial.case, pair.base.trial.case)
-        for arm, base in _side_by_side(pair.arm.ranks, pair.base.ranks):
+        sides = pair.arm.ranks, pair.base.ranks  # the one with fewer ranks takes turns
+        for arm, base in islice(zip(*map(cycle, sides)), max(map(len, sides))):
             both = arm.fingerprint, base.fingerprint
             if not all(both):
                 return Confounders(UNKNOWN, ["an arm has no fingerprint"])
@@ -137,12 +138,3 @@ def confounders(pairs: Sequence[Pair]) -> Confounders:
                     )
                 )
     return Confounders(CONFOUNDED if found else PASS, list(found))
-
-
-def _side_by_side(
-    arm: Sequence[RankResult], base: Sequence[RankResult]
-) -> list[tuple[RankResult, RankResult]]:
-    """Return every rank with one of the other side; the side with fewer of them takes turns."""
-    if not arm or not base:
-        return []
-    return [(arm[i % len(arm)], base[i % len(base)]) for i in range(max(len(arm), len(base)))]

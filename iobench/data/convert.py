@@ -51,8 +51,7 @@ def convert(
 
     ``content``: ``jpeg`` (the files as they are), ``raw`` (pixels resized to one square size, by
     option ``side``, default 256, or the size of a fixed-resolution recipe) or ``float`` (Caffe's
-    values, ready to train on; ``side`` 224).  ``options``: the format's own, too.  The folder gets
-    its final name and its marker when all is written.
+    values, ready to train on; ``side`` 224).  ``options``: the format's own, too.
 
     Raises SpecError for an unknown format or option, DatasetError when there is no space, the
     form is there with another layout, or a JPEG file differs from the index.
@@ -69,7 +68,13 @@ def convert(
     root = Path(dataset.root)
     with files.hold(root):
         if datasets.has_form(dataset, form):
-            return _kept(dataset, form, layout)
+            there = datasets.form_facts(dataset, form)["options"]
+            if there != layout:
+                raise DatasetError(
+                    f"{target} is there with options {there}, wanted are {layout}: delete that "
+                    "folder, or convert another dataset"
+                )
+            return target
         partial = root / f"{form}.partial"
         for leftover in (partial, target):
             if leftover.exists():
@@ -114,17 +119,6 @@ def _raw_side(dataset: Dataset, content: str) -> int:
     return int(recipe["width"]) if fixed else SIDES[content]
 
 
-def _kept(dataset: Dataset, form: str, layout: Mapping[str, Any]) -> Path:
-    there = datasets.form_facts(dataset, form)["options"]
-    target = datasets.form_root(dataset, form)
-    if there != layout:
-        raise DatasetError(
-            f"{target} is there with options {there}, wanted are {layout}: delete that folder, or "
-            f"convert another dataset"
-        )
-    return target
-
-
 def pixels(data: Any, side: int) -> np.ndarray[Any, Any]:
     """Return what raw content holds of a JPEG: (side, side, 3) uint8 RGB.
 
@@ -135,8 +129,7 @@ def pixels(data: Any, side: int) -> np.ndarray[Any, Any]:
         return image
     import cv2
 
-    resized = cv2.resize(image, (side, side), interpolation=cv2.INTER_LINEAR_EXACT)
-    return np.asarray(resized)
+    return np.asarray(cv2.resize(image, (side, side), interpolation=cv2.INTER_LINEAR_EXACT))
 
 
 def _stored(

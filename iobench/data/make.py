@@ -165,15 +165,12 @@ def encode(job: MakeJob, index: int, pattern: pixels.Planes, buffer: pixels.Plan
     image = pixels.compose(job.bank, where, pattern, (how.height, how.width), buffer)
     if recipe.fixed:
         image = pixels.with_contrast(image, size_model.contrast_for(image, target))
-    quality, encodes = how.quality, 0
-    while True:
+    for quality in range(how.quality, 0, -1):
         data: bytes = simplejpeg.encode_jpeg_yuv_planes(*image, quality=quality)
-        encodes += 1
-        if len(data) <= target * (1 + TOLERANCE) or quality == 1:
+        if len(data) <= target * (1 + TOLERANCE):
             break
-        quality -= 1
     padded = pad(data, target)
-    return Encoded(padded, encodes, len(padded) - len(data))
+    return Encoded(padded, how.quality - quality + 1, len(padded) - len(data))
 
 
 def pad(data: bytes, target: int) -> bytes:
@@ -211,8 +208,7 @@ def _run(
     report(done, job.samples)
     context = multiprocessing.get_context("fork")
     turns = _turns(len(chunks))
-    processes = []
-    readers: list[Connection] = []
+    processes, readers = [], []
     try:
         for _ in range(min(workers, len(chunks))):
             reader, writer = context.Pipe(duplex=False)

@@ -1,8 +1,7 @@
 """Contrasts -> paired blocks in balanced orders.  Pure.
 
-Contrasts of one group share their blocks: a block holds every arm and the base once, back to back,
-so the base runs once a block.  Orders come in twos, one drawn and its
-reverse (ABBA for two arms).
+Contrasts of one group share their blocks: a block holds every arm and the base once, back to back.
+Orders come in twos, one drawn and its reverse (ABBA for two arms).
 """
 
 from __future__ import annotations
@@ -66,12 +65,7 @@ def blocks(
 
 
 def probe_blocks(
-    together: Sequence[Contrast],
-    cases: Sequence[Case],
-    *,
-    seed: int,
-    start: int,
-    done: int = 0,
+    together: Sequence[Contrast], cases: Sequence[Case], *, seed: int, start: int, done: int = 0
 ) -> list[Trial]:
     """Return the serial probes of contrasts of one group, interleaved in balanced orders.
 
@@ -80,12 +74,11 @@ def probe_blocks(
     rng = random.Random(f"{seed}-probes-{group_of(together[0])}")
     by_label = {c.label: c for c in cases}
     pairs = max(c.probes for c in together)
-    trials: list[Trial] = []
-    for block, order in enumerate(_orders(members(together), pairs, rng), done + 1):
-        trials += [
-            dataclasses.replace(t, stage="probe")
-            for t in block_of(together[0], by_label, order, block)
-        ]
+    trials = [
+        dataclasses.replace(trial, stage="probe")
+        for block, order in enumerate(_orders(members(together), pairs, rng), done + 1)
+        for trial in block_of(together[0], by_label, order, block)
+    ]
     return number(trials, start=start)
 
 

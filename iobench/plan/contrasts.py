@@ -17,7 +17,8 @@ def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]
         for cell in rule.cells:
             ranked = fastest.get((rule.stage, cell.cache), ())
             if not rule.fastest_only or cell.group == _with_fastest(rule, ranked):
-                out += _of_cell(rule, cell, _base(cell, ranked), len(out))
+                fastest_here = next((c for c in ranked if c in cell.cases), cell.cases[0])
+                out += _of_cell(rule, cell, cell.base or fastest_here, len(out))
     return out
 
 
@@ -26,10 +27,6 @@ def _with_fastest(rule: ContrastRule, ranked: Sequence[str]) -> int:
     groups = enumerate(rule.groups)
     place = {label: i for i, group in groups for label in group}
     return next((place[label] for label in ranked if label in place), 0)
-
-
-def _base(cell: Cell, ranked: Sequence[str]) -> str:
-    return cell.base or next((label for label in ranked if label in cell.cases), cell.cases[0])
 
 
 def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contrast]:

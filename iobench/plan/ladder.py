@@ -1,8 +1,6 @@
 """Cases -> trials: which processes start, in which order.  Pure: draws from a seed, runs nothing.
 
-The ladder gives every rung a few repeats (EXPLORATORY numbers).  Then come the paired blocks of the
-contrasts (``contrasts``); a contrast against ``fastest`` takes as its base the case that
-the ladder found fastest, so the choice and the comparison never share data.
+The ladder gives every rung a few repeats (EXPLORATORY numbers).
 """
 
 from __future__ import annotations
@@ -20,11 +18,10 @@ from iobench.spec.load import extra_cases
 from iobench.spec.schema import ExtraCase, Spec
 
 
-def ladder(spec: Spec, cases: Sequence[Case], total: int) -> list[Trial]:
+def ladder(spec: Spec, cases: Sequence[Case]) -> list[Trial]:
     """Return the ladder's trials: every repeat holds each rung once, in an order of its own.
 
-    ``total``: samples of the dataset.  A rung that a loader cannot run alone is left out here
-    and named with its reason by :func:`missing_rungs`.
+    A rung that a loader cannot run alone is left out; :func:`rungs_missing` has the reason.
     """
     extras = extra_cases(spec, cases)
     rng = random.Random(spec.seed)
@@ -74,14 +71,14 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
     loader = registry.load("loaders", case.loader)
     fileless = registry.load("formats", case.format).fileless
     no_bytes = fileless and case.stored_form not in loader.native
-    no_host = ""
     placement = registry.load("placements", case.placement)
-    if placement.in_memory:
+    no_host = ""
+    if fileless:
+        no_host = "no files"
+    elif placement.in_memory:
         no_host = "the data is in memory"
     elif placement.in_image:
         no_host = "the data is inside an image, and fio reads on the host"
-    if fileless:
-        no_host = "no files"
     reasons = {}
     for name in stages.rungs():
         stage = stages.of(name)
@@ -121,14 +118,11 @@ def compute_key(case: Case) -> tuple[Any, ...]:
 
 def _side_trials(spec: Spec, case: Case) -> list[Trial]:
     loader = registry.load("loaders", case.loader)
-    out: list[Trial] = []
     if registry.load("formats", case.format).fileless:
-        return out
-    if spec.ladder.digest:
-        out.append(Trial(id="", case=case, stage="digest", cache="-"))
-    climbs = matches(case, spec.ladder.only)
-    if climbs and spec.ladder.probe and loader.probe is not None:
-        out.append(Trial(id="", case=case, stage="probe", cache="warm"))
+        return []
+    out = [Trial("", case, "digest", "-")] if spec.ladder.digest else []
+    if spec.ladder.probe and loader.probe is not None and matches(case, spec.ladder.only):
+        out.append(Trial("", case, "probe", "warm"))
     return out
 
 

@@ -48,7 +48,7 @@ def resolve(spec: Spec, here: Here, budget_s: float, created: str) -> Plan:
         usual_budget_s=units.seconds(spec.budget),
         dataset=here.dataset,
         cases=cases,
-        trials=tuple(ladder(left, cases, here.dataset.samples)),
+        trials=tuple(ladder(left, cases)),
         rules=rules(left, cases),
         limit_s=spec.limit_s,
         compute_s=spec.compute_s,

@@ -56,16 +56,15 @@ def _labels(cases: Iterable[Case]) -> tuple[str, ...]:
 def check(spec: Spec) -> None:
     """Judge the ladder and the contrasts of a spec as it is written, before anything is made.
 
-    Raises SpecError for a filter
-    that no case passes, a contrast that compares nothing or that a case has no rung for, and for
-    ``fastest`` where the ladder ranks nothing.
+    Raises SpecError for a filter that no case passes, a contrast that compares nothing or that a
+    case has no rung for, and for ``fastest`` where the ladder ranks nothing.
     """
     cases = expand(spec)
     filters = [("ladder.only", spec.ladder.only)]
     filters += [(f"contrasts[{i}].where", c.where) for i, c in enumerate(spec.contrasts)]
     for where, wanted in filters:
         check_passes(where, wanted, cases, {key: named(spec, key) for key in wanted})
-    ranked = {(t.case.label, t.stage, t.cache) for t in ladder(spec, cases, 0)}
+    ranked = {(t.case.label, t.stage, t.cache) for t in ladder(spec, cases)}
     for where, contrast, found in _wanted(spec, cases):
         cells = list(_cells(contrast, found))
         for _, _, here in cells:
@@ -143,9 +142,8 @@ def _cells(
         fileless = all(registry.load("formats", c.format).fileless for c in group)
         caches = ["-"] if fileless else [check_cache("contrasts", c) for c in wanted.caches]
         for cache in caches:
-            memory = {
-                c.placement for c in group if registry.load("placements", c.placement).in_memory
-            }
+            places = {c.placement for c in group}
+            memory = {p for p in places if registry.load("placements", p).in_memory}
             here = [c for c in group if cache in ("warm", "-") or c.placement not in memory]
             if len(here) < 2 or (here != group and wanted.base in memory):
                 continue  # what is in memory cannot be compared cold
@@ -153,8 +151,7 @@ def _cells(
 
 
 def _chosen(wanted: ContrastSpec, case: Case) -> bool:
-    wanted_arm = wanted.arms is None or _one_of(wanted.over, case, wanted.arms)
-    return wanted_arm or _one_of(wanted.over, case, wanted.also)
+    return wanted.arms is None or _one_of(wanted.over, case, (*wanted.arms, *wanted.also))
 
 
 def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:

@@ -132,24 +132,22 @@ def start(
     launching = registry.load("launchers", case.launcher)
     form = runtime.form()
     image = image_of(case, form, images) if form else ""
-    wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
-    asked = Start(
-        image=place.image if place and place.image else image,
-        name=name,
-        gpus=wants_gpu(case),
-        env={**_COMMON, **wanted, HELD: name},
-    )
-    if backend.limits is not None:
-        asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
+    if place and place.image:
+        image = place.image
+    mounted: tuple[Mount, ...] = ()
     if backend.isolated:
         stack = registry.load("stacks", case.image).environment(PREFIX_INSIDE)
-        env = {**asked.env, **_INSIDE, **stack, **_inherited()}
-        asked = dataclasses.replace(asked, mounts=mounts(dataset, work, place), env=env)
+        env = {**_INSIDE, **stack, **_inherited()}
+        mounted = mounts(dataset, work, place)
         seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
     else:
         seen, folder = dataset, str(work)
-        python, env = _on_host(case, asked.image, work)
-        asked = dataclasses.replace(asked, env={**asked.env, **env})
+        python, env = _on_host(case, image, work)
+    wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
+    env = {**_COMMON, **wanted, HELD: name, **env}
+    asked = Start(image=image, name=name, gpus=wants_gpu(case), mounts=mounted, env=env)
+    if backend.limits is not None:
+        asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
     command = [python, "-m", "iobench.worker", f"{folder}/{INVITATION}"]
     launcher = launching.make(**case.launcher_options)
     if not (launching.inside and backend.isolated):
@@ -158,7 +156,7 @@ def start(
         argv = runtime.argv(launcher.argv(command, world_size=world_size), asked)
     else:
         argv = launcher.argv(runtime.argv(command, asked), world_size=world_size)
-    shown = [(m.inside, str(m.host)) for m in asked.mounts if m.kind == "bind"]
+    shown = [(m.inside, str(m.host)) for m in mounted if m.kind == "bind"]
     if place and place.image:
         shown.append((DATA_INSIDE, place.files))
     return Started(

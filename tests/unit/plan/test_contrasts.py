@@ -190,7 +190,7 @@ def test_runtimes_share_blocks_and_are_probed_unless_said_otherwise(
         ("arm2", "arm1", False),
         ("arm3", "arm1", False),
     ]
-    ladder = plan.ladder(parsed, cases, 100)
+    ladder = plan.ladder(parsed, cases)
     others = {t.stage for t in ladder if t.case.runtime != "bare"}
     assert others == {"digest"}, "container cases climb no rung, but their bytes are digested"
     assert {t.stage for t in ladder if t.case.runtime == "bare"} > {"read", "load", "compute"}

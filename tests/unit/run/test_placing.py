@@ -327,7 +327,7 @@ def spec_of(runtimes, kinds, **case) -> schema.Spec:
 def test_what_is_in_memory_is_never_planned_cold(small) -> None:
     wanted = spec_of(["bare"], ["bind", "tmpfs"])
     cases = load.expand(wanted)
-    trials = planning.ladder(wanted, cases, 16)
+    trials = planning.ladder(wanted, cases)
     assert {t.cache for t in trials if t.case.placement == "tmpfs"} == {"warm", "-"}
     assert not [t for t in trials if t.case.placement == "tmpfs" and t.stage == "ceiling"]
     assert [c.cache for c in contrasts.contrasts(rules.rules(wanted, cases), {})] == ["warm"]

@@ -443,7 +443,7 @@ def test_the_ladder_computes_on_one_rank_beside_the_others() -> None:
     }
     parsed = spec.parse(document)
     cases = spec.expand(parsed)
-    planned = ladder.ladder(parsed, cases, 96)
+    planned = ladder.ladder(parsed, cases)
     several = [t for t in planned if t.case.world_size == 2]
     assert sorted((t.stage, t.block) for t in several if t.stage != "train") == [
         ("alone", 1), ("alone", 2), ("compute", 1), ("compute", 2),
