@@ -113,7 +113,7 @@ def _rate(found: Evidence, case: Case, stage: str, cache: str) -> RateResult | N
 
 def _ceiling(found: Evidence, case: Case) -> RateResult | NoRate:
     records = found.of(case, "ceiling", "cold")
-    rates = [x for r in records if (x := ceiling_samples_per_s(r)) is not None]
+    rates = ceiling_samples_per_s(records)
     if not rates:
         return NoRate(reason=why_missing(found, case, "ceiling", "cold"))
     per_s = [float(r.ceiling["bytes_per_s"]) for r in records if r.ceiling.get("bytes_per_s")]

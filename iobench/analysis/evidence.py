@@ -97,10 +97,9 @@ def _opened_s(startup: Startup) -> float:
     return max(startup.process_s, startup.imports_s) + startup.open_s + startup.walk_s
 
 
-def ceiling_samples_per_s(record: Record) -> float | None:
-    """Return fio's rate over the samples' own byte ranges, samples/s; None where not measured."""
-    rate = record.ceiling.get("samples_per_s")
-    return float(rate) if rate else None
+def ceiling_samples_per_s(records: Iterable[Record]) -> list[float]:
+    """Return fio's rates over the samples' own byte ranges, samples/s, where measured."""
+    return [float(rate) for r in records if (rate := r.ceiling.get("samples_per_s"))]
 
 
 def step_waits_s(records: Sequence[Record]) -> list[float]:

@@ -26,9 +26,7 @@ def limits(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> dict[s
         roofline.COMPUTE: [1 / w.seconds_per_sample for w in compute],
     }
     cold = {
-        roofline.STORAGE: [
-            x for r in found.ceilings(case) if (x := ceiling_samples_per_s(r)) is not None
-        ],
+        roofline.STORAGE: ceiling_samples_per_s(found.ceilings(case)),
         roofline.READ: rates("read", "cold"),
         roofline.LOAD_COLD: rates("load", "cold"),
         **shared,
@@ -44,8 +42,7 @@ def _limit(
     roofs = {name: values for name, values in rates.items() if values}
     means = {name: len(v) / math.fsum(1 / x for x in v) for name, v in roofs.items()}
     measured = found.windows(case, "train", *(("cold",) if cold else WARM_STATES))
-    limit = None
-    reason = ""
+    limit, reason = None, ""
     if "null" in (case.loader, case.format, case.trainer):
         reason = "a null part: no training job to limit"
     elif cold and roofline.READ not in means and roofline.STORAGE not in means:
@@ -53,16 +50,13 @@ def _limit(
     elif (limit := roofline.bind(means, cold=cold)) is None:
         rung = ("load", "warm") if roofline.COMPUTE in means else ("compute", "-")
         reason = why_missing(found, case, *rung)
+    times = [w.seconds_per_sample for w in measured]
     return alike(
         LimitResult,
         limit,
         roofs=means,
         predicted_samples_per_s=limit and _predicted(list(roofs.values()), limit.rate),
-        measured_samples_per_s=(
-            stats.t_interval([w.seconds_per_sample for w in measured]).inverse()
-            if measured
-            else None
-        ),
+        measured_samples_per_s=stats.t_interval(times).inverse() if times else None,
         reason=reason,
     )
 

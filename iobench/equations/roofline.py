@@ -73,32 +73,25 @@ def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float], rate: float)
     """
     warm = regimes[PREP_BOUND]
     fetch, prep = 1 / rate - 1 / warm, max(0.0, 1 / warm - 1 / at[COMPUTE])
-    regime = FETCH_BOUND if fetch >= prep else PREP_BOUND
+    regime, roof, what, other = FETCH_BOUND, READ, "reading", "preparing"
+    if fetch < prep:
+        regime, roof, what, other = PREP_BOUND, LOAD, "preparing", "reading"
     others = {k: v for k, v in regimes.items() if k != regime}
     following = min(others, key=others.__getitem__)
-    parts = ("reading", "preparing")
-    what, other = parts if regime == FETCH_BOUND else parts[::-1]
     enough = "each alone would do, " if min(regimes.values()) >= at[COMPUTE] else ""
     words = (
         f"{what}, which takes turns with {other} in the same workers: {enough}together they give "
         f"about {rate:,.0f} samples/s"
     )
-    roof = READ if regime == FETCH_BOUND else LOAD
     return Limit(roof, regime, rate, others[following] / rate, following, words)
 
 
 def _roof(regime: str, at: Mapping[str, float]) -> str:
     if regime == COMPUTE_BOUND:
         return COMPUTE
-    if regime == PREP_BOUND:
-        return DECODE if _reaches(at, LOAD, DECODE) else LOAD
-    return STORAGE if _reaches(at, READ, STORAGE) else READ
-
-
-def _reaches(at: Mapping[str, float], inner: str, outer: str) -> bool:
-    if outer not in at:
-        return False
-    return inner not in at or at[inner] >= STORAGE_REACHED * at[outer]
+    own, outer = (LOAD, DECODE) if regime == PREP_BOUND else (READ, STORAGE)
+    reached = outer in at and at.get(own, math.inf) >= STORAGE_REACHED * at[outer]
+    return outer if reached else own
 
 
 def _words(roof: str, at: Mapping[str, float], headroom: float, following: str) -> str:

@@ -12,7 +12,7 @@ from iobench.analysis import page_ins
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
-from iobench.analysis.evidence import Evidence, evidence, step_waits_s
+from iobench.analysis.evidence import Evidence, evidence, step_waits_s, validity
 from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
@@ -119,7 +119,7 @@ def _proofs(found: Evidence) -> list[dict[str, Any]]:
 
 def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any]:
     planned = [t.id for t in found.planned(case) if (t.stage, t.cache) == (stage, cache)]
-    ran = [found.last[i] for i in planned if i in found.last]
+    ended = validity(found, planned)
     good = found.of(case, stage, cache)
     crossed = [
         stored / r.cache.bytes_needed
@@ -129,10 +129,10 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
     return {
         "case": case.label,
         "rung": f"{stage} {cache}".removesuffix(" -"),
-        "planned": len(planned),
-        "valid": sum(r.status == "VALID" for r in ran),
-        "exploratory": sum(r.status == "EXPLORATORY" for r in ran),
-        "bad": sum(r.status in ("INVALID", "FAILED") for r in ran),
+        "planned": ended.planned,
+        "valid": ended.statuses["VALID"],
+        "exploratory": ended.statuses["EXPLORATORY"],
+        "bad": ended.statuses["INVALID"] + ended.statuses["FAILED"],
         "label": ", ".join(sorted({r.cache.label for r in good if r.cache.label})),
         "before": _range([r.cache.resident_before for r in good]),
         "after": _range([r.cache.resident_after for r in good]),
@@ -154,13 +154,9 @@ def _facts(found: Evidence) -> list[tuple[str, str]]:
     for record in found.last.values():
         for rank in record.ranks:
             if rank.fingerprint and record.trial.stage in ("load", "train", "read"):
-                facts = [
-                    (
-                        name.replace("_", " "),
-                        ", ".join(map(str, v)) if isinstance(v, list) else str(v),
-                    )
-                    for name, v in flattened(rank.fingerprint, " ").items()
-                    if v not in (None, "", [])
-                ]
-                return facts + [(f"data mount {k}", str(v)) for k, v in record.mount.items()]
+                facts = flattened(rank.fingerprint, " ").items()
+                known = [(k.replace("_", " "), v) for k, v in facts if v not in (None, "", [])]
+                known += [(f"data mount {k}", str(v)) for k, v in record.mount.items()]
+                return [(k, ", ".join(map(str, v)) if isinstance(v, list) else str(v))
+                        for k, v in known]  # fmt: skip
     return []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.analysis import ranks as rank_figures
+from iobench.analysis.results import alike
 from iobench.core import registry, stages
 from iobench.core.cases import Dataset, Placement, Trial, to_json
 from iobench.core.clock import clock
@@ -55,7 +56,9 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSetti
             status, reasons = INVALID, (str(error),)
         except (TrialFailed, BackendUnavailable, ImageError, SpecError) as error:
             status, reasons = FAILED, (str(error),)
-    return Record(
+    return alike(
+        Record,
+        tried,
         trial=trial,
         attempt=attempt,
         status=status,
@@ -63,17 +66,12 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSetti
         started=started,
         wall_s=clock() - begun,
         cache=tried.proof,
-        ranks=tried.ranks,
-        ceiling=tried.ceiling,
         mount=settings.agent.mount(tried.where),
-        runtime=tried.runtime,
-        ready_s=tried.ready_s,
-        notes=tried.notes,
     )
 
 
 class Attempt:
-    """One attempt at a trial, and what has been measured of it so far."""
+    """One attempt at a trial, and what has been measured of it so far, by the record's names."""
 
     def __init__(self, trial: Trial, dataset: Dataset, settings: TrialSettings) -> None:
         self._trial, self._settings, self._agent = trial, settings, settings.agent

@@ -17,7 +17,7 @@ def check_case(case: Case, where: str) -> None:
         _check_image(case)
         _check_options(case)
         _check_shape(case)
-        check(case)
+        _check_ranks(case)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
 
@@ -35,7 +35,7 @@ def _check_parts(case: Case) -> None:
     if case.content not in form.contents:
         raise SpecError(f"format {case.format!r} cannot hold {case.content!r} samples")
     check_order(case.order)
-    orders = loader_orders(case)
+    orders = loader.orders.get(case.stored_form)  # None: any
     if orders is not None and case.order.partition(":")[0] not in orders:
         raise SpecError(
             f"{case.pipeline} cannot follow order {case.order!r}; it follows: "
@@ -112,25 +112,14 @@ def _check_image(case: Case) -> None:
         )
 
 
-def loader_orders(case: Case) -> frozenset[str] | None:
-    """Return the orders the case's loader can follow on its format (None: any)."""
-    orders: frozenset[str] | None = registry.load("loaders", case.loader).orders.get(
-        case.stored_form
-    )
-    return orders
-
-
 def out_of_reach(case: Case) -> str:
     """Return why the case's loader cannot be had where the case runs, "" where it can."""
     runtime = registry.load("runtimes", case.runtime)
     return remote_loader.impossible(case.loader, case.image, container=bool(runtime.make().form()))
 
 
-def check(case: Case) -> None:
-    """Raise SpecError where several ranks of a case make no sense, or cannot share its data so.
-
-    One rank too needs a launcher that is where it starts.
-    """
+def _check_ranks(case: Case) -> None:
+    """Judge whether the launcher is where it starts, and whether several ranks make sense."""
     launcher = registry.load("launchers", case.launcher)
     isolated = registry.load("runtimes", case.runtime).isolated
     if launcher.inside and isolated and case.image not in launcher.stacks:

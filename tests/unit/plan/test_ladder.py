@@ -165,7 +165,7 @@ def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
 
 def computing(document: dict[str, object]) -> list[str]:
     parsed = load.parse(document)
-    trials = ladder.ladder(parsed, load.expand(parsed), 100)
+    trials = ladder.ladder(parsed, load.expand(parsed))
     return sorted({t.case.label for t in trials if t.stage == "compute"})
 
 
