@@ -1,8 +1,4 @@
-"""Two suites side by side, also from two machines or dates: ratios, never a verdict.
-
-Runs that share no block may differ in anything, so every ratio B / A is EXPLORATORY, with an
-unpaired interval, and every difference of the two fingerprints stands beside it.
-"""
+"""Two suites side by side, also from two machines or dates: ratios, never a verdict."""
 
 from __future__ import annotations
 
@@ -175,10 +171,10 @@ def _row(
 
 def _same_order(left: Sequence[Record], right: Sequence[Record]) -> bool | None:
     """Return whether both sides saw the same samples in the same order; None: not recorded."""
-    seen = [{tuple(rank.order_digest for rank in r.ranks) for r in side} for side in (left, right)]
-    if any("" in digests for side in seen for digests in side):
-        return None
-    return seen[0] == seen[1]
+    one, other = (
+        {tuple(rank.order_digest for rank in r.ranks) for r in side} for side in (left, right)
+    )
+    return None if any("" in digests for digests in one | other) else one == other
 
 
 def _differences(a: Evidence, b: Evidence, pairs: Sequence[tuple[Case, Case]]) -> list[Difference]:
@@ -197,9 +193,8 @@ def _differences(a: Evidence, b: Evidence, pairs: Sequence[tuple[Case, Case]]) -
         ]
         for line in dict.fromkeys(lines):
             found.setdefault(line, []).append(one.label)
-    everywhere = len(pairs)
     return [
-        Difference(text, [] if len(cases) == everywhere else cases) for text, cases in found.items()
+        Difference(text, [] if len(cases) == len(pairs) else cases) for text, cases in found.items()
     ]
 
 

@@ -38,12 +38,10 @@ def usable(records: Iterable[Record]) -> list[Record]:
 
 
 def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | None:
-    """Return the trial's window: the slowest rank's wall time, the samples of all ranks.
+    """Return the trial's window: the slowest rank's times, the samples of all ranks.
 
-    Wait and compute are the slowest rank's too; of ranks that exchange gradients, and so go step
-    by step together, they are the job's (:func:`iobench.analysis.ranks.step_times`).
-    ``whole``: the whole epoch or the steady window after the warm-up; by the cache state when
-    it is not given: cold, read-ahead brings in data before the first step.
+    Wait and compute of ranks that go :func:`~iobench.analysis.ranks.in_step` are the job's.
+    ``whole``: the whole epoch or the steady window after the warm-up; None: by the cache state.
     """
     whole = record.trial.cache not in WARM_STATES if whole is None else whole
     measured = epoch if whole else window
@@ -103,10 +101,7 @@ def ceiling_samples_per_s(records: Iterable[Record]) -> list[float]:
 
 
 def step_waits_s(records: Sequence[Record]) -> list[float]:
-    """Return the wait of every step after the warm-up, all trials and ranks.
-
-    Ranks in step wait for the slowest of them: one wait a step.
-    """
+    """Return the wait of every step after the warm-up, all trials and ranks (or the job's)."""
     waits: list[float] = []
     for record in records:
         if in_step(record.ranks):
@@ -120,10 +115,7 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
 
 
 def ceiling_key(case: Case) -> tuple[Any, ...]:
-    """Return what decides the ``ceiling`` rung: the same bytes, order and hints.
-
-    Not the runtime: fio reads on the host.
-    """
+    """Return what decides the ``ceiling`` rung: bytes, order and hints (fio reads on the host)."""
     readahead = case.format_options.get("readahead", True)
     place = case.stored_form, case.location, case.placement
     readers = max(case.workers, 1) * case.world_size

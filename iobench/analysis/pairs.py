@@ -51,8 +51,7 @@ def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
 def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
     """Return (whether both arms of every pair saw the same samples in the same order, why not).
 
-    Where the order itself is the factor, or how ranks share the data, the same samples in any
-    order are asked, of all ranks together.
+    Where the order itself is the factor, or how ranks share the data, any order will do.
     """
     for pair in pairs:
         arm, base = pair.arm.trial.case, pair.base.trial.case

@@ -14,10 +14,7 @@ SKEW_SHARE = 0.01
 
 
 def skew_s(results: Sequence[RankResult]) -> float:
-    """Return how far apart the ranks began their loops, in seconds; 0 where it is not known.
-
-    Ranks of one host share a clock; those of several do not, and count host by host.
-    """
+    """Return how far apart ranks of one host (one clock) began their loops, seconds; 0: unknown."""
     began: dict[str, list[float]] = {}
     for result in results:
         if result.began_s:
@@ -63,8 +60,7 @@ def together(results: Sequence[RankResult]) -> IoCounters:
 def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]:
     """Return (wait, compute) of every step of ranks that go :func:`in_step`, in seconds.
 
-    A step lasts until the slowest rank has its batch: what one rank waits for, the others spend in
-    the exchange.  So the job's wait is the longest of the ranks', its compute the shortest.
+    The job's wait is the longest of the ranks', its compute the shortest: docs/method.md.
     """
     waits = zip(*(between(r.steps.request_s, r.steps.ready_s) for r in results), strict=False)
     computes = zip(*(between(r.steps.ready_s, r.steps.done_s) for r in results), strict=False)

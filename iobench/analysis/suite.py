@@ -41,11 +41,7 @@ BARE, UNPACKED = "bare", "unpacked"
 
 
 def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
-    """Return the suite's analysis.
-
-    Of every trial only the last attempt counts, and only VALID ones (EXPLORATORY ones where
-    marked); nothing FAILED or INVALID enters a figure.
-    """
+    """Return the suite's analysis, of the last attempt at every trial."""
     found = evidence(plan, records)
     cases = [describe(found, case) for case in plan.cases]
     contrasts = [_contrast(found, contrast) for contrast in plan.contrasts]
@@ -152,11 +148,9 @@ def _not_separated(found: Evidence, contrast: Contrast) -> str:
     apart = [c for c in together if UNPACKED in (runtimes.get(c.arm), runtimes.get(c.base))]
     if any(complete_pairs(found, c) for c in apart):
         return ""
-    reason = (
-        "runtime 'unpacked' gave no pair"
-        if apart
-        else "no arm runs the image's files without a container (runtime 'unpacked')"
-    )
+    reason = "no arm runs the image's files without a container (runtime 'unpacked')"
+    if apart:
+        reason = "runtime 'unpacked' gave no pair"
     return f"stack and container not separated: {reason}"
 
 

@@ -139,9 +139,8 @@ def placement(index: int, seed: int, side: int, shifts: int, height: int, width:
     """Return the windows of sample ``index``: (pair of textures, relative offset) is injective.
 
     ``RUN`` samples in a row take the same pair; the pairs take turns.  A pair's n-th sample has
-    relative offset ``n * stride`` modulo their count, the stride coprime to it; where in the
-    textures the windows lie is free.  Raises DatasetError when there are more samples than
-    combinations.
+    relative offset ``n * stride`` modulo their count; where in the textures the windows lie is
+    free.  Raises DatasetError when there are more samples than combinations.
     """
     count = capacity(shifts)
     if index >= count:

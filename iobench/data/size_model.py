@@ -1,5 +1,4 @@
-"""How many bytes a synthetic sample becomes: quality, resolution and contrast are predicted from
-the size wanted, not searched.
+"""Quality, resolution and contrast of a synthetic sample, predicted from the size wanted.
 
 The pixels of :mod:`iobench.data.pixels` are statistically alike everywhere, so the encoded size is
 ``HEADER_BYTES + bytes per pixel x pixels`` within 1 % (``benchmarks/fit_size_model.py`` measures
@@ -94,13 +93,13 @@ def encoding_for(recipe: Recipe, target_bytes: int, seed: int, index: int) -> En
 def contrast_for(image: Planes, target_bytes: int) -> int:
     """Return the contrast at which a fixed-resolution image becomes ``target_bytes``.
 
-    The table says what contrast does to the size, the image's own activity where it starts from;
-    linear between the measured contrasts.
+    The table says what contrast does to the size, the image's own activity where it starts from.
     """
     pixels = image.luma.size
     table = BYTES_PER_100K_PIXELS_AT_CONTRAST
     rate = (target_bytes * (1 - MAX_PADDING / 3) - HEADER_BYTES) * 100_000 / pixels
-    rate -= _activity(image) * 100_000 - table[CONTRASTS.index(256)]
+    weighted = (w * step for w, step in zip(ACTIVITY_WEIGHTS, log_steps(image), strict=True))
+    rate -= (sum(weighted) + ACTIVITY_CONSTANT) * 100_000 - table[CONTRASTS.index(256)]
     return round(float(np.interp(rate, table, CONTRASTS)))
 
 
@@ -114,15 +113,8 @@ def log_steps(image: Planes) -> list[float]:
     return steps
 
 
-def _activity(image: Planes) -> float:
-    weighted = (w * step for w, step in zip(ACTIVITY_WEIGHTS, log_steps(image), strict=True))
-    return sum(weighted) + ACTIVITY_CONSTANT
-
-
 class SizeDistribution:
-    """A recipe's target: a log-normal of the recipe's relative deviation, truncated to its limits
-    and shifted so that the *truncated* mean is ``mean_bytes``.
-    """
+    """A recipe's target: a truncated log-normal whose *truncated* mean is ``mean_bytes``."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._sigma = math.sqrt(math.log1p((recipe.sd_bytes / recipe.mean_bytes) ** 2))

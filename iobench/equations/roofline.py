@@ -43,8 +43,7 @@ def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
 
     ``roofs`` may lack any roof; a warm state leaves out the storage.  Within a regime the
     narrower roof is named: a read rung at fio's rate is the storage's limit, below it its own;
-    a load rung at the decode rung's rate is limited by decoding.  A cold load rung below every roof
-    is named by :func:`_in_turn`.  None without a load or read
+    a load rung at the decode rung's rate is limited by decoding.  None without a load or decode
     roof, or without compute: then "what binds" would be a guess.
     """
     at = {name: rate for name, rate in roofs.items() if cold or name != STORAGE}

@@ -65,9 +65,8 @@ class Verdict:
     """The outcome of one contrast.
 
     ``interval`` (95 %) and ``interval90`` are for this contrast alone, the ``simultaneous`` ones
-    for its family (Bonferroni); the verdict uses the latter.  ``smallest_effect`` is the relative
-    change that noise and pairs could have resolved with 90 % power (0.05: 5 %).
-    ``pairs_needed`` are pairs still missing, 0 when the verdict stands.
+    for its family (Bonferroni); the verdict uses the latter.  ``smallest_effect``: the relative
+    change resolved with 90 % power (0.05: 5 %).  ``pairs_needed``: 0 when the verdict stands.
     """
 
     verdict: str
@@ -122,8 +121,7 @@ def unpaired_difference(a: Sequence[float], b: Sequence[float]) -> Interval:
 def unpaired_ratio(arm: Sequence[float], base: Sequence[float]) -> Interval:
     """Return the ratio of geometric means, arm / base, with Welch's t limits on the logarithms.
 
-    For results that share no block (another machine, another date): never a verdict.
-    Raises ValueError when a side is empty or a value is not positive.
+    Never a verdict.  Raises ValueError when a side is empty or a value is not positive.
     """
     return _exp(unpaired_difference(list(_logs(arm)), list(_logs(base))))
 

@@ -49,9 +49,7 @@ def services_of(
 def missing_runtimes(spec: Spec, folder: Path, say: Say, *, making: bool = True) -> dict[str, str]:
     """Return the runtimes of the spec's matrix that cannot run here, and why, in words.
 
-    ``folder``: where the images are.  With ``making``, an image's form that a runtime takes and
-    that is not there yet is made.
-
+    ``folder``: where the images are.  ``making``: forms of images that are not there yet are made.
     Raises BackendUnavailable or ImageError for a runtime that the spec names alone.
     """
     wanted = [str(name) for name in named(spec, "runtime")]
@@ -65,11 +63,7 @@ def missing_runtimes(spec: Spec, folder: Path, say: Say, *, making: bool = True)
 
 
 def same_images(plan: Plan, folder: Path, say: Say) -> None:
-    """Make what a resumed suite's runtimes need.
-
-    Raises ImageError when an image is another than the one that the suite began with: its trials
-    must not be mixed.
-    """
+    """Make what a resumed suite's runtimes need; raises ImageError for a changed image."""
     for name, digest in plan.images.items():
         now = catalogue.find(name, folder).digest
         if now != digest:
@@ -115,8 +109,7 @@ def _once(cases: Iterable[Case]) -> Sequence[Case]:
 def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
     """Have the case's image in the form that its runtime takes, or its stack on this host.
 
-    Raises ImageError, and BackendUnavailable where the runtime's options are not possible here or
-    the stack or the launcher is not installed.
+    Raises ImageError, or BackendUnavailable for options, a stack or a launcher not possible here.
     """
     runtime = runtime_of(case)
     if case.runtime_options and (reason := runtime.available()):

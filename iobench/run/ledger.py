@@ -43,8 +43,7 @@ class Ledger:
     def failing(self, block: Sequence[Trial]) -> list[Trial]:
         """Return the trials of a split block that failed before while all of its others count.
 
-        They are to be tried alone: where they fail again no pair is to be made, and the others'
-        records can be kept (:meth:`keep`).
+        Where they fail again, tried alone, the others' records can be kept (:meth:`keep`).
         """
         usable = self._usable_before(block)
         failed = [t for t in block if t.id not in usable]
@@ -71,11 +70,7 @@ class Ledger:
 
 
 def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
-    """Return the trials of each block that was not run whole and in one go, by its records.
-
-    The arms of a block run back to back: hours later, or on another node, the missing ones would be
-    compared with what the machine was before.
-    """
+    """Return the trials of each block that was not run whole and back to back, by its records."""
     blocks: dict[tuple[str, str, int], list[Trial]] = {}
     for trial in plan.trials:
         if trial.contrast:
@@ -88,9 +83,6 @@ def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
 
 
 def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
-    """Tell whether the trials that have records ran in the plan's order.
-
-    A resume that does not get to the end of a block leaves its later trials' older records.
-    """
+    """Tell whether the trials that have records ran in the plan's order; resumes can break it."""
     begun = [done[t.id].started for t in trials if t.id in done]
     return begun == sorted(begun)

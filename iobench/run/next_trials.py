@@ -93,22 +93,21 @@ def _second_phase(plan: Plan, ledger: Ledger, room_s: float) -> Step:
 
 def _fastest(ledger: Ledger) -> dict[tuple[str, str], list[str]]:
     """Return (stage, cache) -> case labels, fastest first, by the ladder's medians."""
-    rates: dict[tuple[str, str], dict[str, list[float]]] = {}
+    times: dict[tuple[str, str], dict[str, list[float]]] = {}
     for record in ledger.usable().values():
         trial, window = record.trial, trial_window(record)
         if window is not None and not trial.contrast:
-            by_label = rates.setdefault((trial.stage, trial.cache), {})
-            by_label.setdefault(trial.case.label, []).append(window.seconds_per_sample)
-    return {key: sorted(d, key=lambda la: median(d[la])) for key, d in rates.items()}
+            of_rung = times.setdefault((trial.stage, trial.cache), {})
+            of_rung.setdefault(trial.case.label, []).append(window.seconds_per_sample)
+    return {rung: sorted(t, key=lambda label: median(t[label])) for rung, t in times.items()}
 
 
 def within_budget(
     plan: Plan, found: Sequence[Contrast], ledger: Ledger, room_s: float
 ) -> list[Contrast]:
-    """Set how many pairs each contrast gets: the spec's, or as many as the budget buys.
+    """Set, before the first pair, how many each contrast gets: the spec's, or what the budget buys.
 
-    Decided once, before the first pair: nobody looks at results and then adds more.  Contrasts
-    with several looks keep the spec's numbers.
+    Contrasts with several looks keep the spec's numbers.
     """
     single = [dataclasses.replace(c, pairs=1, looks=()) for c in found]
     round_ = blocks(single, plan.cases, seed=0, start=1)
@@ -124,10 +123,7 @@ def within_budget(
 
 
 def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:
-    """Return the next look of every undecided group that the budget allows.
-
-    Stopping for the budget depends on no outcome, and unspent alpha is lost, not reused.
-    """
+    """Return the next look of every undecided group that the budget allows."""
 
     def planned(spans: Spans) -> list[Trial]:
         start = len(plan.trials) + 1
@@ -181,7 +177,9 @@ def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
     for group, together in groups(plan.contrasts).items():
         done = planned_blocks(plan, group)
         later = [n for n in together[0].looks if n > done]
-        if later and not all(judge(evidence, c).final for c in _deciding(together)):
+        primary = [c for c in together if c.primary]
+        deciding = primary or [c for c in together if c.pairs >= signed_rank.FLOOR_PAIRS]
+        if later and not all(judge(evidence, c).final for c in deciding):
             due[group] = (done, later[0])
     return due
 
@@ -211,11 +209,6 @@ def differences(evidence: Evidence) -> list[Contrast]:
     """Return the contrasts that ended FASTER or SLOWER, whatever their group still waits for."""
     judged = ((c, judge(evidence, c)) for c in evidence.plan.contrasts)
     return [c for c, found in judged if found.final and found.outcome.verdict in FOUND]
-
-
-def _deciding(together: Sequence[Contrast]) -> list[Contrast]:
-    primary = [c for c in together if c.primary]
-    return primary or [c for c in together if c.pairs >= signed_rank.FLOOR_PAIRS]
 
 
 def calls_due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Trial]:

@@ -1,8 +1,7 @@
 """Folders made for one suite: locked while it runs, removed at its end or by the next suite.
 
-What a killed suite left is known by its name and by a lock that nobody holds.  A network filesystem
-shares no such lock between its nodes: the name distinguishes this host's folders from others',
-which are never touched.
+What a killed suite left is known by a lock that nobody holds, and by its name: nodes do not see
+each other's locks, so other hosts' folders are never touched.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ def by_location(plan: Plan) -> dict[str, Placement]:
 
 
 def placed(plan: Plan, stage_to: str, images: Images, say: Say) -> Plan:
-    """Return the plan with a place for every case whose data are put somewhere.
+    """Return the plan with a place, not made yet, for every case whose data are put somewhere.
 
-    Nothing is made yet.  Raises DatasetError where a placement has no place.
+    Raises DatasetError where a placement has no place.
     """
     found: dict[tuple[str, ...], Placement] = {}
     for case in plan.cases:

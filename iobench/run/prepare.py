@@ -44,8 +44,7 @@ def dataset_for(
     Raises DatasetError when it is missing, unusable or does not fit.
     """
     if data is None:
-        name = f"{Path(wanted.recipe).stem}-{wanted.samples}-s{wanted.seed}"
-        root = out / "data" / name
+        root = out / "data" / f"{Path(wanted.recipe).stem}-{wanted.samples}-s{wanted.seed}"
         say(f"dataset: {wanted.samples} samples of recipe {wanted.recipe!r} in {root}")
         return make.make(
             wanted.recipe,
@@ -164,8 +163,7 @@ def check_forms(cases: Sequence[Case], dataset: Dataset) -> None:
 def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
     """Convert the dataset to every stored form that the cases read and it does not have yet.
 
-    Raises DatasetError when a form is there, or is made for another case, with another layout than
-    a case's options ask for.
+    Raises DatasetError when a form has another layout than a case's options ask for.
     """
     done = set()
     for case in cases:

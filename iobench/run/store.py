@@ -105,10 +105,7 @@ class Store:
         return _read(self.folder / "plan.json", _PLAN)
 
     def resumable_plan(self) -> Plan:
-        """Read the plan of a suite that is to go on.
-
-        Raises ResultsError for one of an earlier iobench, whose plan is no whole one.
-        """
+        """Read the plan of a suite to go on with; raises ResultsError for an earlier iobench's."""
         plan = self.plan()
         if not plan.usual_budget_s:
             raise ResultsError(

@@ -76,11 +76,7 @@ class Suite:
             self.ledger.keep(block)
 
     def _try(self, trial: Trial, *, apart: bool = False) -> bool:
-        """Run a trial until it is not INVALID, three times at most; tell whether it is usable.
-
-        An INVALID attempt, whatever it measured, is followed at once by another: kernels reclaim
-        pages and neighbours read files at any time.
-        """
+        """Run a trial until it is not INVALID, three times at most; tell whether it is usable."""
         for _ in range(ATTEMPTS):
             works = self._attempt(trial, apart=apart)
             if works or self.ledger.last[trial.id].status != INVALID:

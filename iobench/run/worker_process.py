@@ -124,7 +124,8 @@ class Worker:
     def end(self) -> None:
         """End the ranks, the process group and what the runtime started by its name."""
         process = self.process
-        if self.started.ranks_apart and process.poll() is None:
+        apart = self.started.ranks_apart
+        if apart and process.poll() is None:
             process.terminate()  # it ends its ranks, and removes its folder and its shared memory
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_TERMINATE_S)
@@ -132,7 +133,7 @@ class Worker:
         os.close(self._sentinel)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for member in _session(process.pid) if self.started.ranks_apart else ():
+        for member in _session(process.pid) if apart else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         process.wait()
@@ -152,15 +153,14 @@ class Worker:
         Raises TrialFailed when time is up.
         """
         now, limit_s = clock(), self.settings.limit_s
-        hello_s = min(max(HELLO_S, limit_s / 2), limit_s)
+        hello_s = max(HELLO_S, limit_s / 2)
         late = f"ran longer than limit_s = {limit_s:g}; raise it in the spec, or take fewer samples"
         end = self.begun + limit_s
-        if not self.listener.from_all(Hello) and hello_s < limit_s:
+        if hello_s < limit_s and not self.listener.from_all(Hello):
             end = self.begun + hello_s
             late = (
-                f"{self.listener.missing()} did not connect to the driver within "
-                f"{hello_s:g} s of the start; raise limit_s in the spec where starting takes "
-                "longer"
+                f"{self.listener.missing()} did not connect to the driver within {hello_s:g} s of "
+                "the start; raise limit_s in the spec where starting takes longer"
             )
         if self.listener.failing:
             self._failed_at = self._failed_at or now
@@ -204,10 +204,7 @@ def _last_line(text: str) -> str:
 
 
 def _sentinel(pid: int) -> int:
-    """Return a descriptor that becomes ready when a child has ended, which is not reaped by that.
-
-    Like a pidfd, which kernels before 5.3 do not have.
-    """
+    """Return a pidfd, which kernels before 5.3 do not have: ready when a child has ended."""
     reading, writing = os.pipe()
 
     def wait() -> None:
@@ -225,9 +222,8 @@ def worker_of(
 ) -> Iterator[Worker]:
     """Start the trial's processes; whatever happens, all that was started is gone afterwards.
 
-    The process group is killed, and every rank, wherever it runs, ends when its connections close:
-    the driver loses them even by ``kill -9``.  A runtime is asked to stop its container by name.
-    Raises TrialFailed where they cannot be started.
+    Every rank, wherever it runs, ends when its connections close: the driver loses them even by
+    ``kill -9``.  Raises TrialFailed where they cannot be started.
     """
     case, stage = trial.case, stages.of(trial.stage)
     runtime = registry.load("runtimes", case.runtime)

@@ -76,15 +76,14 @@ def check_passes(
 ) -> None:
     """Judge whether cases pass a filter; raises SpecError naming the values that there are.
 
-    ``said``: key -> the values that the matrix names, some of whose cases may not be there.  Any
-    runtime may be named: one that is not here is left out of a suite.
+    ``said``: key -> the values that the matrix names.  Any runtime may be named.
     """
     rest = {key: values for key, values in wanted.items() if key != "runtime"}
     for key, values in rest.items():
         for value in values:
             if value not in said[key] and not any(is_value(c, key, value) for c in cases):
-                there = said[key] or [c.memory_bytes if key == "memory" else getattr(c, key)
-                                      for c in cases]  # fmt: skip
+                field = "memory_bytes" if key == "memory" else key
+                there = said[key] or [getattr(case, field) for case in cases]
                 raise SpecError(
                     f"{where}.{key}: no case has {value!r}; allowed: "
                     f"{', '.join(dict.fromkeys(map(str, there)))}"

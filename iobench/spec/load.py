@@ -1,7 +1,6 @@
-"""TOML -> cases: the only judge of what fits together.
+"""TOML -> cases: a spec is validated whole before anything runs.
 
-A spec is validated whole before anything runs.  Every error is one line with the key, the value
-and what is allowed.
+Every error is one line with the key, the value and what is allowed.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def shipped() -> dict[str, str]:
 
 
 def load(name_or_path: str) -> Spec:
-    """Read and validate a spec: a file, or the name of a shipped one.
-
-    Raises SpecError: one line naming file, key, value and what is allowed.
-    """
+    """Read and validate a spec: a file, or the name of a shipped one; raises SpecError."""
     return parse_text(*read(name_or_path))
 
 

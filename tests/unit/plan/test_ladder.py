@@ -29,7 +29,7 @@ def suite() -> tuple[schema.Spec, tuple]:
 
 def test_every_rung_has_its_repeats() -> None:
     parsed, cases = suite()
-    counts = Counter((t.case.label, t.stage, t.cache) for t in ladder.ladder(parsed, cases, 100))
+    counts = Counter((t.case.label, t.stage, t.cache) for t in ladder.ladder(parsed, cases))
     for stage, caches in [
         ("ceiling", ["cold"]),
         ("read", ["cold", "warm"]),
@@ -47,13 +47,13 @@ def test_every_rung_has_its_repeats() -> None:
 
 def test_repeats_are_spread_over_time() -> None:
     parsed, cases = suite()
-    blocks = [t.block for t in ladder.ladder(parsed, cases, 100)]
+    blocks = [t.block for t in ladder.ladder(parsed, cases)]
     assert blocks == sorted(blocks)
 
 
 def test_ids_are_unique_ordered_and_safe_as_file_names() -> None:
     parsed, cases = suite()
-    ids = [t.id for t in ladder.ladder(parsed, cases, 100)]
+    ids = [t.id for t in ladder.ladder(parsed, cases)]
     assert ids == sorted(set(ids))
     assert not any("/" in i or ":" in i or " " in i for i in ids)
 
