@@ -44,7 +44,7 @@ from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.records import Record, Startup
 from iobench.equations import stalls, stats
-from iobench.equations.stalls import TrainTrial
+from iobench.equations.stalls import Window
 
 
 def describe(found: Evidence, case: Case) -> CaseResult:
@@ -146,7 +146,7 @@ def _fetch_stall(found: Evidence, case: Case) -> FetchStall | NoStall:
     return FetchStall(**stall, waited_s=stalls.waited_fetch_s(cold, epochs))
 
 
-def _prep_stall(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> PrepStall | NoStall:
+def _prep_stall(found: Evidence, case: Case, compute: Sequence[Window]) -> PrepStall | NoStall:
     warm = found.train(case, *WARM_STATES)
     if not warm or not compute:
         rung = ("compute", "-") if warm else ("train", "warm")
@@ -161,7 +161,7 @@ def _stall(stall: stalls.Stall) -> dict[str, Any]:
     return {**vars(stall.interval), **common, "standing": standing(stall.interval.n)}
 
 
-def _au(train: Sequence[TrainTrial], compute: Sequence[TrainTrial]) -> stats.Interval | None:
+def _au(train: Sequence[Window], compute: Sequence[Window]) -> stats.Interval | None:
     if not train or not compute:
         return None
     step_s = fmean(c.wall_s / c.steps for c in compute)

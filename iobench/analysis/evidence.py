@@ -10,12 +10,12 @@ from typing import Any
 
 from iobench.analysis.case_results import Validity
 from iobench.analysis.ranks import in_step, step_times
-from iobench.analysis.windows import Window, between, epoch, window
+from iobench.analysis.windows import between, epoch, window
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.errors import SpecError
 from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, RankResult, Record, Startup
 from iobench.equations import stats
-from iobench.equations.stalls import TrainTrial, edge_shift_s
+from iobench.equations.stalls import Window, edge_shift_s
 from iobench.plan.ladder import compute_key, rungs_missing
 
 #: Cache states in which no storage is asked: ``-`` is a pipeline without files.
@@ -37,7 +37,7 @@ def usable(records: Iterable[Record]) -> list[Record]:
     return [r for r in records if enters(r)]
 
 
-def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | None:
+def trial_window(record: Record, *, whole: bool | None = None) -> Window | None:
     """Return the trial's window: the slowest rank's times, the samples of all ranks.
 
     Wait and compute of ranks that go :func:`~iobench.analysis.ranks.in_step` are the job's.
@@ -55,15 +55,15 @@ def trial_window(record: Record, *, whole: bool | None = None) -> TrainTrial | N
     rank, slowest = max(zip(record.ranks, found, strict=True), key=lambda pair: pair[1].wall_s)
     if slowest.wall_s <= 0:
         return None
-    job = slowest._replace(samples=samples)
-    if in_step(record.ranks):
-        waits, computes = step_times(record.ranks)
-        first = 0 if whole else rank.steps.warmup
-        compute_s = math.fsum(computes[first:])
-        wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[first:])
-        job = job._replace(wait_s=wait_s, compute_s=compute_s)
     edge_s = _edge_s(record, rank, slowest, whole=whole)
-    return TrainTrial(block=record.trial.block, edge_s=edge_s, **job._asdict())
+    job = dataclasses.replace(slowest, block=record.trial.block, samples=samples, edge_s=edge_s)
+    if not in_step(record.ranks):
+        return job
+    waits, computes = step_times(record.ranks)
+    first = 0 if whole else rank.steps.warmup
+    compute_s = math.fsum(computes[first:])
+    wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[first:])
+    return dataclasses.replace(job, wait_s=wait_s, compute_s=compute_s)
 
 
 def _edge_s(record: Record, rank: RankResult, found: Window, *, whole: bool) -> float:
@@ -147,11 +147,11 @@ class Evidence:
             and (not caches or r.trial.cache in caches)
         ]
 
-    def windows(self, case: Case, stage: str, *caches: str) -> list[TrainTrial]:
+    def windows(self, case: Case, stage: str, *caches: str) -> list[Window]:
         """Return the windows of :meth:`of`, ladder and contrast trials alike."""
         return _windows(self.of(case, stage, *caches))
 
-    def train(self, case: Case, *caches: str, whole: bool | None = None) -> list[TrainTrial]:
+    def train(self, case: Case, *caches: str, whole: bool | None = None) -> list[Window]:
         """Return the ``train`` rung's windows: the ladder's repeats, whose blocks pair.
 
         The contrasts' where the ladder has none.  ``whole``: see :func:`trial_window`.
@@ -160,13 +160,13 @@ class Evidence:
         ladder = _windows([r for r in records if not r.trial.contrast], whole=whole)
         return ladder or _windows(records, whole=whole)
 
-    def compute(self, case: Case) -> tuple[list[TrainTrial], str]:
+    def compute(self, case: Case) -> tuple[list[Window], str]:
         """Return the compute rung and the label of the case that ran it ("" when its own)."""
         records = self.computed(case)
         label = records[0].trial.case.label if records else case.label
         return _windows(records), "" if label == case.label else label
 
-    def alone(self, case: Case) -> list[TrainTrial]:
+    def alone(self, case: Case) -> list[Window]:
         """Return the compute rung on one rank, of a case that has several."""
         return _windows(self._of_equal(case, compute_key, "alone"))
 
@@ -185,7 +185,7 @@ class Evidence:
         return next((found for c in equal if (found := self.of(c, stage))), [])
 
 
-def _windows(records: Iterable[Record], *, whole: bool | None = None) -> list[TrainTrial]:
+def _windows(records: Iterable[Record], *, whole: bool | None = None) -> list[Window]:
     found = (trial_window(r, whole=whole) for r in records)
     return [w for w in found if w is not None]
 

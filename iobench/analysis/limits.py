@@ -11,10 +11,10 @@ from iobench.analysis.evidence import WARM_STATES, Evidence, ceiling_samples_per
 from iobench.analysis.results import alike
 from iobench.core.cases import Case
 from iobench.equations import roofline, stats
-from iobench.equations.stalls import TrainTrial
+from iobench.equations.stalls import Window
 
 
-def limits(found: Evidence, case: Case, compute: Sequence[TrainTrial]) -> dict[str, LimitResult]:
+def limits(found: Evidence, case: Case, compute: Sequence[Window]) -> dict[str, LimitResult]:
     """Return the limit of a case, cold and warm; ``compute``: the compute rung that serves it."""
 
     def rates(stage: str, *caches: str) -> list[float]:

@@ -1,7 +1,4 @@
-"""What a sample costs each arm of a contrast: CPU time, bytes and page faults of its own trials.
-
-The kernel counts these for every worker in the very trials that are compared.
-"""
+"""What a sample costs each arm of a contrast: CPU time, bytes and page faults of its own trials."""
 
 from __future__ import annotations
 
@@ -14,11 +11,7 @@ from iobench.core.records import IoCounters, Record
 
 
 def per_sample(records: Sequence[Record]) -> SampleCost:
-    """Return medians over trials of each count a sample; None where no trial could count it.
-
-    CPU time is that of the workers and what they started; a memory map's bytes do not go through
-    read().
-    """
+    """Return medians over trials of each count a sample; None where no trial could count it."""
     return SampleCost(
         cpu_s=_own(records, lambda io: io.cpu_user_s + io.cpu_sys_s),
         system_s=_own(records, lambda io: io.cpu_sys_s),

@@ -12,11 +12,11 @@ from iobench.analysis.evidence import Evidence, standing, why_missing
 from iobench.analysis.ranks import exchange_s
 from iobench.core.cases import Case
 from iobench.equations import stalls
-from iobench.equations.stalls import TrainTrial
+from iobench.equations.stalls import Window
 
 
 def communication(
-    found: Evidence, case: Case, compute: Sequence[TrainTrial]
+    found: Evidence, case: Case, compute: Sequence[Window]
 ) -> CommunicationResult | NoCommunication | None:
     """Return by how much a step of several ranks is longer than one rank's; None for one rank."""
     if case.world_size == 1:

@@ -13,7 +13,7 @@ from iobench.analysis.evidence import Evidence
 from iobench.analysis.pairs import Pair, complete_pairs, equal_order, factors, is_of
 from iobench.analysis.results import alike
 from iobench.analysis.sample_cost import per_sample
-from iobench.core.cases import Contrast
+from iobench.core.cases import Contrast, Trial
 from iobench.core.records import EXPLORATORY, Record
 from iobench.equations import sequential, signed_rank, stats
 from iobench.spec.labels import PIPELINE_FIELDS
@@ -30,10 +30,11 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
     pairs = complete_pairs(evidence, contrast)
     replaced = {p.repeat_of for p in pairs if p.repeat_of}
     kept = [p for p in pairs if p.block not in replaced]
-    planned = _planned(evidence, contrast)
+    mine = [t for t in evidence.plan.trials if is_of(t, contrast)]
+    planned = {t.block for t in mine if not t.repeat_of}
     family = _family(evidence.plan.contrasts, contrast)
     looks, alpha = contrast.looks or (contrast.pairs,), stats.ALPHA / family
-    reached = _reached(evidence, contrast, planned)
+    reached = _reached(evidence, contrast, mine, max(planned, default=0))
     decision = _decide(kept, reached, looks, contrast, family)
     level = decision.level if decision else sequential.levels(looks, alpha)[0]
     taken = looks.index(level.pairs) + 1 if decision else 0
@@ -134,8 +135,7 @@ def _names(evidence: Evidence, contrast: Contrast) -> dict[str, Any]:
 def _startup(pairs: Sequence[Pair]) -> stats.Interval | None:
     """Return the paired difference of the start-up, arm - base, in seconds; None if not recorded.
 
-    From the launch until every rank had its libraries (runtime, interpreter and imports), and a
-    walk through the whole dataset where the loader was asked for one.
+    A walk through the whole dataset counts where the loader was asked for one.
     """
     known = [
         _started_s(p.arm) - _started_s(p.base) for p in pairs if p.arm.ready_s and p.base.ready_s
@@ -150,27 +150,18 @@ def _started_s(record: Record) -> float:
 # -- looks -----------------------------------------------------------------------------------
 
 
-def _planned(evidence: Evidence, contrast: Contrast) -> set[int]:
-    return {t.block for t in evidence.plan.trials if is_of(t, contrast) and not t.repeat_of}
-
-
 def _upto(pairs: Sequence[Pair], blocks: int) -> list[Pair]:
     return [p for p in pairs if (p.repeat_of or p.block) <= blocks]
 
 
-def _reached(evidence: Evidence, contrast: Contrast, planned: set[int]) -> list[int]:
+def _reached(evidence: Evidence, contrast: Contrast, mine: Sequence[Trial], last: int) -> list[int]:
     """Return the looks whose blocks have all been tried, repeats included.
 
     A trial that failed was tried.  One look is at the last planned block, whatever the budget left.
     """
     arms = {contrast.arm, contrast.base}
-    waiting = [
-        int(t.repeat_of or t.block)
-        for t in evidence.plan.trials
-        if is_of(t, contrast) and t.arm in arms and t.id not in evidence.last
-    ]
-    first_open = min(waiting, default=math.inf)
-    last = max(planned, default=0)
+    waiting = (t for t in mine if t.arm in arms and t.id not in evidence.last)
+    first_open = min((int(t.repeat_of or t.block) for t in waiting), default=math.inf)
     return [n for n in contrast.looks or (last,) if n <= last and n < first_open]
 
 

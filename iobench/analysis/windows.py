@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from iobench.core.records import Steps
-
-
-class Window(NamedTuple):
-    """One rank's measured window: everything after the warm-up, same steps in every figure.
-
-    ``wall_s`` runs from the end of the last warm-up step to the end of the last step, so it
-    starts long after the queue was empty and holds exactly ``samples`` samples of work.
-    """
-
-    steps: int
-    samples: int
-    wall_s: float
-    wait_s: float
-    compute_s: float
-
-    @property
-    def seconds_per_sample(self) -> float:
-        """Seconds of wall time a sample."""
-        return self.wall_s / self.samples
+from iobench.equations.stalls import Window
 
 
 def between(begun: Sequence[float], ended: Sequence[float]) -> list[float]:
@@ -33,7 +14,7 @@ def between(begun: Sequence[float], ended: Sequence[float]) -> list[float]:
 
 
 def window(steps: Steps) -> Window:
-    """Return the measured window of ``steps``.
+    """Return the window from the end of the last warm-up step to the end of the last step.
 
     Raises ValueError when no step is left after the warm-up.
     """
@@ -42,6 +23,7 @@ def window(steps: Steps) -> Window:
         raise ValueError(f"{len(steps.done_s)} steps, all of them warm-up")
     start = steps.done_s[k - 1] if k else 0.0
     return Window(
+        block=0,
         steps=len(steps.done_s) - k,
         samples=sum(steps.samples[k:]),
         wall_s=steps.done_s[-1] - start,
@@ -68,6 +50,7 @@ def epoch(steps: Steps) -> Window:
     arrived = max(t for t, wait in zip(steps.ready_s, waits) if wait >= waited_for)
     wall_s = max(arrived, steps.done_s[-1] - steps.ready_s[0])
     return Window(
+        block=0,
         steps=len(steps.done_s),
         samples=sum(steps.samples),
         wall_s=wall_s,

@@ -105,7 +105,8 @@ def make(
         targets = size_model.target_sizes(made, count, seed)
         files.check_space(root, sum(targets) + 4096 * count, count, f"{count} samples")
         job = MakeJob(made, seed, count, root, pixels.bank(made, seed), targets)
-        chunks = _chunks(count, sum(targets) // count)
+        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // (sum(targets) // count)))
+        chunks = [range(i, min(i + size, count)) for i in range(0, count, size)]
         (root / PARTS).mkdir(exist_ok=True)
         todo = [chunk for chunk in chunks if not _part(root, chunk).exists()]
         done = count - sum(len(chunk) for chunk in todo)
@@ -187,11 +188,6 @@ def pad(data: bytes, target: int) -> bytes:
         comments.append(b"\xff\xfe" + length.to_bytes(2, "big") + b" " * (length - 2))
         room -= length + 2
     return b"".join([data[:at], *comments, memoryview(data)[at:]]) if comments else data
-
-
-def _chunks(samples: int, mean_bytes: int) -> list[range]:
-    size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // mean_bytes))
-    return [range(i, min(i + size, samples)) for i in range(0, samples, size)]
 
 
 def _part(root: Path, chunk: range) -> Path:

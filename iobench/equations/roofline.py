@@ -94,9 +94,13 @@ def _roof(regime: str, at: Mapping[str, float]) -> str:
 
 
 def _words(roof: str, at: Mapping[str, float], headroom: float, following: str) -> str:
+    below = "no storage ceiling was measured to compare with"
+    if STORAGE in at and READ in at:
+        share = at[READ] / at[STORAGE]
+        below = f"this loader and format get {share:.0%} of what fio gets from this mount"
     what = {
         STORAGE: "the storage: reading runs at what fio gets from this mount",
-        READ: "reading: " + _below_storage(at),
+        READ: f"reading: {below}",
         DECODE: "decoding JPEGs on these cores",
         LOAD: "preparing samples (decode, transform, hand-over) on these cores",
         COMPUTE: "the compute: data arrives in time",
@@ -104,10 +108,3 @@ def _words(roof: str, at: Mapping[str, float], headroom: float, following: str) 
     if headroom < TIE:
         return f"{what}; {following.removesuffix('-bound')} is as tight"
     return f"{what}; the next limit ({following.removesuffix('-bound')}) is {headroom:.2g} x away"
-
-
-def _below_storage(at: Mapping[str, float]) -> str:
-    if STORAGE not in at or READ not in at:
-        return "no storage ceiling was measured to compare with"
-    share = at[READ] / at[STORAGE]
-    return f"this loader and format get {share:.0%} of what fio gets from this mount"

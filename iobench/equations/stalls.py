@@ -18,8 +18,7 @@ from iobench.equations.stats import Interval, t_interval, unpaired_difference
 
 #: What a loop and a loader cost to hand a waiting batch over, at most, seconds a step: next() of a
 #: DataLoader with worker processes takes 0.2 to 1.8 ms with a full queue and an idle consumer
-#: (measured; the batch's file descriptor comes over a socket from a busy process).  It is a part
-#: of every wait, so a stall below it is not distinguishable from none.
+#: (measured).  It is a part of every wait, so a stall below it is not distinguishable from none.
 HANDOVER_S = 2e-3
 
 
@@ -61,10 +60,9 @@ def delay_change_s(delay: float, *, serial: float, workers: int, step: float) ->
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainTrial:
-    """One ``train`` (or ``compute``) trial's window, of its slowest rank.
+class Window:
+    """The measured window of a rank, or of a trial: its slowest rank's, the samples of all ranks.
 
-    ``samples`` are those of all ranks, so seconds / samples is the job's cost of a sample.
     ``edge_s``: what the window's edges may have moved ``wall_s`` by, :func:`edge_shift_s`.
     """
 
@@ -111,7 +109,7 @@ def edge_shift_s(done_s: Sequence[float], *, warmup: int, workers: int) -> float
     return max((abs(done_s[last - j] - done_s[first - j] - wall) for j in shifts), default=0.0)
 
 
-def edge_bound_s(trials: Sequence[TrainTrial]) -> float:
+def edge_bound_s(trials: Sequence[Window]) -> float:
     """Return the mean of :func:`edge_shift_s` over the trials, in seconds a sample.
 
     Raises ValueError for no trial.
@@ -121,12 +119,12 @@ def edge_bound_s(trials: Sequence[TrainTrial]) -> float:
     return fmean(t.edge_s / t.samples for t in trials)
 
 
-def handover_bound_s(trials: Sequence[TrainTrial]) -> float:
+def handover_bound_s(trials: Sequence[Window]) -> float:
     """Return the share of the waits that may be hand-over, seconds a sample: at most the waits."""
     return fmean(max(0.0, min(HANDOVER_S * t.steps, t.wait_s)) / t.samples for t in trials)
 
 
-def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall:
+def fetch_stall(cold: Sequence[Window], warm: Sequence[Window]) -> Stall:
     """Return T(cold) - T(warm), seconds a sample ([Mohan]), of whole epochs.
 
     What both epochs lag alike at their end cancels in the difference.
@@ -137,7 +135,7 @@ def fetch_stall(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Stall
 
 
 def prep_stall(
-    warm: Sequence[TrainTrial], compute: Sequence[TrainTrial]
+    warm: Sequence[Window], compute: Sequence[Window]
 ) -> tuple[Stall, Interval, Interval]:
     """Return (T(warm) - T(compute), its wait part, its contention part), seconds a sample.
 
@@ -152,7 +150,7 @@ def prep_stall(
     return stall, wait, contention
 
 
-def communication(several: Sequence[TrainTrial], alone: Sequence[TrainTrial]) -> Stall:
+def communication(several: Sequence[Window], alone: Sequence[Window]) -> Stall:
     """Return T(compute, n ranks) - T(compute, one rank), seconds a step.
 
     docs/method.md, "Several ranks".  Raises ValueError when a side is empty.
@@ -161,18 +159,18 @@ def communication(several: Sequence[TrainTrial], alone: Sequence[TrainTrial]) ->
     return Stall(interval, 0.0, paired)
 
 
-def waited_fetch_s(cold: Sequence[TrainTrial], warm: Sequence[TrainTrial]) -> Interval:
+def waited_fetch_s(cold: Sequence[Window], warm: Sequence[Window]) -> Interval:
     """Return the waited account of the fetch stall: waits cold - waits warm, seconds a sample."""
     return _differences(cold, warm, lambda t: t.wait_s / t.samples)[0]
 
 
-def _difference(a: Sequence[TrainTrial], b: Sequence[TrainTrial], bound: float) -> Stall:
+def _difference(a: Sequence[Window], b: Sequence[Window], bound: float) -> Stall:
     interval, paired = _differences(a, b, lambda t: t.seconds_per_sample)
     return Stall(interval.widened(bound), bound, paired)
 
 
 def _differences(
-    a: Sequence[TrainTrial], b: Sequence[TrainTrial], value: Callable[[TrainTrial], float]
+    a: Sequence[Window], b: Sequence[Window], value: Callable[[Window], float]
 ) -> tuple[Interval, bool]:
     """Return (interval of a - b, whether paired): t on block differences, else Welch's."""
     if not a or not b:

@@ -36,7 +36,7 @@ def trial(stage: str, cache: str, block: int, production: float, step: float) ->
 
 def windows(
     stage: str, cache: str, production: float, step: float, *, whole: bool | None = None
-) -> list[stalls.TrainTrial]:
+) -> list[stalls.Window]:
     found = [
         evidence.trial_window(trial(stage, cache, block, production, step), whole=whole)
         for block in (1, 2, 3)

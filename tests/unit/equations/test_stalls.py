@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from iobench.equations import stalls
-from iobench.equations.stalls import HANDOVER_S, TrainTrial
+from iobench.equations.stalls import HANDOVER_S, Window
 
 
 def test_weak_scaling_reproduces_a_published_speedup() -> None:
@@ -40,9 +40,9 @@ def test_delay_is_divided_by_workers_and_may_be_masked() -> None:
     assert stalls.delay_change_s(0.010, serial=0.010, workers=2, step=step) == pytest.approx(0.005)
 
 
-def _trial(block: int, *, wait: float, compute: float, steps: int = 16) -> TrainTrial:
+def _trial(block: int, *, wait: float, compute: float, steps: int = 16) -> Window:
     wall = steps * (wait + compute)
-    return TrainTrial(block, steps, steps * 64, wall, steps * wait, steps * compute, wait)
+    return Window(block, steps, steps * 64, wall, steps * wait, steps * compute, wait)
 
 
 COMPUTE = [_trial(b, wait=0.0, compute=0.25) for b in (1, 2, 3)]
