@@ -179,9 +179,8 @@ def _caches(found: Evidence, case: Case) -> list[str]:
 
 def _bytes(found: Evidence, case: Case) -> BytesResult:
     """Return bytes a sample needed and measured, cold, and the read amplification."""
-    records = [
-        r for s in stages.contrasted() for r in found.of(case, s, "cold") if r.cache.bytes_needed
-    ]
+    cold = (r for stage in stages.contrasted() for r in found.of(case, stage, "cold"))
+    records = [r for r in cold if r.cache.bytes_needed]
     needed = sum(r.cache.bytes_needed for r in records)
     counted = [r for r in records if r.cache.bytes_storage is not None]
     storage = sum(r.cache.bytes_storage or 0 for r in counted)
@@ -223,10 +222,7 @@ def _waits(found: Evidence, case: Case, cache: str) -> WaitResult | None:
 
 
 def _cores(found: Evidence, case: Case) -> int | None:
-    """Return the cores that the ranks of this case could use together, as fingerprints say.
-
-    A limit (cgroup) holds for all of them: they are in one group.
-    """
+    """Return the cores that the ranks of this case (in one cgroup) could use together."""
     for record in found.of(case, "load") + found.of(case, "train"):
         affinity = {c for r in record.ranks for c in r.fingerprint.get("affinity") or ()}
         limits = [(r.fingerprint.get("limits") or {}).get("cpus") for r in record.ranks]

@@ -129,12 +129,11 @@ def confounders(pairs: Sequence[Pair]) -> Confounders:
                 return Confounders(UNKNOWN, ["an arm has no fingerprint"])
             if both not in seen:
                 seen.append(both)
-                found |= dict.fromkeys(
-                    differences(
-                        *both,
-                        across_runtimes="runtime" in factor,
-                        across_libraries=not BRINGING.isdisjoint(factor),
-                        studied=tuple(fact for key in factor for fact in STUDIED.get(key, ())),
-                    )
+                lines = differences(
+                    *both,
+                    across_runtimes="runtime" in factor,
+                    across_libraries=not BRINGING.isdisjoint(factor),
+                    studied=tuple(fact for key in factor for fact in STUDIED.get(key, ())),
                 )
+                found |= dict.fromkeys(lines)
     return Confounders(CONFOUNDED if found else PASS, list(found))

@@ -185,8 +185,6 @@ def _backed(ranked: Sequence[str], contrasts: Sequence[ContrastResult]) -> bool:
     fits: dict[str, list[bool]] = {}
     for c in contrasts:
         if ranked[0] in (c.arm, c.base):
-            ahead = c.arm == ranked[0]
-            won = stats.FASTER if ahead else stats.SLOWER
-            other = c.base if ahead else c.arm
+            other, won = (c.base, stats.FASTER) if c.arm == ranked[0] else (c.arm, stats.SLOWER)
             fits.setdefault(other, []).append(c.outcome.verdict in (won, stats.EQUIVALENT))
     return len(ranked) > 1 and all(all(fits.get(label, [False])) for label in ranked[1:])

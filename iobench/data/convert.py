@@ -158,9 +158,8 @@ def verify(
 ) -> list[Verification]:
     """Read every sample of every form (default: all that are there) and compare it with the index.
 
-    JPEG content: the digest of the bytes.  Other content: the digest of the pixels, computed again
-    from the JPEG file.  Labels too.  A difference is a result, not an error; DatasetError is
-    raised for a form that is not there.
+    Labels, and the digest of the bytes, or of the pixels computed again from the JPEG file.  Raises
+    DatasetError for a form that is not there.
     """
     wanted = list(forms) if forms else datasets.forms(dataset)
     index = datasets.load_index(dataset)
@@ -196,9 +195,9 @@ def _first_difference(
         if len(reader) != dataset.samples:
             return f"{len(reader)} samples, {dataset.samples} expected"
         for i, key in enumerate(index.keys):
+            expected = index.digests[i]
             try:
                 data, label = reader.read(i)
-                expected = index.digests[i]
                 if side:
                     source = Path(dataset.jpeg_root, index.files[i]).read_bytes()
                     expected = datasets.sample_digest(pixels(source, side))

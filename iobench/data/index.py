@@ -22,8 +22,7 @@ class Row(NamedTuple):
 
 def write_index(root: Path, rows: Iterable[Row]) -> None:
     """Write ``samples.tsv``; the fifth column only where the file is not ``<key>.jpg``."""
-    path = root / INDEX
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+    with open(root / INDEX, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for key, label, size, digest, name in rows:
             last = "" if name == key + ".jpg" else "\t" + name
             file.write(f"{key}\t{label}\t{size}\t{digest}{last}\n")

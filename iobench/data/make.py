@@ -175,10 +175,9 @@ def encode(job: MakeJob, index: int, pattern: pixels.Planes, buffer: pixels.Plan
 
 
 def pad(data: bytes, target: int) -> bytes:
-    """Return the JPEG with comment markers (ITU T.81, B.2.4.5) up to ``target`` bytes, at most
-    ``MAX_PADDING`` of the result; unchanged when it is as long already.
+    """Return the JPEG with comment markers (ITU T.81, B.2.4.5) up to ``target`` bytes.
 
-    They come after the JFIF header, which must be the first marker.
+    At most ``MAX_PADDING`` of it; after the JFIF header, which must be the first marker.
     """
     room = min(target - len(data), int(len(data) * size_model.MAX_PADDING))
     at = 4 + int.from_bytes(data[4:6], "big")
@@ -280,10 +279,9 @@ def _work(
 
 
 def _make_chunk(job: MakeJob, chunk: range, buffer: pixels.Plane) -> None:
-    label, pattern = -1, None
-    rows = []
+    label, rows = -1, []
     for index in chunk:
-        if pattern is None or job.label(index) != label:
+        if job.label(index) != label:
             label = job.label(index)
             pattern = pixels.pattern(job.seed, label, job.recipe)
             (job.root / "jpeg" / f"c{label:04d}").mkdir(parents=True, exist_ok=True)

@@ -37,11 +37,8 @@ def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contr
     arms = arms[rule.after :] if rule.after else arms[: rule.first or None]
     if not arms and not (second and not rule.after):
         return []
-    pairs = [
-        (label, base, rule.primary and label not in second)
-        for label in others
-        if label in arms + second
-    ]
+    wanted = [label for label in others if label in arms + second]
+    pairs = [(label, base, rule.primary and label not in second) for label in wanted]
     pairs += [(arm, other, False) for other in second for arm in arms]
     shared = rule.shared and len(arms) + len(second) > 1
     return [

@@ -160,11 +160,9 @@ def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:
 
 def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
     """Split the cases into those that differ in ``over`` alone (a location follows from these)."""
-    ignored = (
-        {*PIPELINE_FIELDS, "loader_options", "format_options"}
-        if over == "pipeline"
-        else {"memory_bytes" if over == "memory" else over}
-    )
+    ignored = {"memory_bytes" if over == "memory" else over}
+    if over == "pipeline":
+        ignored = {*PIPELINE_FIELDS, "loader_options", "format_options"}
     names = [f.name for f in dataclasses.fields(Case) if f.name not in {*ignored, *FOLLOWING}]
     found: dict[str, list[Case]] = {}
     for case in cases:

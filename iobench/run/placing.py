@@ -91,12 +91,10 @@ def _placing(kind: str) -> Placing:
 
 def _key(case: Case) -> tuple[str, ...]:
     """Return what decides whether cases share a place: kind, form, image, data; () for none."""
-    placing = _placing(case.placement)
-    if placing is None:
+    if (placing := _placing(case.placement)) is None:
         return ()
-    return (
-        case.placement, *placing.shared_by(runtime_of(case).form(), case.image), case.stored_form
-    )  # fmt: skip
+    shared_by = placing.shared_by(runtime_of(case).form(), case.image)
+    return case.placement, *shared_by, case.stored_form
 
 
 def _place(
@@ -116,10 +114,9 @@ def _image(place: Placement, images: Images) -> str:
 
 def _parents(plan: Plan, images: Images) -> set[Path]:
     """Return the folders in which a killed suite may have left a place."""
-    roots = [Path(p.root) for p in plan.placements]
-    trees = [Path(use.forms["rootfs"]) for use in images.values() if "rootfs" in use.forms]
-    parents = {p.parent for p in [*roots, Path(plan.dataset.root), *trees] if p.is_absolute()}
-    return {Path(probes.SHARED_MEMORY), *parents}
+    trees = [use.forms["rootfs"] for use in images.values() if "rootfs" in use.forms]
+    paths = map(Path, [*by_location(plan), plan.dataset.root, *trees])
+    return {Path(probes.SHARED_MEMORY), *(p.parent for p in paths if p.is_absolute())}
 
 
 def _content_of(plan: Plan, place: Placement) -> Content:
@@ -162,6 +159,6 @@ def _first_pass(place: Placement) -> None:
     """Read it once from cold: the first pass after writing is unlike others."""
     top = Path(place.files)
     if top.is_file() or not place.inside:
-        files = [top] if top.is_file() else [f for f in top.rglob("*") if f.is_file()]
+        files = [f for f in (top, *top.rglob("*")) if f.is_file()]
         LOCAL.evict(files)
         LOCAL.warm(files)

@@ -1,8 +1,6 @@
 """One trial from the driver's side: start it, set and prove the cache state, release, judge.
 
-The driver never imports what it measures.  Each rank imports its libraries first and sends
-``Ready``; only then is the page cache controlled and proven, so the proof is milliseconds old when
-the clock starts.
+docs/architecture.md, "One trial".
 """
 
 from __future__ import annotations

@@ -28,12 +28,8 @@ from iobench.run.command import Started
 from iobench.run.listener import Listener
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
-#: Every rank says hello within this time of the start, or half of ``limit_s`` where that is longer:
-#: a container may be slow to start, and its libraries come only after hello.
-HELLO_S = 60.0
-#: When a rank has failed, or closed its connection without a result, the launcher and the others
-#: get this long to end; what they leave behind says why.
-GRACE_S = 10.0
+#: Time limits: docs/architecture.md, "The control channel".
+HELLO_S, GRACE_S = 60.0, 10.0
 #: Seconds that a launcher gets to end its ranks and remove what it keeps of them.
 _TERMINATE_S = 3.0
 #: What most likely ended a process by these signals.
@@ -174,8 +170,7 @@ class Worker:
         if errors := ranks.errors(self.finished()):
             return errors[0]
         stderr = (self.work / "stderr").read_text(errors="replace")
-        code = self.process.poll()
-        if code is None:
+        if (code := self.process.poll()) is None:
             last = _last_line(stderr)
             return f"{self.listener.failing} closed its connection and sent no result{last}"
         return why_ended(code, stderr, self.trial.case.launcher, ranks.started(self.trial))

@@ -16,9 +16,9 @@ PIPELINE_FIELDS = ("loader", "format", "content")
 def label(cases: Sequence[Case], extra: int, usual: Case | None = None) -> tuple[Case, ...]:
     """Name each case by its pipeline and what tells it from the others.
 
-    The last ``extra`` cases stand beside the matrix: they name what differs from it, so that its
-    own labels stay short.  ``usual``: in a study of one factor after the other, the case that all
-    vary: each names what is different there, as long as that tells all apart.
+    The last ``extra`` cases stand beside the matrix: they name what differs from it.  ``usual``: in
+    a study of one factor after the other, the case that all vary: each names what is different
+    there, as long as that tells all apart.
     """
     if usual is not None:
         short = tuple(_named(c, _varying([c, usual])) for c in cases)
