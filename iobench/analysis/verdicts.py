@@ -147,9 +147,6 @@ def _started_s(record: Record) -> float:
     return record.ready_s + max((rank.startup.walk_s for rank in record.ranks), default=0.0)
 
 
-# -- looks -----------------------------------------------------------------------------------
-
-
 def _upto(pairs: Sequence[Pair], blocks: int) -> list[Pair]:
     return [p for p in pairs if (p.repeat_of or p.block) <= blocks]
 

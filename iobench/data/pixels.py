@@ -6,8 +6,7 @@ the same relative offset (:func:`placement` is injective), so no two share a blo
 is octaves of noise of equal variance: power falls as 1/f^2, amplitude as 1/f, as in photos
 (Field, J. Opt. Soc. Am. A 4, 1987).  Nothing here is floating point.
 
-Pixels are planes of luma and chroma as a JPEG holds them (chroma at half the resolution, or at
-all of it): half the bytes to sum, and the encoder converts nothing.
+Pixels are planes of luma and chroma as a JPEG holds them, so the encoder converts nothing.
 """
 
 from __future__ import annotations
@@ -82,12 +81,8 @@ def texture(seed: int, side: int, recipe: Recipe) -> Planes:
     """Return planes with levels 0..LEVELS; ``side`` (of the luma, in pixels) divides by 256."""
     luma = _octaves(mix(seed, 1), side, [300] * 8 + [3 * recipe.roughness])
     amplitudes = [100] * 7 + [recipe.roughness // 2]
-    planes = [luma]
-    for number in (2, 3):
-        chroma = _octaves(mix(seed, number), side // 2, amplitudes)
-        if recipe.chroma_step == 1:
-            chroma = _doubled(chroma)
-        planes.append(chroma)
+    chroma = [_octaves(mix(seed, number), side // 2, amplitudes) for number in (2, 3)]
+    planes = [luma, *(map(_doubled, chroma) if recipe.chroma_step == 1 else chroma)]
     levels = ((field + 8 >> 4) + LEVELS // 2 for field in planes)
     return Planes(*(np.clip(field, 0, LEVELS).astype(np.uint8) for field in levels))
 

@@ -63,9 +63,9 @@ class Recipe(pydantic.BaseModel):
         return self
 
 
-def names(folder: Path = FOLDER) -> list[str]:
+def names() -> list[str]:
     """Return the recipes that are shipped, sorted."""
-    return sorted(path.stem for path in folder.glob("*.toml"))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load(name: str | Path) -> Recipe:

@@ -108,7 +108,7 @@ def log_steps(image: Planes) -> list[float]:
     steps = []
     for plane in image:
         wide = plane.astype(np.int32)
-        total = int(np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum())
+        total = sum(int(np.abs(np.diff(wide, axis=axis)).sum()) for axis in (0, 1))
         steps.append(math.log2(max(total, 1) / wide.size))
     return steps
 

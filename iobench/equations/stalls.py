@@ -56,9 +56,6 @@ def delay_change_s(delay: float, *, serial: float, workers: int, step: float) ->
     return max(0.0, (serial + delay) / workers - step) - max(0.0, serial / workers - step)
 
 
-# -- measured stalls ---------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Window:
     """The measured window of a rank, or of a trial: its slowest rank's, the samples of all ranks.

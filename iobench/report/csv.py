@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,9 +61,7 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
 
 def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
     """Write :func:`trials_frame` to ``path`` as a whole or not at all (ResultsError)."""
-    buffer = io.StringIO()
-    trials_frame(plan, records).to_csv(buffer, index=False)
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, trials_frame(plan, records).to_csv(index=False))
 
 
 def _twins(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
