@@ -36,11 +36,9 @@ def differences(
 ) -> list[str]:
     """Return what differs, one line a fact: ``numpy: 1.26 against 2.4``; [] when nothing does.
 
-    ``across_runtimes``: leave out what another runtime is by itself: the flags of a bind mount, the
-    name of the host on the same kernel, facts of that kernel which one side cannot see.
-    ``across_libraries``: each side brings its own and says on how many threads they run, so one
-    that only one side has is no confounder; another version of one that both have is.
-    ``studied``: beginnings of facts that are under study themselves (``mount.``, ``limits.cpus``).
+    ``across_runtimes``: leave out what another runtime is by itself.  ``across_libraries``: leave
+    out libraries that only one side has, and threads.  ``studied``: beginnings of facts that are
+    under study themselves (``mount.``, ``limits.cpus``).  docs/method.md says why.
     """
     first, second = flattened(a), flattened(b)
     lines = []

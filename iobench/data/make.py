@@ -118,8 +118,7 @@ def make(
 def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
     """Hold ``root`` for one maker; give the finished dataset if it is already there.
 
-    Raises DatasetError when another process holds it, or when it holds another dataset or anything
-    that is not iobench's.
+    Raises DatasetError when another process holds it, or it holds anything else.
     """
     identity = json.loads(json.dumps(identity))
     if root.exists() and not root.is_dir():

@@ -17,7 +17,7 @@ from iobench.run.store import write_atomic
 if TYPE_CHECKING:
     import pandas
 
-#: Columns that scripts rely on, in this order; more may follow them.
+#: Columns that scripts rely on, in this order; more may follow them (docs/results.md).
 COLUMNS = (
     "trial", "contrast", "block", "attempt", "pipeline", "format", "loader", "trainer", "runtime",
     "launcher", "world_size", "location", "filesystem", "placement", "order", "transform", "batch",
@@ -25,8 +25,6 @@ COLUMNS = (
     "samples_per_s", "startup_s", "bytes_needed", "bytes_read", "bytes_storage", "resident_before",
     "resident_after", "samples_digest",
 )  # fmt: skip
-#: case (label), arm and position in the block; steps, warm-up and the trial's own wall time; start
-#: until ready; mean seconds a sample of the serial probe's parts.
 EXTRA = (
     "case", "arm", "position", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
@@ -37,10 +35,7 @@ EXTRA = (
 def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     """Return one row an attempt, in the plan's order; planned trials that have not run are absent.
 
-    ``samples``, ``wall_s``, ``wait_s``, ``contention_s`` and ``samples_per_s`` are of the measured
-    window (warm: without the warm-up; cold: the whole epoch), so samples / wall_s is
-    samples_per_s; for ceiling rows they are fio's.
-    Bytes are of the whole loop.  What was not measured is empty.
+    docs/results.md defines the columns.  What was not measured is empty.
     """
     import pandas
 

@@ -1,14 +1,6 @@
 """Append-only results: one folder a suite, one file an attempt, nothing is ever rewritten.
 
-::
-
-    results/<time>-<name>/
-        spec.toml      the user's spec, as it was read
-        plan.json      what it was resolved to: all that a resume needs
-        journal.jsonl  one line a started attempt: how a killed one is known
-        runs/<trial>.<attempt>.json
-        trials.csv report.html analysis.json environment.json
-    results/latest -> the newest suite
+docs/results.md lists the files.
 """
 
 from __future__ import annotations

@@ -89,14 +89,9 @@ def _contrasted(stage: str) -> str:
 
 
 class ContrastSpec(Strict):
-    """Paired blocks over one key: every other value of ``over`` against ``base``.
+    """Paired blocks over one key: every other value of ``over`` against ``base`` (docs/spec.md).
 
-    ``where``: only cases with these values.  ``only = "fastest"``: only the pipeline that the
-    ladder found fastest.  ``arms``: only these values; ``first = N``: the first N arms after the
-    base, ``after = N``: those beyond them.  ``also``: second bases in the same blocks, never
-    primary; they count neither for ``first`` nor for ``after``.  ``looks``: pairs after which it
-    may end.  ``probes``: pairs of serial probes after a difference (default: over runtimes, 14).
-    ``instead``: only where no two runtimes are left to compare.
+    ``also``: second bases in the same blocks; they count neither for ``first`` nor for ``after``.
     """
 
     over: str = "pipeline"
