@@ -65,8 +65,8 @@ def _name(
     for other in (part for part in deltas if part != most):
         apart = [a - b for a, b in zip(deltas[most], deltas[other], strict=True)]
         if not _beyond(stats.hodges_lehmann(apart), sign):
-            names = STAGE_NAMES.get(most, most), STAGE_NAMES.get(other, other)
-            return "", f"{names[0]} and {names[1]} are not told apart"
+            one, two = (STAGE_NAMES.get(part, part) for part in (most, other))
+            return "", f"{one} and {two} are not told apart"
     return STAGE_NAMES.get(most, most), ""
 
 

@@ -16,11 +16,8 @@ def remarks(found: Evidence, case: Case) -> list[str]:
     lines: dict[str, None] = {}
     for stage in ("load", "train"):
         for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
-            if short := _short_run(rank, case):
-                lines[f"{stage}: {short}"] = None
-            for part in ("loader", "trainer"):
-                if remark := (rank.notes.get(part) or {}).get("remark"):
-                    lines[f"{stage}: {remark}"] = None
+            noted = [(rank.notes.get(part) or {}).get("remark") for part in ("loader", "trainer")]
+            lines |= {f"{stage}: {text}": None for text in (_short_run(rank, case), *noted) if text}
     return list(lines)
 
 

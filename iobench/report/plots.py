@@ -127,17 +127,14 @@ def roofline(cases: Sequence[CaseResult], cache: str) -> str:
 
     def draw(axes: Any) -> None:
         for y, case in enumerate(rows):
-            limit = case.limits[cache]
-            roofs = limit.roofs
+            limit, roofs = case.limits[cache], case.limits[cache].roofs
             axes.plot([min(roofs.values()), max(roofs.values())], [y, y], color=GRID, lw=5,
                       solid_capstyle="round", zorder=1)  # fmt: skip
             for name, rate in roofs.items():
-                marker, _ = ROOFS[name]
-                binding = name == limit.binding
+                marker, binding = ROOFS[name][0], name == limit.binding
                 axes.plot(rate, y, marker, ms=14 if marker == "|" else 8, mew=2, zorder=3 + binding,
                           color="#D55E00" if binding else "#7b8794")  # fmt: skip
-            reached = limit.measured_samples_per_s
-            if reached:
+            if reached := limit.measured_samples_per_s:
                 axes.plot(reached.value, y + 0.28, "o", ms=6, color=INK, zorder=4)
         axes.set_yticks(range(len(rows)), [_wrap(c.case) for c in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
