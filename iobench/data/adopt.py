@@ -78,9 +78,7 @@ def adopt(
         raw = np.random.PCG64(seed).random_raw(len(found))
         queue = [found[i] for i in np.argsort(raw, kind="stable")]
         if not in_place:
-            sizes = [(tree / each.file).stat().st_size for each in queue[:max_samples]]
-            need = min(sum(sizes), max_bytes) + 4096 * len(sizes)
-            files.check_space(out, need, len(sizes), f"a copy of {len(sizes)} files of {tree}")
+            _check_space(tree, out, queue[:max_samples], max_bytes)
         drawn: list[_Drawn] = []
         room, examined = max_bytes, 0
         for candidate, data, reason in _examined(tree, queue, check, on_corrupt):
@@ -160,6 +158,12 @@ def _walk(tree: Path, folder: str) -> Iterator[str]:
         ]
         relative = os.path.relpath(path, tree)
         yield from (f"{relative}/{name}" for name in names)
+
+
+def _check_space(tree: Path, out: Path, candidates: list[Found], max_bytes: int) -> None:
+    sizes = [(tree / each.file).stat().st_size for each in candidates]
+    need = min(sum(sizes), max_bytes) + 4096 * len(sizes)
+    files.check_space(out, need, len(sizes), f"a copy of {len(sizes)} files of {tree}")
 
 
 def _examined(
