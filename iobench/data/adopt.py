@@ -90,20 +90,21 @@ def adopt(
                 continue
             room -= len(data)
             if not in_place:
-                copy = copies / f"{candidate.key}.jpg"
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(data)
+                _copy(data, copies / f"{candidate.key}.jpg")
             drawn.append(_Drawn(candidate, len(data), datasets.sample_digest(data)))
             report(len(drawn), min(max_samples, len(found)))
-        if left_out:
-            lines = (f"{json.dumps(file)}\t{' '.join(why.split())}\n" for file, why in left_out)
-            (out / datasets.LEFT_OUT).write_text("".join(sorted(lines)))
+        _list_left_out(out, left_out)
         if not drawn:
             raise DatasetError(
                 f"no usable JPEG in {tree}: {len(left_out)} files left out, the first because: "
                 f"{left_out[0][1] if left_out else 'max_bytes is too small'}"
             )
         return _declare(tree, out, identity, drawn, len(found) - examined)
+
+
+def _copy(data: bytes, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def apart(tree: Path, out: Path) -> None:
@@ -161,7 +162,7 @@ def _walk(tree: Path, folder: str) -> Iterator[str]:
 
 
 def _check_space(tree: Path, out: Path, candidates: list[Found], max_bytes: int) -> None:
-    sizes = [(tree / each.file).stat().st_size for each in candidates]
+    sizes = [os.stat(tree / each.file).st_size for each in candidates]
     need = min(sum(sizes), max_bytes) + 4096 * len(sizes)
     files.check_space(out, need, len(sizes), f"a copy of {len(sizes)} files of {tree}")
 
@@ -201,6 +202,12 @@ def defect(data: bytes, check: Check = "header") -> str:
         except (DatasetError, ValueError) as error:
             return f"cannot be decoded: {error}"
     return ""
+
+
+def _list_left_out(out: Path, left_out: list[tuple[str, str]]) -> None:
+    if left_out:
+        lines = (f"{json.dumps(file)}\t{' '.join(reason.split())}\n" for file, reason in left_out)
+        (out / datasets.LEFT_OUT).write_text("".join(sorted(lines)))
 
 
 def _declare(

@@ -125,8 +125,7 @@ def start(
     BackendUnavailable where the runtime cannot run here or the case's stack or launcher is not on
     this host, ImageError where its image is not given.
     """
-    if on_host:
-        case = Case()
+    case = Case() if on_host else case
     backend = registry.require("runtimes", case.runtime)
     runtime = backend.make(**case.runtime_options)
     launching = registry.load("launchers", case.launcher)
