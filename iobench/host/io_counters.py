@@ -44,12 +44,8 @@ def snapshot(alive: Iterable[int] = ()) -> IoCounters:
 
 def difference(before: IoCounters, after: IoCounters) -> IoCounters:
     """Return what happened between two snapshots of one process, field by field."""
-    return IoCounters(
-        **{
-            field.name: getattr(after, field.name) - getattr(before, field.name)
-            for field in dataclasses.fields(IoCounters)
-        }
-    )
+    names = [field.name for field in dataclasses.fields(IoCounters)]
+    return IoCounters(**{name: getattr(after, name) - getattr(before, name) for name in names})
 
 
 def since(

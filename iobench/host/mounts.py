@@ -74,16 +74,11 @@ def mount_of(path: Path, mounts: Optional[List[MountInfo]] = None) -> MountInfo:
     The longest mount point that contains the path wins, and of equals the last one mounted: it
     hides the others.  ``st_dev`` would not do: overlay and btrfs report other numbers there.
     """
-    real = os.path.realpath(path)
-    best: Optional[MountInfo] = None
-    for mount in parse(MOUNTINFO.read_text()) if mounts is None else mounts:
-        point = mount.mount_point
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and (best is None or len(point) >= len(best.mount_point)):
-            best = mount
-    if best is None:  # a chroot whose root is no mount
-        return MountInfo("0:0", "/", (), "unknown", "unknown", ())
-    return best
+    real = Path(os.path.realpath(path))
+    known = parse(MOUNTINFO.read_text()) if mounts is None else mounts
+    above = [mount for mount in reversed(known) if real.is_relative_to(mount.mount_point)]
+    absent = MountInfo("0:0", "/", (), "unknown", "unknown", ())  # a chroot whose root is no mount
+    return max(above, key=lambda mount: len(mount.mount_point), default=absent)
 
 
 def same_mount(a: Path, b: Path) -> bool:
