@@ -173,11 +173,7 @@ def _path(case: Case, dataset: Dataset) -> Iterator[CaseFinding]:
 def _hidden(dataset: Dataset, facts: Facts) -> Iterator[CaseFinding]:
     tops = [os.path.realpath(dataset.root)]
     tops += [os.path.realpath(dataset.jpeg_root)] if dataset.in_place else []
-    outside = [
-        s
-        for s in facts.files
-        if not any(s.target == t or s.target.startswith(t + "/") for t in tops)
-    ]
+    outside = [s for s in facts.files if not any(Path(s.target).is_relative_to(t) for t in tops)]
     more = f" ({len(outside)} such files among {len(facts.files)} looked at)" if outside[1:] else ""
     for seen in outside[:1]:
         yield CaseFinding(

@@ -35,10 +35,8 @@ def wheelhouse(name: str, cache: Path, say: Say) -> Path:
     check_space(cache, wanted.wheels_bytes, "fetching the packages")
     offline = recipe.root() / (os.environ.get("WHEELS") or "wheels")
     names = ", ".join(path.name for path in pins)
-    say(
-        f"fetching the wheels of {names} from "
-        f"{f'{offline} (no network)' if offline.is_dir() else 'the network'}"
-    )
+    source = f"{offline} (no network)" if offline.is_dir() else "the network"
+    say(f"fetching the wheels of {names} from {source}")
     argv = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
     argv += ["-q", "--only-binary", ":all:", "--python-version", wanted.python]
     argv += shlex.split(os.environ.get("PIP_ARGS", ""))
