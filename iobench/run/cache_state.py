@@ -16,14 +16,10 @@ from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof, IoCoun
 from iobench.host.agent import Agent
 from iobench.worker.cache import AFTER
 
-#: At most this fraction of the pages may be resident before a cold trial.
-COLD_RESIDENT_MAX = 0.001
-#: At least this fraction must be resident before and after a warm one.
-WARM_RESIDENT_MIN = 0.999
-#: Of the bytes needed, at least this share must cross the mount in a cold trial ...
-COLD_BYTES_MIN = 0.98
-#: ... and at most this one in a warm trial.
-WARM_BYTES_MAX = 0.01
+#: Share of pages resident before a cold trial (at most), before and after a warm one (at least).
+COLD_RESIDENT_MAX, WARM_RESIDENT_MIN = 0.001, 0.999
+#: Share of needed bytes that crosses the mount in a cold trial (at least), a warm one (at most).
+COLD_BYTES_MIN, WARM_BYTES_MAX = 0.98, 0.01
 #: Where warm pages are not locked: what crossed took at most this share of the loop, at the rate of
 #: one cold stream.
 WARM_TIME_MAX = 0.003
@@ -34,12 +30,10 @@ Verdict = Tuple[str, Tuple[str, ...]]
 
 
 def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Verdict:
-    """Return (status, reasons) of a trial's cache state.
+    """Return (status, reasons) of a trial's cache state: VALID, INVALID (disproven), EXPLORATORY.
 
-    ``cache`` is what the trial asked for: ``cold``, ``warm``, ``-`` or a fraction ("0.35").
-    ``loop_s``: how long its slowest rank's loop took.  VALID:
-    proven.  INVALID: disproven.  EXPLORATORY: nothing here can tell.  Raises CacheStateError for
-    another word.
+    ``cache`` is what the trial asked for.  ``loop_s``: how long its slowest rank's loop took.
+    Raises CacheStateError for another word.
     """
     if cache == "-" or not stages.of(stage).reads:
         return VALID, ()
