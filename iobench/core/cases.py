@@ -136,16 +136,14 @@ class Trial:
 class Contrast:
     """Two cases compared by paired blocks; ratio = seconds per sample, ``arm`` / ``base``.
 
-    ``arm`` and ``base`` are case labels; a trial's ``arm`` is the label of its own case.
     ``group``: contrasts of one group share their blocks, so a base is run once a block; a trial's
-    ``contrast`` names the group.  ``looks``: numbers of pairs after which it may end, in
-    ascending order; () is one look, at ``pairs``.  ``probes``: pairs of serial probes that
-    attribute a difference to a stage (0: none).
+    ``contrast`` names the group.  ``looks``: numbers of pairs after which it may end, ascending;
+    () is one look, at ``pairs``.
     """
 
     id: str
-    arm: str
-    base: str
+    arm: str  # label of a case; a trial's ``arm`` is that of its own
+    base: str  # likewise
     stage: str
     cache: str
     margin: float = 0.03
@@ -153,20 +151,17 @@ class Contrast:
     primary: bool = True
     group: str = ""  # "": its own id
     looks: Tuple[int, ...] = ()
-    probes: int = 0
+    probes: int = 0  # pairs of serial probes that attribute a difference to a stage
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """The cases of one group that can be in one cache state.
-
-    ``group``: index into the rule's ``groups``.  ``base``: "" is the fastest case on the ladder.
-    """
+    """The cases of one group that can be in one cache state."""
 
     cache: str
-    group: int
+    group: int  # index into the rule's ``groups``
     cases: Tuple[str, ...]
-    base: str = ""
+    base: str = ""  # "": the fastest case on the ladder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,17 +192,13 @@ class ContrastRule:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Everything that one rank needs to run one trial, as its runtime shows it.
-
-    ``decode_delay_s`` sleeps in every decode: a known truth, to test the instrument.
-    ``inside``: the rank brings the cache into the trial's state itself, when the driver asks it to.
-    """
+    """Everything that one rank needs to run one trial, as its runtime shows it."""
 
     trial: Trial
     dataset: Dataset
     seconds: float = 0.0  # compute stage: stop after this long, 0 = no limit
-    decode_delay_s: float = 0.0
-    inside: bool = False
+    decode_delay_s: float = 0.0  # slept in every decode: a known truth, to test the instrument
+    inside: bool = False  # the rank itself sets the cache's state, when the driver asks it to
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,17 +31,13 @@ DIGEST_DIGITS = 32
 
 
 class SampleIndex(NamedTuple):
-    """What ``samples.tsv`` holds; entry i belongs to sample id i.
+    """What ``samples.tsv`` holds; entry i belongs to sample id i."""
 
-    ``keys``: relative path without suffix; ``files``: relative path of the JPEG under the JPEG
-    root; ``labels`` and ``sizes`` (encoded bytes): int64, shape (n,); ``digests``: hex.
-    """
-
-    keys: List[str]
-    labels: Any
-    sizes: Any
-    digests: List[str]
-    files: List[str]
+    keys: List[str]  # relative paths without suffix
+    labels: Any  # int64, shape (n,)
+    sizes: Any  # encoded bytes, likewise
+    digests: List[str]  # hexadecimal
+    files: List[str]  # relative to the JPEG root
 
 
 def locate(path: Path) -> Dataset:

@@ -17,10 +17,10 @@ T = TypeVar("T", covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Backend(Generic[T]):
-    """``make``: the constructor; ``requires``: modules that must be importable for it to run.
+    """``requires``: modules that must be importable for it to run.
 
-    ``stack``: the stack whose Python it runs in; "": any.  ``libraries``: what it brings beside the
-    stack's: importable module -> distribution; the fingerprint records their versions and files.
+    ``stack``: whose Python it runs in; "": any.  ``libraries``: what it brings beside the stack's:
+    importable module -> distribution; the fingerprint records their versions and files.
     """
 
     make: Callable[..., T]
@@ -34,8 +34,8 @@ class Backend(Generic[T]):
 class FormatBackend(Backend[Format]):
     """``contents``: ``jpeg`` (encoded); where it can hold pixels, ``raw``; Caffe's ``float``.
 
-    ``fileless``: nothing on disk, so no cache state and no ceiling.
-    ``mapped``: reads go through mmap (the ceiling's record states it: fio cannot replay a mapping).
+    ``fileless``: nothing on disk, so no cache state and no ceiling.  ``mapped``: reads go through
+    mmap, which fio cannot replay (the ceiling's record states it).
     """
 
     contents: FrozenSet[str] = frozenset({"jpeg"})
@@ -132,7 +132,7 @@ class FilesystemBackend(Backend[Filesystem]):
 
 @dataclasses.dataclass(frozen=True)
 class PlacementBackend(Backend[Optional[Placing]]):
-    """Where a case's data lie; ``make`` returns None where the dataset stays as it is.
+    """``make`` returns None where the dataset stays as it is.
 
     ``in_memory``: the data are never cold, and count against the memory that a suite may take.
     ``in_image``: only a container sees the files, so the case needs an isolated runtime and fio
@@ -150,49 +150,41 @@ class PlacementBackend(Backend[Optional[Placing]]):
 class Installed:
     """A stack on this host, outside any container.
 
-    ``python``: its interpreter.  ``env``: variables that its processes need beside ``PYTHONPATH``,
-    of which ``python_path`` are its own folders.  ``prefix``: the folder it lies in, where it is
-    one.  ``facts``: what the prefix's record says is in it.  ``own``: a build of
-    the user's, which has the ``modules`` of ``Stack.libraries`` only; ``probe``: a command that
-    shows that it starts, for one without a Python package.
+    ``env``: variables that its processes need beside ``PYTHONPATH``, of which ``python_path`` are
+    its own folders.  ``own``: a build of the user's, with these ``modules`` of ``Stack.libraries``.
     """
 
     python: str
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     python_path: Tuple[str, ...] = ()
-    prefix: str = ""
-    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    prefix: str = ""  # the folder it lies in, where it is one
+    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the prefix's record
     own: bool = False
     modules: Tuple[str, ...] = ()
-    probe: Tuple[str, ...] = ()
+    probe: Tuple[str, ...] = ()  # shows that it starts, for one without a Python package
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageRecipe:
     """How a stack's image is built; its target in the Dockerfile has the stack's name.
 
-    ``description``: the image's label.  ``python``: version of the Python inside, X.Y.  ``suite``:
-    Debian's, of the packages that ``first``, the stage that is built before the others, installs.
-    ``locked``: these packages are fetched beforehand, by the sha256 in the suite's lock.
-    ``wheels``: pip's arguments, files of ``requirements/`` after ``-r`` and ``-c``.  ``files``:
-    those of ``requirements/`` that the Dockerfile's stages run, or read.  Sizes in bytes, at the
-    peak: ``store_bytes`` in the engine's store, ``archive_bytes`` of the archive, ``wheels_bytes``
-    while they are fetched, ``prefix_bytes`` of the installation without a container.  ``script``:
-    the file of ``requirements/`` that makes the prefix on a host too; "": it cannot be.
+    ``suite``: Debian's, of the packages that ``first``, the stage that is built before the others,
+    installs; ``locked``: they are fetched beforehand, by the sha256 in the suite's lock.  Sizes are
+    those at the peak.
     """
 
-    description: str
-    python: str
+    description: str  # the image's label
+    python: str  # version of the Python inside, X.Y
     suite: str
     first: str
-    wheels: Tuple[str, ...]
-    files: Tuple[str, ...]
-    store_bytes: float
+    wheels: Tuple[str, ...]  # pip's arguments; after -r and -c, files of requirements/
+    files: Tuple[str, ...]  # of requirements/, which the Dockerfile's stages run or read
+    store_bytes: float  # in the engine's store
     archive_bytes: float
-    wheels_bytes: float
+    wheels_bytes: float  # while they are fetched
     locked: bool = False
-    script: str = ""
-    prefix_bytes: float = 0.0
+    script: str = ""  # of requirements/, which makes the prefix on a host too; "": it cannot be
+    prefix_bytes: float = 0.0  # of the installation without a container
 
 
 @dataclasses.dataclass(frozen=True)

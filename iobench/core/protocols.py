@@ -62,23 +62,19 @@ class Format(Protocol):
 class LoadRequest:
     """Everything a loader needs to make the batches of one epoch on one rank.
 
-    ``ids``: this rank's sample numbers in the order wanted (int64, whole batches only).
-    ``labels``, ``sizes``: label and encoded bytes of every sample (int64, indexed by id).
-    ``stage``: ``read``, ``decode`` or ``load`` (``train`` asks for ``load``).
     ``rank``, ``world_size``: whose ``ids`` these are, for a loader that shares out the data itself;
     ``sharing``: ``stride`` (ids are r, r + n, ... of the order) or ``disjoint`` (its r-th n-th).
     ``digest``: the untimed twin; batches carry one digest a sample.
-    ``root``: folder of the stored form.  ``device``: ``cpu`` or ``cuda``.
     """
 
     dataset: Dataset
     format_name: str
     format: Format
-    root: Path
-    ids: Any
-    labels: Any
-    sizes: Any
-    stage: str = "load"
+    root: Path  # folder of the stored form
+    ids: Any  # this rank's samples in the order wanted, whole batches only; int64
+    labels: Any  # of every sample, by id; int64
+    sizes: Any  # encoded bytes, likewise
+    stage: str = "load"  # or read, decode (the stage train asks for load)
     batch: int = 64
     workers: int = 2
     prefetch: int = 2
@@ -86,7 +82,7 @@ class LoadRequest:
     seed: int = 0
     epoch: int = 0
     order: str = "shuffled"
-    device: str = "cpu"
+    device: str = "cpu"  # or cuda
     digest: bool = False
     decode_delay_s: float = 0.0
     rank: int = 0
@@ -163,21 +159,16 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What one start asks of a runtime.
+    """What one start asks of a runtime; limits of 0 are none."""
 
-    ``image``: the image in the form that the runtime takes (a tag, a .sif file, a folder).
-    ``name``: unique on this machine, for runtimes whose containers are stopped by name.
-    ``cpus``, ``memory_bytes``, ``shm_bytes``: limits, 0: none.  ``gpus``: show the GPUs.
-    """
-
-    image: str = ""
+    image: str = ""  # in the form that the runtime takes: a tag, a .sif file, a folder
     mounts: Sequence[Mount] = ()
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    name: str = ""
+    name: str = ""  # unique on this machine: some runtimes stop their containers by it
     cpus: float = 0.0
     memory_bytes: int = 0
     shm_bytes: int = 0
-    gpus: bool = False
+    gpus: bool = False  # show them
 
 
 class Runtime(Protocol):

@@ -1,8 +1,7 @@
 """Stages: what a trial runs and measures.  One file a stage in ``iobench/worker/stages``.
 
-A file ends in ``BACKEND = Stage(...)``; its name is the stage's.  All that the planner, the driver,
-the worker and the analysis must know of a stage stands in that value, so a file in
-``IOBENCH_PLUGINS/stages`` adds one.
+All that the planner, the driver, the worker and the analysis must know of a stage stands in the
+file's ``BACKEND = Stage(...)``.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ class Stage:
 
 
 def of(name: str) -> Stage:
-    """Return the stage of this name.
-
-    Raises SpecError for an unknown one, BackendUnavailable for a file that cannot be loaded.
-    """
+    """Return the stage of this name; raises as :func:`registry.load` does."""
     return _stage(name, os.environ.get("IOBENCH_PLUGINS", ""))
 
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -46,16 +46,10 @@ APART = "apart"
 _PAGE, _LENGTH_BYTES = 4096, 4
 #: Fields of a fingerprint that identify the software that loads.
 _SOFTWARE = ("python", "libraries", "mapped", "threads")
-
-
-class _Pickler(pickle.Pickler):
-    """Writes arrays of one dimension so that NumPy before and after version 2 reads them."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Return how to make an array again; NotImplemented of all else."""
-        if isinstance(value, np.ndarray):
-            return np.frombuffer, (bytearray(value.tobytes()), value.dtype.str)
-        return NotImplemented
+#: Arrays of one dimension cross so that NumPy before and after version 2 reads them.
+_REDUCED: Dict[type, Any] = {
+    np.ndarray: lambda array: (np.frombuffer, (bytearray(array), array.dtype.str))
+}
 
 
 class Channel:
@@ -71,7 +65,9 @@ class Channel:
     def send(self, *message: Any, file: Optional[int] = None) -> None:
         """Send a message, and after it a file descriptor.  Raises OSError when nobody listens."""
         data = io.BytesIO()
-        _Pickler(data, protocol=4).dump(message)
+        pickler = pickle.Pickler(data, protocol=4)
+        pickler.dispatch_table = _REDUCED
+        pickler.dump(message)
         self.connection.send_bytes(data.getbuffer())
         if file is not None:
             reduction.send_handle(self.connection, file, None)
