@@ -30,16 +30,13 @@ class Extent(NamedTuple):
 class Batch(NamedTuple):
     """What a loader hands to a trainer.
 
-    ``data`` is (n, 3, 224, 224) float32 after ``load`` (n: samples), None after ``read`` and
-    ``decode``.  ``ids`` are the sample numbers of the dataset (int64, shape (n,)), ``labels``
-    likewise.  ``nbytes`` counts the encoded bytes that the samples occupy.  ``digests`` is set
-    only by the untimed twin: one hex digest of the stored bytes a sample.
+    ``digests`` is set only by the untimed twin: one hex digest of the stored bytes a sample.
     """
 
-    data: Any
-    labels: Any
-    ids: Any
-    nbytes: int
+    data: Any  # (n, 3, 224, 224) float32 after load (n: samples), None after read and decode
+    labels: Any  # int64, shape (n,)
+    ids: Any  # sample numbers of the dataset, likewise
+    nbytes: int  # encoded bytes that the samples occupy
     digests: Optional[Sequence[str]] = None
 
 
@@ -47,20 +44,18 @@ class Batch(NamedTuple):
 class Dataset:
     """A complete dataset on disk (``dataset.json``); ``samples.tsv`` beside it lists the samples.
 
-    ``root`` holds one folder a stored form: ``jpeg``, ``lmdb``, ``hdf5``, ``tar``, ``lmdb-raw`` ...
-    ``digest`` is the digest over every sample's (id, label, digest) in order.  ``source`` is the
-    recipe's name, or the user's tree.  ``in_place`` means that the JPEGs are the user's own files
-    under ``jpeg_root``; they are never written.
+    ``in_place`` means that the JPEGs are the user's own files under ``jpeg_root``; they are never
+    written.
     """
 
-    root: str
+    root: str  # holds one folder a stored form: jpeg, lmdb, hdf5, tar, lmdb-raw ...
     name: str
     samples: int
     bytes: int
     classes: int
     seed: int
-    digest: str
-    source: str
+    digest: str  # over every sample's (id, label, digest) in order
+    source: str  # the recipe's name, or the user's tree
     jpeg_root: str = ""
     in_place: bool = False
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -114,22 +109,17 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One planned process start: a case at one stage and cache state.
-
-    ``cache`` is ``cold``, ``warm``, ``-`` (no data read) or a cached fraction as text (``0.35``).
-    ``contrast`` and ``arm`` are empty for ladder trials.  ``block`` numbers the pair; ``position``
-    is the place inside it.  ``repeat_of`` names the block that a pre-stated rule repeats.
-    """
+    """One planned process start: a case at one stage and cache state."""
 
     id: str
     case: Case
     stage: str
-    cache: str
-    contrast: str = ""
+    cache: str  # cold, warm, - (no data read) or a cached fraction as text (0.35)
+    contrast: str = ""  # this and ``arm`` are empty for ladder trials
     arm: str = ""
-    block: int = 0
-    position: int = 0
-    repeat_of: str = ""
+    block: int = 0  # numbers the pair
+    position: int = 0  # inside the block
+    repeat_of: str = ""  # the block that a pre-stated rule repeats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,20 +158,17 @@ class Cell:
 class ContrastRule:
     """One entry of a spec's contrasts, resolved: all of it but what the ladder will rank.
 
-    Cases are named by their labels.  ``groups``: those that differ in what is compared alone.
-    ``chosen``: labels of the cases that may be arms; ``also``: those that are second bases.
-    ``first``, ``after``: how many arms of a cell, and from which one on (0: all, from the first).
-    ``fastest_only``: only of the group that holds the ladder's fastest case.
+    Cases are named by their labels.
     """
 
     stage: str
-    groups: Tuple[Tuple[str, ...], ...]
+    groups: Tuple[Tuple[str, ...], ...]  # of cases that differ in what is compared alone
     cells: Tuple[Cell, ...]
-    chosen: Tuple[str, ...]
-    also: Tuple[str, ...] = ()
-    first: int = 0
-    after: int = 0
-    fastest_only: bool = False
+    chosen: Tuple[str, ...]  # cases that may be arms
+    also: Tuple[str, ...] = ()  # those that are second bases
+    first: int = 0  # how many arms of a cell (0: all)
+    after: int = 0  # from which arm on
+    fastest_only: bool = False  # only of the group that holds the ladder's fastest case
     shared: bool = False
     margin: float = 0.03
     pairs: int = 10
@@ -205,14 +192,13 @@ class Task:
 class Placement:
     """Data put somewhere for the cases of one placement; their ``location`` is its ``root``.
 
-    ``root``: a folder or a container image's tag, made before the trials and removed after the
-    suite.  ``files``: on this host, the folder that holds the data as a dataset does, or the one
-    file that holds a filesystem with them.  ``inside``: the data's own files cannot be reached on
-    this host, so their cache state is set and proven inside the container.
+    ``files``: on this host, the folder that holds the data as a dataset does, or the one file that
+    holds a filesystem with them.  ``inside``: the data's own files cannot be reached on this host,
+    so their cache state is set and proven inside the container.
     """
 
     kind: str  # member of ``placements/``
-    root: str
+    root: str  # folder or image's tag, made before the trials and removed after the suite
     seconds: float = 0.0  # from a cold source until it is on the device; 0: not made yet
     bytes: int = 0
     filesystem: str = ""
@@ -229,8 +215,7 @@ class Plan:
     """All that a suite needs to run, resolved from a spec and what is here (``plan.json``).
 
     ``trials`` are written before the first of them runs, and grow by the contrasts' in phase 2.
-    ``rules``: of which the contrasts are made once the ladder has run.  ``usual_budget_s``: the
-    spec's; a larger ``budget_s`` buys more pairs.  Files of schema 1 have neither.
+    Files of schema 1 have neither ``rules`` nor ``usual_budget_s``.
     """
 
     name: str
@@ -242,8 +227,8 @@ class Plan:
     trials: Tuple[Trial, ...]
     contrasts: Tuple[Contrast, ...] = ()
     phase: int = 1  # 2: the contrasts' base has been chosen from the ladder
-    rules: Tuple[ContrastRule, ...] = ()
-    usual_budget_s: float = 0.0
+    rules: Tuple[ContrastRule, ...] = ()  # the contrasts are made of them after the ladder
+    usual_budget_s: float = 0.0  # the spec's; a larger ``budget_s`` buys more pairs
     limit_s: float = 120.0
     compute_s: float = 6.0
     max_repeated_pairs: int = 2

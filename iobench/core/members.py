@@ -45,26 +45,22 @@ class FormatBackend(Backend[Format]):
 
 @dataclasses.dataclass(frozen=True)
 class LoaderBackend(Backend[Any]):
-    """``make(request, **options) -> Loader``.
+    """``make(request, **options) -> Loader``; stored forms and transforms are any where None.
 
-    ``stages``: rungs that can run alone; ``no_stage``: why another cannot.  ``formats``: stored
-    forms it takes (None: any).  ``native``: those it reads with its own reader.  ``orders``,
-    ``sharings``: stored form -> the orders it can follow there, and how it can share the data among
-    ranks (a form that is not named: any; no sharing: one rank only).  ``transforms``: those it can
-    do (None: any); ``no_transform``: why no other.  ``threads``: fixed number of decoder threads,
-    which a case's ``workers`` then is; 0 if the user may set ``workers``.  ``probe``: serial:
-    (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
+    ``orders``, ``sharings``: stored form -> the orders it can follow there, and how it can share
+    the data among ranks (a form that is not named: any; no sharing: one rank only).  ``probe``:
+    serial, (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     """
 
-    stages: FrozenSet[str] = frozenset({"read", "decode", "load"})
-    no_stage: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    formats: Optional[FrozenSet[str]] = None
-    native: FrozenSet[str] = frozenset()
+    stages: FrozenSet[str] = frozenset({"read", "decode", "load"})  # rungs that can run alone
+    no_stage: Mapping[str, str] = dataclasses.field(default_factory=dict)  # why another cannot
+    formats: Optional[FrozenSet[str]] = None  # stored forms it takes
+    native: FrozenSet[str] = frozenset()  # those it reads with its own reader
     orders: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
     sharings: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
     transforms: Optional[FrozenSet[str]] = None
-    no_transform: str = ""
-    threads: int = 0
+    no_transform: str = ""  # why it can do no other
+    threads: int = 0  # of its decoder, fixed: a case's ``workers``; 0 if the user may set those
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
 
@@ -88,17 +84,16 @@ class TrainerBackend(Backend[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeBackend(Backend[Runtime]):
-    """``isolated``: it shows a worker its own tree and the mounts only (see ``DATA_INSIDE``).
-    ``limits``: for one that enforces ``Start.cpus`` and ``Start.memory_bytes`` itself: "" where it
-    does, else why it would not.  None: the driver puts its processes into a control group.
+    """``limits``: for one that enforces ``Start.cpus`` and ``Start.memory_bytes`` itself: "" where
+    it does, else why it would not.  None: the driver puts its processes into a control group.
     ``data_images``: for one that mounts a file that holds a filesystem: by what, ``squashfs`` (the
-    kernel) or ``squashfuse``.  ``no_overlay``: why it cannot lay one over its image; "": it can.
+    kernel) or ``squashfuse``.
     """
 
-    isolated: bool = False
+    isolated: bool = False  # it shows a worker its own tree and the mounts only (DATA_INSIDE)
     limits: Optional[Callable[[], str]] = None
     data_images: Optional[Callable[[], str]] = None
-    no_overlay: str = "it has no overlays"
+    no_overlay: str = "it has no overlays"  # why it cannot lay a data image over its own; "": can
 
 
 class Failure(NamedTuple):
@@ -112,14 +107,12 @@ class Failure(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class LauncherBackend(Backend[Launcher]):
     """``inside``: it starts the ranks where they run, in the container (one node), not around it.
-    ``variables``: environment variables of its ranks, unless the user has set them.
     ``failure``: (standard error) -> the rank that failed first, None if it names none.
-    ``stacks``: those whose images have it, for one that starts inside.
     """
 
     inside: bool = False
-    stacks: FrozenSet[str] = frozenset()
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    stacks: FrozenSet[str] = frozenset()  # those whose images have it, for one that starts inside
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # if not set otherwise
     failure: Callable[[str], Optional[Failure]] = lambda text: None
 
 
@@ -134,15 +127,13 @@ class FilesystemBackend(Backend[Filesystem]):
 class PlacementBackend(Backend[Optional[Placing]]):
     """``make`` returns None where the dataset stays as it is.
 
-    ``in_memory``: the data are never cold, and count against the memory that a suite may take.
     ``in_image``: only a container sees the files, so the case needs an isolated runtime and fio
-    cannot read them.  ``stage_to``: it needs the spec's folder of that name.  ``refused``:
-    (runtime) -> why that runtime cannot show the data, "" if it can.
+    cannot read them.  ``refused``: (runtime) -> why that cannot show the data, "" if it can.
     """
 
-    in_memory: bool = False
+    in_memory: bool = False  # never cold; counts against the memory that a suite may take
     in_image: bool = False
-    stage_to: bool = False
+    stage_to: bool = False  # it needs the spec's folder of that name
     refused: Callable[[RuntimeBackend], str] = lambda runtime: ""
 
 
@@ -192,20 +183,18 @@ class Stack:
     """The software of a framework: its Python, on the host and in an image.
 
     ``on_host``: (the driver's environment) -> :class:`Installed`, or BackendUnavailable with the
-    remedy.  ``libraries``: modules that must be importable in it ->
-    the distributions whose versions the fingerprint records.  ``remedy``: what to do where one of
-    its modules is missing.  ``environment``: (prefix) -> variables that processes of the stack at
-    that folder need.  ``serves``: outside containers its loaders also serve cases of other stacks,
-    from a process of their own.  ``image``: None: it has none, so its cases run outside containers.
+    remedy.  ``environment``: (prefix) -> variables that processes of the stack at that folder need.
+    ``serves``: outside containers its loaders also serve cases of other stacks, from a process of
+    their own.
     """
 
     summary: str
     on_host: Callable[[Mapping[str, str]], Installed]
-    libraries: Mapping[str, str]
-    remedy: str
+    libraries: Mapping[str, str]  # modules it must have -> the distributions in the fingerprint
+    remedy: str  # what to do where one of its modules is missing
     environment: Callable[[str], Mapping[str, str]] = lambda prefix: {}
     serves: bool = False
-    image: Optional[ImageRecipe] = None
+    image: Optional[ImageRecipe] = None  # None: its cases run outside containers
 
     def prefix_environment(self, prefix: str, variables: Mapping[str, str]) -> Mapping[str, str]:
         """Return what processes of the stack at ``prefix`` need on the host, programs included."""

@@ -18,11 +18,11 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class StoredSample:
-    """A sample on its way into a format.  ``data``: JPEG bytes, or (h, w, 3) uint8 when raw."""
+    """A sample on its way into a format."""
 
     id: int
     key: str  # relative path without suffix: "n03/000017"
-    data: Any
+    data: Any  # JPEG bytes, or (h, w, 3) uint8 when raw
     label: int
 
 
@@ -230,16 +230,12 @@ class Filesystem(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """What a placement may choose a place by.
-
-    ``form``: of the image that the case's runtime runs (docker, podman, sif, rootfs), "" if the
-    place does not depend on it; ``image``: that image in this form.  ``stage_to``: the spec's.
-    """
+    """What a placement may choose a place by."""
 
     dataset: Dataset
-    form: str
-    image: str
-    stage_to: str
+    form: str  # of the runtime's image: docker, podman, sif, rootfs; "": it does not matter
+    image: str  # in this form
+    stage_to: str  # the spec's
     say: Say
 
 
@@ -276,19 +272,16 @@ class Placing(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ImageUse:
-    """An image as trials use it.  ``forms``: form -> the string that the runtime takes."""
+    """An image as trials use it."""
 
     name: str
     digest: str
-    forms: Mapping[str, str]
+    forms: Mapping[str, str]  # form -> the string that the runtime takes
 
 
 class Measured(NamedTuple):
-    """What the loop saw: clock readings, and the id array of every batch (not copied).
-
-    ``began_s``: the clock when it began.
-    """
+    """What the loop saw."""
 
     steps: Steps
-    ids: List[Any]
-    began_s: float = 0.0
+    ids: List[Any]  # the id array of every batch, not copied
+    began_s: float = 0.0  # the clock when it began

@@ -12,18 +12,14 @@ VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Raw clock readings of the measured loop, seconds since the loop began, one entry a step.
+    """Raw clock readings of the measured loop, seconds since the loop began, one entry a step."""
 
-    ``request_s``: the loop asked for a batch; ``ready_s``: it has it; ``done_s``: the trainer is
-    done with it.  The first ``warmup`` steps are stored and excluded from every rate.
-    """
-
-    request_s: Sequence[float]
-    ready_s: Sequence[float]
-    done_s: Sequence[float]
+    request_s: Sequence[float]  # the loop asked for a batch
+    ready_s: Sequence[float]  # it has it
+    done_s: Sequence[float]  # the trainer is done with it
     samples: Sequence[int]
     bytes: Sequence[int]
-    warmup: int = 0
+    warmup: int = 0  # so many steps are stored and excluded from every rate
 
 
 #: Of a stage without a measured loop.
@@ -43,14 +39,10 @@ class Startup:
 
 @dataclasses.dataclass(frozen=True)
 class IoCounters:
-    """/proc/self/io and rusage of the worker and its reaped children over the loop.
+    """/proc/self/io and rusage of the worker and its reaped children over the loop."""
 
-    ``rchar`` counts read() calls' bytes; ``read_bytes`` what this process tree made block
-    devices deliver, mmap included.
-    """
-
-    rchar: int = 0
-    read_bytes: int = 0
+    rchar: int = 0  # bytes of read() calls
+    read_bytes: int = 0  # what this process tree made block devices deliver, mmap included
     major_faults: int = 0
     cpu_user_s: float = 0.0
     cpu_sys_s: float = 0.0
@@ -107,7 +99,7 @@ class CacheProof:
     resident_after: Optional[float] = None
     bytes_needed: int = 0
     bytes_read: int = 0
-    bytes_storage: Optional[int] = None
+    bytes_storage: Optional[int] = None  # crossed the mount during the loop; None: not countable
     counter: str = ""
     held: bool = False
     unheld: str = ""

@@ -23,41 +23,28 @@ Outcome = Tuple[Measured, IoCounters, Dict[str, Any]]
 class Stage:
     """One stage.
 
-    ``run``: measures one rank: (:class:`iobench.worker.rank.RankRun`) -> Outcome.
-    ``rung``: its place on the ladder, ascending; None: a side stage, planned by iobench itself.
-    ``asks``: what the loader is asked for: ``read``, ``decode``, ``load``; "": there is no loader.
-    ``caches``: cache states that make sense (None: any); ``-`` is none at all.
-    ``always``: run in all of ``caches``, whatever states the spec asks for.
-    ``reads``: the loop reads the dataset; one that does not replays a batch for ``compute_s``, and
-    cases with the same computation share it.
-    ``trained``: its steps are the case's trainer's (else nobody trains).
-    ``timed``: its times enter figures.
-    ``one_rank``: one process answers for all ranks of a case.
-    ``contrasted``: an epoch of batches, one reading a step; its trials can be paired in contrasts.
-    ``on_host``: the worker only locates the samples, without the case's runtime; fio then reads
-    them on the host.
-    ``traced``: the driver counts the system calls between the loop's marks.
-    ``in_process``: reads in the worker's own Python, also where the loader runs in another one.
-    ``beside``: stage that runs in the same round, where a case has several ranks.
-    ``rate``: a first guess, samples/s a worker (one core, 110 KB JPEGs); 0: takes a second.
+    A ``trained`` one takes its steps from the case's trainer (else nobody trains).  One that does
+    not read the dataset replays a batch for ``compute_s``; cases with the same computation share
+    it.  ``on_host``: the worker only locates the samples, without the case's runtime; fio then
+    reads them on the host.
     """
 
-    run: Callable[[Any], Outcome]
+    run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
     summary: str
-    rung: Optional[int] = None
-    asks: str = "load"
-    caches: Optional[Tuple[str, ...]] = None
-    always: bool = False
+    rung: Optional[int] = None  # place on the ladder, ascending; None: a side stage, of iobench's
+    asks: str = "load"  # of the loader: read, decode, load; "": there is no loader
+    caches: Optional[Tuple[str, ...]] = None  # states that make sense (None: any); "-": none at all
+    always: bool = False  # run in all of ``caches``, whatever states the spec asks for
     reads: bool = True
     trained: bool = False
-    timed: bool = True
-    one_rank: bool = False
-    contrasted: bool = False
+    timed: bool = True  # its times enter figures
+    one_rank: bool = False  # one process answers for all ranks of a case
+    contrasted: bool = False  # an epoch of batches, one reading a step: it can be paired
     on_host: bool = False
-    traced: bool = False
-    in_process: bool = False
-    beside: str = ""
-    rate: float = 0.0
+    traced: bool = False  # the driver counts the system calls between the loop's marks
+    in_process: bool = False  # reads in the worker's own Python, wherever the loader runs
+    beside: str = ""  # stage that runs in the same round, where a case has several ranks
+    rate: float = 0.0  # first guess, samples/s a worker (one core, 110 KB JPEGs); 0: takes a second
 
 
 def of(name: str) -> Stage:

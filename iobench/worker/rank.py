@@ -21,21 +21,16 @@ from iobench.worker.rendezvous import Driver
 
 @dataclasses.dataclass
 class RankRun:
-    """The pieces that every stage's function shares, and the result they end in.
-
-    ``digests``: of every sample of the dataset.  ``born``, ``imported``: the clock as the process
-    began, and with all libraries imported.  ``far``: the other Python that the loader runs in, if
-    any.  ``open_s``, ``walk_s``: for the record's ``Startup``.
-    """
+    """The pieces that every stage's function shares, and the result they end in."""
 
     task: Task
     driver: Driver
     request: LoadRequest
-    digests: List[str]
-    born: float
-    imported: float
-    far: Optional[remote_loader.RemoteLoader]
-    open_s: float = 0.0
+    digests: List[str]  # of every sample of the dataset
+    born: float  # the clock as the process began
+    imported: float  # and with all libraries imported
+    far: Optional[remote_loader.RemoteLoader]  # in the other Python that the loader needs, if any
+    open_s: float = 0.0  # this and the next: for the record's ``Startup``
     walk_s: float = 0.0
 
     @property

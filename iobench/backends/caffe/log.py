@@ -38,13 +38,12 @@ class TrainLog:
     """The steps of one `caffe train` run.
 
     ``done_s``: when the loss of each step was known, seconds since the training began (before it
-    the net was built, and the data layer's queue began to fill).  ``losses``: one a step.
-    ``starved``: the log's lines about a wait for a batch (Caffe logs one wait in 1000).
+    the net was built, and the data layer's queue began to fill).
     """
 
     done_s: Sequence[float] = ()
     losses: Sequence[float] = ()
-    starved: int = 0
+    starved: int = 0  # lines about a wait for a batch (Caffe logs one wait in 1000)
 
 
 def lines(text: str) -> Iterator[Line]:

@@ -24,16 +24,12 @@ _OURS = (
 
 @dataclasses.dataclass(frozen=True)
 class SolverJob:
-    """What Caffe is asked to train.
-
-    ``net``, ``solver``: the files' text; the solver names ``net.prototxt`` in the folder where
-    both are written.  ``parameters``: values that are trained, 0 where the net is the user's.
-    """
+    """What Caffe is asked to train."""
 
     name: str
-    net: str
-    solver: Message
-    parameters: int = 0
+    net: str  # prototxt
+    solver: Message  # without the net's path
+    parameters: int = 0  # values that are trained; 0 where the net is the user's
 
     def write(self, folder: Path) -> Path:
         """Write both files into ``folder``; return the solver's path."""
