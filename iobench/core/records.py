@@ -85,25 +85,19 @@ class RankResult:
 
 @dataclasses.dataclass(frozen=True)
 class CacheProof:
-    """Page-cache evidence for one trial; fractions 0..1 of the pages of the files it reads.
+    """Page-cache evidence for one trial; fractions 0..1 of the pages of the files it reads."""
 
-    ``method`` is cachestat or mincore; ``label`` data-cold, client-cold, warm or fraction.
-    ``bytes_storage`` crossed the mount during the loop (None: nothing here can count them).
-    ``held``: warm pages were locked in memory; ``unheld``: why they were not.
-    ``cold_bytes_per_s``: one stream's rate from storage, where it was measured.
-    """
-
-    label: str = ""
-    method: str = ""
+    label: str = ""  # data-cold, client-cold, warm or fraction
+    method: str = ""  # cachestat or mincore
     resident_before: Optional[float] = None
     resident_after: Optional[float] = None
     bytes_needed: int = 0
     bytes_read: int = 0
     bytes_storage: Optional[int] = None  # crossed the mount during the loop; None: not countable
     counter: str = ""
-    held: bool = False
-    unheld: str = ""
-    cold_bytes_per_s: Optional[float] = None
+    held: bool = False  # warm pages were locked in memory
+    unheld: str = ""  # why they were not
+    cold_bytes_per_s: Optional[float] = None  # one stream's from storage, where it was measured
     programs: str = ""  # whose own files may be among them: the image's, the trainer's program's
     beyond: str = "unknown"  # caches past this host: a server's, a virtual disk's
 

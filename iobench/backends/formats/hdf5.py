@@ -94,23 +94,19 @@ class Hdf5Reader(LazyReader):
 class Hdf5Format:
     """Writes and opens an HDF5 file.
 
-    ``chunk``: samples a chunk (0: one image of pixels, 1024 references).  ``compression``: of
-    pixels, ``gzip``, ``lzf`` or "" (JPEG bytes lie in the heap, where no filter reaches).
-    ``cache_bytes``: the chunk cache (rdcc_nbytes).  ``driver``: sec2 (POSIX) or core (the
-    whole file is read at opening); stdio is left out, its file position is shared across a fork.
-    ``readahead``: let the kernel read on past what is asked for (off: POSIX_FADV_RANDOM; sec2).
-    ``shard``: samples a file of float content (0: 128).
+    ``driver``: sec2 (POSIX) or core (the whole file is read at opening); stdio is left out, its
+    file position is shared across a fork.
     """
 
     def __init__(
         self,
         *,
-        chunk: int = 0,
-        compression: str = "",
-        cache_bytes: int = 1 << 20,
+        chunk: int = 0,  # samples a chunk (0: one image of pixels, 1024 references)
+        compression: str = "",  # of pixels: JPEG bytes lie in the heap, where no filter reaches
+        cache_bytes: int = 1 << 20,  # the chunk cache (rdcc_nbytes)
         driver: str = "sec2",
-        readahead: bool = True,
-        shard: int = 0,
+        readahead: bool = True,  # past what is asked for (off: POSIX_FADV_RANDOM; sec2)
+        shard: int = 0,  # samples a file of float content (0: 128)
     ) -> None:
         for name, value, allowed in (
             ("compression", compression, COMPRESSIONS),

@@ -132,15 +132,11 @@ class LmdbReader(LazyReader):
 
 
 class LmdbFormat:
-    """Writes and opens Caffe's LMDB.
-
-    ``readahead``: let the kernel read around a page fault (off: MADV_RANDOM, 4 KiB a fault).
-    ``lock``: take part in LMDB's reader table (needs write access to the folder).
-    """
+    """Writes and opens Caffe's LMDB."""
 
     def __init__(self, *, readahead: bool = True, lock: bool = False) -> None:
-        self._readahead = readahead
-        self._lock = lock
+        self._readahead = readahead  # let the kernel read around a page fault (off: MADV_RANDOM)
+        self._lock = lock  # take part in LMDB's reader table: needs write access to the folder
 
     def write(self, samples: Iterable[StoredSample], root: Path) -> None:
         """Write ``data.mdb``, keys ascending, so that it is in id order on disk too.

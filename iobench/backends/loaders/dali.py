@@ -37,16 +37,14 @@ class DaliLoader:
         self,
         request: LoadRequest,
         *,
-        device: Literal["cpu", "mixed"] = "cpu",
+        device: Literal["cpu", "mixed"] = "cpu",  # where JPEGs are decoded
         reader: Literal["native", "external"] = "native",
-        mmap: bool = True,
-        antialias: bool = False,
+        mmap: bool = True,  # how native readers read files
+        antialias: bool = False,  # when shrinking; OpenCV's bilinear (the torch loader's): not
         start_method: Literal["spawn", "fork"] = "spawn",
     ) -> None:
-        """``device``: where JPEGs are decoded.  ``reader``: ``external`` goes through the format's
-        own Reader, in as many processes as there are workers.  ``mmap``: how native readers read
-        files.  ``antialias``: smooth when shrinking (OpenCV's bilinear, the torch loader's, does
-        not).
+        """``reader``: ``external`` goes through the format's own Reader, in as many processes as
+        there are workers.
 
         Raises SpecError for values that are not possible, BackendUnavailable without a GPU for
         mixed, DatasetError when the stored form does not match the request.

@@ -42,21 +42,15 @@ class NativeLoader:
         self,
         request: LoadRequest,
         *,
-        shuffle: bool = False,
-        rand_skip: int = 0,
-        new_height: int = 0,
+        shuffle: bool = False,  # Caffe's own (jpeg list, hdf5), beside the case's order
+        rand_skip: int = 0,  # likewise (jpeg list)
+        new_height: int = 0,  # resizes the jpeg list's images before the crop
         new_width: int = 0,
-        mirror: bool = True,
+        mirror: bool = True,  # this and the next: of crop224, or not
         mean: Literal["imagenet", "none"] = "imagenet",
-        scale: float = 1.0,
+        scale: float = 1.0,  # multiplies what the mean was taken off
     ) -> None:
-        """``shuffle`` (jpeg list, hdf5) and ``rand_skip`` (jpeg list): Caffe's own, beside the
-        case's order.  ``new_height``, ``new_width``: what the jpeg list's images are resized to
-        before the crop.  ``mirror``, ``mean``, ``scale``: of crop224, or not; ``scale`` multiplies
-        what the mean was taken off.
-
-        Raises SpecError for what the layer of this format has not, or the request asks too much.
-        """
+        """Raises SpecError for what the layer of this format has not, or that asks too much."""
         self._layer = _LAYERS[request.format_name]
         self._queues = self._layer in ("Data", "ImageData")
         self._shuffle, self._rand_skip = shuffle, rand_skip

@@ -23,14 +23,11 @@ class NullLoader:
         self,
         request: LoadRequest,
         *,
-        delay_s: float = 0.0,
-        data: str = "none",
+        delay_s: float = 0.0,  # slept before each batch
+        data: str = "none",  # or resident: one zero array
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``delay_s``: sleep before each batch.  ``data``: none, or one resident zero array.
-
-        Raises SpecError for another ``data`` or a negative delay.
-        """
+        """Raises SpecError for another ``data`` or a negative delay."""
         if data not in ("none", "resident"):
             raise SpecError(f"data {data!r} is not possible; allowed: none, resident")
         if delay_s < 0:

@@ -31,14 +31,10 @@ class _Samples:
     """
 
     def __init__(self, request: LoadRequest, shared: bool) -> None:
-        self._samples = len(request.ids)
         self._shape = transforms.transform(request.transform).shape
         self._fills = request.stage == "load"
         self._shared = shared
         self._maker = BatchMaker(request)
-
-    def __len__(self) -> int:
-        return self._samples
 
     def __getitems__(self, ids: np.ndarray) -> Union[Batch, IobenchError]:
         """Return the batch of these samples, as far as the stage goes, or why there is none."""
@@ -99,12 +95,9 @@ class TorchLoader:
         request: LoadRequest,
         *,
         start_method: str = "fork",
-        pin_memory: Optional[bool] = None,
+        pin_memory: Optional[bool] = None,  # None: where the batches go to a GPU
     ) -> None:
-        """``pin_memory``: None pins where the batches go to a GPU.
-
-        Raises SpecError for an unknown start method, BackendUnavailable when /dev/shm is too small.
-        """
+        """Raises SpecError for an unknown start method, BackendUnavailable for a small /dev/shm."""
         if start_method not in ("fork", "spawn"):  # a fork server's children nobody here can count
             raise SpecError(f"start_method {start_method!r} is not possible; allowed: fork, spawn")
         import torch.multiprocessing

@@ -27,19 +27,17 @@ class SolverTrainer(Trainer):
         sharers: int = 1,
         labels: int = 0,
         net: str = nets.DEFAULT_NET,
-        classes: int = 0,
+        classes: int = 0,  # 0: the published number, or as many as the data's labels need
         learning_rate: float = 0.01,
         momentum: float = 0.9,
         weight_decay: float = 0.0005,
         seed: int = 0,
-        threads: int = 0,
+        threads: int = 0,  # of OpenBLAS (0: the rank's share of the cores)
         solver: str = "",
-        losses: bool = False,
+        losses: bool = False,  # record the loss of every step
     ) -> None:
-        """``classes``: 0 for the published number, or as many as the data's ``labels`` need.
-        ``threads``: of OpenBLAS (0: the rank's share of the cores).  ``solver``: a solver file of
-        the user's, whose net and rule count instead of ``net``, ``classes`` and the rates.
-        ``losses``: record the loss of every step.
+        """``solver``: a file of the user's, whose net and rule count instead of ``net``,
+        ``classes`` and the rates.
 
         Raises SpecError for an unknown net or a solver that does not fit.
         """

@@ -26,17 +26,13 @@ class TorchTrainer(Trainer):
         net: str = DEFAULT_NET,
         device: str = "cpu",
         channels_last: bool = False,
-        threads: int = 0,
-        classes: int = 0,
+        threads: int = 0,  # torch's (0: its own choice)
+        classes: int = 0,  # 0: the published number, or as many as the data's labels need
         learning_rate: float = 0.01,
         momentum: float = 0.9,
         seed: int = 0,
     ) -> None:
-        """``threads``: torch's (0: its own choice).  ``classes``: 0 for the published number,
-        or as many as the data's ``labels`` need.
-
-        Raises SpecError for an unknown net or device, BackendUnavailable without a GPU for cuda.
-        """
+        """Raises SpecError for an unknown net or device, BackendUnavailable for an absent GPU."""
         chosen = _torch_nets.net(net)
         if device not in ("cpu", "cuda"):
             raise SpecError(f"device {device!r} is not possible; allowed: cpu, cuda")
