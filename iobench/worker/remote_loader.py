@@ -284,16 +284,6 @@ class RemoteLoader:
         return f"{what} ended with status {code}; see the worker's standard error"
 
 
-def notes(loader: Any) -> Dict[str, Any]:
-    """Return what a record notes of a remote loader; {} of any other."""
-    return loader.notes() if isinstance(loader, RemoteLoader) else {}
-
-
-def with_far_side(io: IoCounters, loader: Any) -> IoCounters:
-    """Return this process's counters, with those of a remote loader's process added."""
-    return loader.added_to(io) if isinstance(loader, RemoteLoader) else io
-
-
 def _error(kind: str, message: str, loader: str) -> IobenchError:
     """Return the other process's exception: one of ours as it was, any other with its type."""
     known = getattr(errors, kind, None)

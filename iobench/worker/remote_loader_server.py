@@ -7,8 +7,8 @@ A message is a tuple whose first value is a word.  The client sends ``make`` (re
 is no longer used) and ``close``.  The server sends ``ready`` (libraries are imported), ``made``
 (batches in the loader's queue, whether they are in shared memory already), ``batch`` (the batch;
 where its pixels are: a slot, ``FILE``, whose descriptor follows, or ``NOWHERE``; seconds at which
-it was there, and sent),
-``closed`` (counters of the loop, fingerprint) and ``error`` (the exception's type, its message).
+it was there, and sent), ``closed`` (counters of the loop, fingerprint) and ``error`` (the
+exception's type, its message).
 """
 
 from __future__ import annotations

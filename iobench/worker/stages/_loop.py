@@ -7,7 +7,7 @@ from typing import List
 from iobench.core import clock
 from iobench.core.stages import Outcome
 from iobench.host import io_counters
-from iobench.worker import loop, remote_loader
+from iobench.worker import loop
 from iobench.worker.rank import RankRun
 
 
@@ -37,14 +37,14 @@ def epoch(job: RankRun) -> Outcome:
         measured = loop.measure(loader.batches(), trainer, warmup=warmup)
     ended = io_counters.snapshot(alive)
     loader.close()
-    io = remote_loader.with_far_side(
-        io_counters.since(before, begun, ended, io_counters.snapshot()), loader
-    )
+    io = io_counters.since(before, begun, ended, io_counters.snapshot())
+    if job.far:
+        io = job.far.added_to(io)
     notes = {
         "queue_batches": loader.queue_batches,
         "trainer": dict(trainer.describe()),
         "loader": dict(getattr(loader, "describe", dict)()),
-        **remote_loader.notes(loader),
+        **(job.far.notes() if job.far else {}),
     }
     trainer.close()
     return measured, io, {"notes": notes if job.stage.trained else {**notes, "trainer": {}}}

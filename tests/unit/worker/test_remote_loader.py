@@ -22,7 +22,7 @@ from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import BackendUnavailable, DatasetError, SpecError, TrialFailed
 from iobench.core.protocols import LoadRequest, StoredSample
-from iobench.core.records import VALID, IoCounters
+from iobench.core.records import VALID
 from iobench.data import convert, make
 from iobench.host import io_counters
 from iobench.report import words
@@ -189,11 +189,10 @@ def test_a_batch_stays_until_the_next_is_asked_for(stored: Stored, far: Any) -> 
 def test_what_the_hand_over_took_is_noted(far: Any) -> None:
     loader = far()
     taken(loader)
-    found = remote_loader.notes(loader)["handover_s"]
+    found = loader.notes()["handover_s"]
     assert found["batches"] == SAMPLES // BATCH
     assert 0 < found["copy_median"] <= found["median"]
     assert found["wake_median"] >= 0
-    assert remote_loader.notes(object()) == {}
 
 
 def test_the_far_side_tells_its_software(far: Any, stored: Stored) -> None:
@@ -210,12 +209,10 @@ def test_its_reads_are_counted_and_its_start_is_not(stored: Stored, far: Any) ->
     loader = far(stage="read")
     before = io_counters.snapshot()
     batches = taken(loader)
-    io = remote_loader.with_far_side(io_counters.difference(before, io_counters.snapshot()), loader)
+    io = loader.added_to(io_counters.difference(before, io_counters.snapshot()))
     needed = sum(b.nbytes for b in batches)
     assert needed <= io.rchar < needed + 500_000
     assert io.cpu_user_s >= 0
-    plain = IoCounters(rchar=5)
-    assert remote_loader.with_far_side(plain, object()) is plain
 
 
 def test_torch_s_workers_are_counted_with_it(stored: Stored, far: Any) -> None:
@@ -225,7 +222,7 @@ def test_torch_s_workers_are_counted_with_it(stored: Stored, far: Any) -> None:
     loader = far(case, stage="read", workers=2)
     before = io_counters.snapshot()
     batches = taken(loader)
-    io = remote_loader.with_far_side(io_counters.difference(before, io_counters.snapshot()), loader)
+    io = loader.added_to(io_counters.difference(before, io_counters.snapshot()))
     needed = sum(b.nbytes for b in batches)
     assert needed <= io.rchar < needed + 1_000_000
 

@@ -48,7 +48,8 @@ def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPa
         request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1),
         trainer=lambda: NullTrainer(batch=1),
         loader=lambda **_: Walker(clock),
-        meet=lambda: None,
+        meet=lambda: 0.0,
+        far=None,
     )
     asked: list[list[int]] = []
     count = _loop.io_counters.snapshot
