@@ -156,10 +156,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class ContrastRule:
-    """One entry of a spec's contrasts, resolved: all of it but what the ladder will rank.
-
-    Cases are named by their labels.
-    """
+    """One entry of a spec's contrasts, resolved but for what the ladder will rank; by labels."""
 
     stage: str
     groups: Tuple[Tuple[str, ...], ...]  # of cases that differ in what is compared alone

@@ -20,8 +20,7 @@ from iobench.core.members import FormatBackend
 from iobench.core.protocols import StoredSample
 
 DATA = "data.mdb"
-#: Bytes a write transaction collects.
-COMMIT_BYTES = 64 << 20
+COMMIT_BYTES = 64 << 20  # that a write transaction collects
 
 
 class _Shared:

@@ -22,8 +22,7 @@ from iobench.core.members import FormatBackend
 from iobench.core.protocols import StoredSample
 
 INDEX = "index.npy"  # int64 (samples, 4): shard, offset, length, label
-#: A reader keeps this many shards open.
-OPEN_SHARDS = 64
+OPEN_SHARDS = 64  # that a reader keeps
 
 
 class TarReader(LazyReader):

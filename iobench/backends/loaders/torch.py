@@ -20,8 +20,7 @@ from iobench.core.members import LoaderBackend
 from iobench.core.protocols import LoadRequest
 from iobench.host import probes
 
-#: Seconds in which the worker processes must be up.
-_START_S = 120.0
+_START_S = 120.0  # in which the worker processes must be up
 
 
 class _Samples:

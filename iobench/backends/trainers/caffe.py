@@ -26,8 +26,7 @@ class CaffeTrainer(SolverTrainer):
     """One solver; a step is forward, backward and update, each timed (clearing the gradients is
     the update's).
 
-    Of several ranks each has one, begins with the weights of rank 0 and, between backward and
-    update, takes the mean of all ranks' gradients (:mod:`iobench.backends.caffe.gradients`).
+    Several ranks exchange gradients before the update (:mod:`iobench.backends.caffe.gradients`).
     """
 
     def _begin(self, threads: int, world_size: int, sharers: int) -> None:

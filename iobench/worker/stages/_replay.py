@@ -11,8 +11,7 @@ from iobench.host import io_counters
 from iobench.worker import loop
 from iobench.worker.rank import RankRun
 
-#: A trainer that costs nothing would be replayed millions of times.
-MAX_REPLAYS = 2000
+MAX_REPLAYS = 2000  # a trainer that costs nothing would be replayed millions of times
 
 
 def replay(job: RankRun) -> Outcome:
