@@ -17,6 +17,8 @@ INSTALL := requirements/install.sh
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
 # Fails where IOBENCH_REQUIRE names the capability: then its tests would fail one by one.
 needless = case ",$$IOBENCH_REQUIRE," in *,$(1),*) false;; esac
+# What is timed, or needs the machine for itself, is marked system or slow, and runs alone.
+FAST_TESTS = .venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system and not slow' --durations=20
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') \
 	$(if $(BUDGET),--budget '$(BUDGET)') $(if $(IN_PLACE),--in-place)
 BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash aa power bridge-cost caffe-time caffe-wait
@@ -75,7 +77,7 @@ lint: setup-dev
 	.venv/bin/mypy
 
 check: lint ## Check format, lint and types; run the fast tests (at most five minutes)
-	.venv/bin/python -m pytest -m 'not system and not slow' --durations=20
+	$(FAST_TESTS)
 
 test: lint ## Run check and the system tests with this machine's containers, Caffe and MPI
 	@$(INSTALL) test-tools
@@ -84,7 +86,9 @@ test: lint ## Run check and the system tests with this machine's containers, Caf
 		{ $(call needless,image) && echo 'iobench: not every image was built: tests that need one are skipped' >&2; }
 	@$(IOBENCH) image install caffe --images '$(IMAGES)' || \
 		{ $(call needless,caffe) && echo 'iobench: no Caffe was installed: tests that need it are skipped' >&2; }
-	IOBENCH_TEST_IMAGES='$(abspath $(IMAGES))' .venv/bin/python -m pytest --durations=20
+	status=0; $(FAST_TESTS) || status=1; \
+		IOBENCH_TEST_IMAGES='$(abspath $(IMAGES))' .venv/bin/python -m pytest -m 'system or slow' --durations=20 || \
+		status=1; exit $$status
 
 bundle: setup ## Pack a bundle for nodes without a network into dist/
 	@requirements/bundle.sh

@@ -12,17 +12,15 @@ import ctypes
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Callable, Dict, List
+from typing import Callable, Counter, Dict, Iterable, List
 
 import pytest
-
-#: name -> the reasons tests were skipped for its absence (read by the terminal summary)
-SKIPPED: Dict[str, List[str]] = {}
 
 #: Where set-up puts pytest for Caffe's Python, below .tools/.
 PYTEST_FOLDER = "pytest-caffe"
@@ -38,8 +36,14 @@ def need(name: str) -> None:
         return
     if required(name):
         pytest.fail(f"{name} is named in IOBENCH_REQUIRE, but: {reason}", pytrace=False)
-    SKIPPED.setdefault(name, []).append(reason)
     pytest.skip(f"needs {name}: {reason}")
+
+
+def skipped(reports: Iterable[pytest.TestReport]) -> Counter[str]:
+    """Count the tests that :func:`need` skipped, by capability."""
+    reasons = (str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple))
+    found = (re.match(r"Skipped: needs ([\w-]+): ", reason) for reason in reasons)
+    return Counter(match[1] for match in found if match)
 
 
 def missing(name: str) -> str:

@@ -32,9 +32,9 @@ def daemon() -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name each capability whose absence skipped tests, and how many."""
-    skipped = capabilities.SKIPPED
-    total = sum(len(reasons) for reasons in skipped.values())
-    names = ", ".join(f"{name} ({len(reasons)})" for name, reasons in sorted(skipped.items()))
+    skipped = capabilities.skipped(terminalreporter.getreports("skipped"))
+    total = sum(skipped.values())
+    names = ", ".join(f"{name} ({count})" for name, count in sorted(skipped.items()))
     terminalreporter.write_line(
         f"capabilities: {total} tests skipped: {names}"
         if total

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ContextManager, List, NamedTuple, Optional, Protocol, Tuple
 
-import numpy as np
-
 from iobench.core.cases import Batch, Dataset, Extent, Placement, Scalar
 from iobench.core.records import IoCounters, Steps
 
@@ -89,9 +87,11 @@ class LoadRequest:
     world_size: int = 1
     sharing: str = "stride"
 
-    def batches(self) -> np.ndarray:
+    def batches(self) -> Any:
         """Return the ids batch by batch, int64 of shape (batches, ``batch``)."""
         count = len(self.ids) // self.batch
+        import numpy as np
+
         return np.asarray(self.ids, np.int64)[: count * self.batch].reshape(count, self.batch)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
-
 import pytest
 
 from tests import capabilities
@@ -12,9 +10,7 @@ from tests import capabilities
 @pytest.fixture(autouse=True)
 def two_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"here": lambda: "", "gone": lambda: "no such thing"}
-    skipped: Dict[str, List[str]] = {}
     monkeypatch.setattr(capabilities, "CAPABILITIES", known)
-    monkeypatch.setattr(capabilities, "SKIPPED", skipped)
     monkeypatch.setattr(capabilities, "_ANSWERS", {})
     monkeypatch.delenv("IOBENCH_REQUIRE", raising=False)
 
@@ -23,13 +19,18 @@ def test_what_is_here_is_neither_skipped_nor_failed(monkeypatch: pytest.MonkeyPa
     capabilities.need("here")
     monkeypatch.setenv("IOBENCH_REQUIRE", "all")
     capabilities.need("here")
-    assert not capabilities.SKIPPED
 
 
 def test_what_is_gone_is_skipped_and_counted() -> None:
-    with pytest.raises(pytest.skip.Exception, match="gone: no such thing"):
+    with pytest.raises(pytest.skip.Exception, match="gone: no such thing") as found:
         capabilities.need("gone")
-    assert capabilities.SKIPPED == {"gone": ["no such thing"]}
+    of_pytest = ("test_a.py", 1, f"Skipped: {found.value}")
+    others = ("test_a.py", 1, "Skipped: needs no introduction")
+    reports = [
+        pytest.TestReport("a", ("", 1, ""), {}, "skipped", reason, "call")
+        for reason in (of_pytest, of_pytest, others)
+    ]
+    assert capabilities.skipped(reports) == {"gone": 2}
 
 
 @pytest.mark.parametrize("required", ["gone", "here, gone", "all"])

@@ -3,8 +3,8 @@
 The words after the fence say how:
 
 ``console``      its ``$ `` lines run, in order, in a copy of this tree (``# exit 2``: the exit
-                 status expected); ``console slow``: only by `make test`; ``console needs:X``: a
-                 test of its own, where this machine has the capability X
+                 status expected); ``console needs:X``: a test of its own, where this machine has
+                 the capability X
 ``sh``           commands of hours, or for another machine: parsed; make's targets and iobench's
                  options are checked
 ``toml NAME``    a spec or a dataset recipe: validated, and written to NAME for later commands
@@ -83,9 +83,6 @@ class Block(NamedTuple):
     def needs(self) -> str:
         return next((word.partition(":")[2] for word in self.words if ":" in word), "")
 
-    def runs(self, *, slow: bool) -> bool:
-        return not self.needs and (slow or "slow" not in self.words)
-
 
 def blocks(document: Path) -> Iterator[Block]:
     fence = re.compile(r"^```(\S*) *(.*?)\n(.*?)^```$", re.M | re.S)
@@ -133,7 +130,7 @@ def copy(tmp_path: Path) -> Path:
     return tree
 
 
-def run_document(document: Path, tree: Path, kept: Path, *, slow: bool) -> None:
+def run_document(document: Path, tree: Path, kept: Path) -> None:
     for block in blocks(document):
         if block.file:
             write(tree / block.file, block.text)
@@ -142,7 +139,7 @@ def run_document(document: Path, tree: Path, kept: Path, *, slow: bool) -> None:
                 [sys.executable, "-c", block.text], cwd=tree, capture_output=True, text=True
             )
             assert done.returncode == 0, f"{block.where}\n{done.stderr}"
-        if block.kind == "console" and block.runs(slow=slow):
+        if block.kind == "console" and not block.needs:
             run_block(block, tree, kept)
 
 
@@ -194,19 +191,10 @@ def test_console_blocks_hold_commands_only(block: Block) -> None:
     assert not [line for line in lines if not line.startswith("$ ")]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
-def test_quick_blocks_run(document: Path, copy: Path, kept: Path) -> None:
-    run_document(document, copy, kept, slow=False)
-
-
-SLOW = [d for d in DOCUMENTS if any("slow" in b.words for b in blocks(d))]
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("document", SLOW, ids=ids)
 @pytest.mark.slow
-def test_slow_blocks_run(document: Path, copy: Path, kept: Path) -> None:
-    run_document(document, copy, kept, slow=True)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_blocks_run(document: Path, copy: Path, kept: Path) -> None:
+    run_document(document, copy, kept)
 
 
 @pytest.mark.system

@@ -304,6 +304,7 @@ def install(tree: Path, what: str, **env: str) -> subprocess.CompletedProcess[st
     return run([str(tree / "requirements/install.sh"), what], tree, PYTHON=sys.executable, **env)
 
 
+@pytest.mark.slow
 def test_installer_says_what_it_does_and_does_it_once(tree: Path) -> None:
     first = install(tree, "run")
     assert first.returncode == 0, first.stderr

@@ -133,6 +133,7 @@ def test_a_value_that_is_no_datum_is_told(damaged: bytes) -> None:
         caffe.parse_datum(damaged)
 
 
+@pytest.mark.slow
 def test_lmdb_grows_past_its_first_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("lmdb")
     monkeypatch.setattr(caffe_lmdb, "COMMIT_BYTES", 8 << 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, List, Sequence, Tuple
@@ -176,13 +177,15 @@ def test_touch_reads_each_page_and_counts_bytes() -> None:
 
 def test_queue_and_memory_are_stated(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     need("torch")
-    assert torch_loader.TorchLoader(request(stored, workers=3, prefetch=4)).queue_batches == 12
-    assert torch_loader.TorchLoader(request(stored, workers=0, prefetch=4)).queue_batches == 0
+    for workers, batches in ((3, 12), (0, 0)):
+        asked = request(stored, workers=workers, prefetch=4)
+        with contextlib.closing(torch_loader.TorchLoader(asked)) as loader:
+            assert loader.queue_batches == batches
     small = os.statvfs_result((4096, 4096, 1000, 100, 100, 0, 0, 0, 0, 255))
     monkeypatch.setattr(torch_loader.probes.os, "statvfs", lambda path: small)
     with pytest.raises(BackendUnavailable, match=r"/dev/shm has 0 MiB free.*needs .* MiB: make it"):
         torch_loader.TorchLoader(request(stored, workers=2))
-    torch_loader.TorchLoader(request(stored, workers=2, stage="read"))
+    torch_loader.TorchLoader(request(stored, workers=2, stage="read")).close()
 
 
 def test_a_delay_in_the_decoder_is_slept_once_a_sample(

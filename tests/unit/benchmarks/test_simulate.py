@@ -27,6 +27,7 @@ def test_arms_take_turns_in_a_drawn_order_and_its_reverse() -> None:
     assert {-1.0, 1.0} == set(ratios)
 
 
+@pytest.mark.slow
 def test_recorded_noise_with_drift_and_outliers_is_seldom_called_a_difference() -> None:
     rng = np.random.default_rng(3)
     recorded = {

@@ -193,6 +193,7 @@ def repeated(planes: List[np.ndarray]) -> int:
     return len(hashes) - len(np.unique(hashes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "samples"), [("smoke", 64), ("imagenet-like", 24)])
 def test_no_two_samples_share_a_block_at_any_shift(name: str, samples: int) -> None:
     work = job(name, samples)
@@ -261,6 +262,7 @@ def start_making(root: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code, str(root)])
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_recognised_and_goes_on(tmp_path: Path) -> None:
     root = tmp_path / "set"
     with start_making(root) as maker:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +20,12 @@ from iobench.host import page_cache, page_lock
 from tests.capabilities import need
 
 FILE_BYTES = 100_000
-ROOT = Path(__file__).parents[3]
+#: Python itself and a copy of the module: another user may see neither this tree nor its .venv.
+PYTHON = os.path.realpath(sys.executable)
 LOCK = """
 import sys, time
 from pathlib import Path
-from iobench.host.page_lock import lock
+from page_lock import lock
 with lock([Path(sys.argv[1])]) as reason:
     print(reason or "locked", flush=True)
     sys.stdin.read()
@@ -41,6 +43,13 @@ def files(tmp_path: Path) -> List[Path]:
     if page_cache.residency(made).fraction != 0.0:
         pytest.skip(f"{tmp_path} is on a filesystem without eviction: choose another --basetemp")
     return made
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    """A folder that holds the module alone."""
+    shutil.copy(page_lock.__file__, tmp_path)
+    return tmp_path
 
 
 @pytest.mark.parametrize("most", [None, 1, 3])
@@ -71,7 +80,9 @@ def test_a_missing_file_is_a_reason_and_nothing_stays_locked(files: List[Path]) 
 @pytest.mark.parametrize(
     ("limit", "answer"), [(1 << 20, "locked"), (64 << 10, r", limit 64 KiB \(ulimit -l\)")]
 )
-def test_a_user_may_lock_up_to_the_limit(files: List[Path], limit: int, answer: str) -> None:
+def test_a_user_may_lock_up_to_the_limit(
+    files: List[Path], module: Path, limit: int, answer: str
+) -> None:
     need("root")
     files[1].chmod(0o644)
     for folder in files[1].parents:
@@ -85,8 +96,8 @@ def test_a_user_may_lock_up_to_the_limit(files: List[Path], limit: int, answer: 
         os.setuid(65534)
 
     done = subprocess.run(
-        [sys.executable, "-c", LOCK, str(files[1])],
-        cwd=ROOT,
+        [PYTHON, "-c", LOCK, str(files[1])],
+        cwd=module,
         preexec_fn=become,
         input="",
         capture_output=True,
@@ -96,11 +107,11 @@ def test_a_user_may_lock_up_to_the_limit(files: List[Path], limit: int, answer: 
     assert re.search(answer, done.stdout), done.stdout
 
 
-def test_nothing_stays_locked_when_the_driver_is_killed(files: List[Path]) -> None:
+def test_nothing_stays_locked_when_the_driver_is_killed(files: List[Path], module: Path) -> None:
     need("root")
     with subprocess.Popen(
-        [sys.executable, "-c", LOCK, str(files[1])],
-        cwd=ROOT,
+        [PYTHON, "-c", LOCK, str(files[1])],
+        cwd=module,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
