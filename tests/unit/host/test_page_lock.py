@@ -86,8 +86,8 @@ def test_a_user_may_lock_up_to_the_limit(
     need("root")
     files[1].chmod(0o644)
     for folder in files[1].parents:
-        if not folder.stat().st_mode & 1:
-            folder.chmod(folder.stat().st_mode | 0o011)
+        if folder.stat().st_mode & 0o5 != 0o5:
+            folder.chmod(folder.stat().st_mode | 0o055)
 
     def become() -> None:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
