@@ -1,4 +1,4 @@
-"""Which runtimes of a spec can run here: those of its matrix that cannot are left out, and said.
+"""Which runtimes of a spec can run here: those of its matrix that cannot are left out and named.
 
 A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or that is an error.
 """

@@ -1,7 +1,7 @@
 """How a worker's command, paths and environment look from inside its runtime.
 
 An isolated runtime shows the dataset, the work folder and this package at fixed places; the image's
-own Python runs there.  What such a worker writes about files is told back in host paths.
+own Python runs there.  Paths that such a worker reports are translated to host paths.
 """
 
 from __future__ import annotations

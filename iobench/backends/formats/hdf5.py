@@ -2,7 +2,7 @@
 
 Content ``float`` is Caffe's own layout, in several files: :mod:`iobench.backends.caffe.hdf5`.
 
-Layout of what ``extents`` tells: HDF5 File Format Specification 3.0, III.E (global heap).
+Layout that ``extents`` reports: HDF5 File Format Specification 3.0, III.E (global heap).
 """
 
 from __future__ import annotations

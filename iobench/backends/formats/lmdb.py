@@ -200,7 +200,7 @@ def _mapped_at(path: str) -> int:
             fields = line.split(None, 5)
             if len(fields) == 6 and fields[4] == inode and fields[5].rstrip().endswith(DATA):
                 return int(fields[0].split("-")[0], 16) - int(fields[2], 16)
-    raise DatasetError(f"{path} is not mapped into this process: extents cannot be told")
+    raise DatasetError(f"{path} is not mapped into this process: extents are unknown")
 
 
 BACKEND = FormatBackend(
