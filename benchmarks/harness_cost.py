@@ -1,6 +1,6 @@
 """What iobench's loop costs a step, the library's own ``next()`` left out.
 
-Record: ``timing.measure`` against a bare ``for`` loop over batches in memory; target 5 us.
+Record: ``loop.measure`` against a bare ``for`` loop over batches in memory; target 5 us.
 In all: the whole main-process path of a shipped spec's pipelines (loader's generator, Batch, ids,
 record, counters before and after) against the loop by hand over the same library outputs, which
 were made beforehand; target: the smaller of 50 us and 1 % of that stage's measured warm step.
