@@ -28,12 +28,14 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         status = cli(standalone_mode=False)
+        sys.stdout.flush()
     except IobenchError as error:
         status = complain(str(error))
     except BrokenPipeError:  # `iobench list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         status = 0
     except OSError as error:
+        _drop_output()
         status = complain(environment(error))
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
@@ -43,6 +45,14 @@ def main() -> None:
         complain("interrupted; the same command goes on where it stopped")
         status = INTERRUPTED
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _drop_output() -> None:
+    """Write what is buffered, or drop it: Python would fail again at its end, with status 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
