@@ -15,10 +15,6 @@ export PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA BUNDLE_CAFFE
 IOBENCH := .venv/bin/iobench
 INSTALL := requirements/install.sh
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
-# Fails where IOBENCH_REQUIRE names the capability: then its tests would fail one by one.
-needless = case ",$$IOBENCH_REQUIRE," in *,$(1),*) false;; esac
-# What is timed, or needs the machine for itself, is marked system or slow, and runs alone.
-FAST_TESTS = .venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system and not slow' --durations=20
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') \
 	$(if $(BUDGET),--budget '$(BUDGET)') $(if $(IN_PLACE),--in-place)
 BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash aa power bridge-cost caffe-time caffe-wait
@@ -77,18 +73,12 @@ lint: setup-dev
 	.venv/bin/mypy
 
 check: lint ## Check format, lint and types; run the fast tests (at most five minutes)
-	$(FAST_TESTS)
+	.venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system and not slow' --durations=20
 
 test: lint ## Run check and the system tests with this machine's containers, Caffe and MPI
 	@$(INSTALL) test-tools
 	@$(INSTALL) containers
-	@$(IOBENCH) image build --form all --images '$(IMAGES)' || \
-		{ $(call needless,image) && echo 'iobench: not every image was built: tests that need one are skipped' >&2; }
-	@$(IOBENCH) image install caffe --images '$(IMAGES)' || \
-		{ $(call needless,caffe) && echo 'iobench: no Caffe was installed: tests that need it are skipped' >&2; }
-	status=0; $(FAST_TESTS) || status=1; \
-		IOBENCH_TEST_IMAGES='$(abspath $(IMAGES))' .venv/bin/python -m pytest -m 'system or slow' --durations=20 || \
-		status=1; exit $$status
+	IMAGES='$(IMAGES)' tests/run.sh
 
 bundle: setup ## Pack a bundle for nodes without a network into dist/
 	@requirements/bundle.sh

@@ -107,6 +107,7 @@ def test_an_absent_library_names_what_it_costs(monkeypatch: pytest.MonkeyPatch) 
     assert "`make setup`" in check.remedy
 
 
+@pytest.mark.system
 def test_a_caffe_of_another_recipe_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     need("caffe")
     monkeypatch.setattr(software.prefix, "wanted", lambda name: "another")

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Runs every test: the fast ones while the images and Caffe are made, then the others, alone.
+# IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
+# skipped; where IOBENCH_REQUIRE names it, they are not even begun.
+cd "$(dirname "$0")/.." || exit
+images=$(realpath "${IMAGES:-images}")
+
+make_stack() { # capability, what, command: fails where a required one cannot be made
+    capability=$1 what=$2
+    shift 2
+    "$@" && return
+    echo "iobench: $what: the tests that need it are skipped" >&2
+    case ",${IOBENCH_REQUIRE:-}," in *,"$capability",*) false ;; esac
+}
+
+make_stacks() {
+    make_stack image 'not every image was built' \
+        .venv/bin/iobench image build --form all --images "$images" &&
+        make_stack caffe 'no Caffe was installed' \
+            .venv/bin/iobench image install caffe --images "$images"
+}
+
+log=$(mktemp)
+make_stacks >"$log" 2>&1 &
+made=$!
+trap 'kill $made 2>/dev/null; rm -f "$log"' EXIT
+trap 'exit 130' INT TERM
+
+status=0
+.venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system and not slow' || status=1
+tail -n +1 -f --pid=$made "$log"
+wait $made || exit
+IOBENCH_TEST_IMAGES=$images .venv/bin/python -m pytest -m 'system or slow' --durations=20 || status=1
+exit $status
