@@ -189,7 +189,6 @@ for form in sys.argv[2].split(","):
 
 
 @pytest.mark.system
-@pytest.mark.system
 def test_caffe_s_python_makes_the_same_batches(tmp_path: Path) -> None:
     """Python 3.9 with libraries of another age: ids, labels, bytes and pixels are the same."""
     need("caffe")
@@ -249,7 +248,6 @@ sys.stdout.write(f"{while_computing} {ticks[0] - before}")
 """
 
 
-@pytest.mark.system
 @pytest.mark.system
 def test_pycaffe_keeps_the_lock_while_it_computes() -> None:
     """Why threads beside its trainer do not overlap with it, as docs/loaders.md says."""

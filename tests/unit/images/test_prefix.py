@@ -297,7 +297,6 @@ def test_a_library_forgets_where_debian_keeps_things(
 # -- the real one ----------------------------------------------------------------------------
 
 
-@pytest.mark.system
 @pytest.fixture(scope="module")
 def caffe() -> Installed:
     need("caffe")
