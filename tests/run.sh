@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs every test: the fast ones while the images and Caffe are made, then the others, alone.
+# Runs every test: on two processors while the images and Caffe are made, then those that need the
+# machine for themselves (marker system).
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
 # skipped; where IOBENCH_REQUIRE names it, they are not even begun.
 cd "$(dirname "$0")/.." || exit
@@ -27,8 +28,8 @@ trap 'kill $made 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
 
 status=0
-.venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system and not slow' || status=1
+.venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system' --durations=10 || status=1
 tail -n +1 -f --pid=$made "$log"
 wait $made || exit
-IOBENCH_TEST_IMAGES=$images .venv/bin/python -m pytest -m 'system or slow' --durations=20 || status=1
+IOBENCH_TEST_IMAGES=$images .venv/bin/python -m pytest -m system --durations=20 || status=1
 exit $status

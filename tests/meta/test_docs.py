@@ -120,7 +120,7 @@ def copy(tmp_path: Path) -> Path:
     """Return a copy of this tree, with its .venv."""
     tree = tmp_path / "iobench"
     made = {".git", ".venv", ".tools", "data", "results", "images", "dist", "wheels"}
-    anywhere = shutil.ignore_patterns("__pycache__", ".*_cache")
+    anywhere = shutil.ignore_patterns("__pycache__", ".*_cache", "tmp*")  # other tests' own
 
     def ignore(folder: str, names: List[str]) -> Set[str]:
         return {*anywhere(folder, names), *(made if folder == str(ROOT) else set())}

@@ -218,7 +218,7 @@ repeats = 1
 """
 
 
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_wheel_in_a_clean_environment_runs_smoke(wheel: Path, tmp_path: Path) -> None:
     need("package-index")
@@ -315,7 +315,7 @@ def test_installer_says_what_it_does_and_does_it_once(tree: Path) -> None:
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_installer_goes_on_after_a_change_or_a_broken_environment(tree: Path) -> None:
     assert install(tree, "dev").returncode == 0
     assert install(tree, "dev").stderr == ""
@@ -328,7 +328,7 @@ def test_installer_goes_on_after_a_change_or_a_broken_environment(tree: Path) ->
     assert run([".venv/bin/python", "-c", "import iobench_marker"], tree).returncode == 0
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_installer_names_the_remedy_when_pip_fails(tree: Path) -> None:
     (tree / "requirements/run.txt").write_text("not-there==1\n")
     done = install(tree, "run")
@@ -370,7 +370,7 @@ def test_without_root_the_tests_say_what_to_ask_for(tree: Path, tmp_path: Path) 
     assert "podman runc uidmap fuse-overlayfs charliecloud squashfs-tools`" in asked
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_bundle_sets_up_without_a_network(tmp_path: Path) -> None:
     """A real bundle of a commit, with two small packages in place of the two gigabytes."""
     for name in ("root", "git", "make", "package-index"):
