@@ -155,11 +155,7 @@ def _idle(case: CaseResult, cache: str) -> str:
 
 
 def _better(
-    case: CaseResult,
-    cache: str,
-    others: Sequence[CaseResult],
-    stage: str,
-    verb: str,
+    case: CaseResult, cache: str, others: Sequence[CaseResult], stage: str, verb: str
 ) -> Iterator[str]:
     mine = case.rate(stage, cache)
     rates = [(r.value, o.pipeline) for o in others if (r := o.rate(stage, cache))]

@@ -82,9 +82,6 @@ def _fixed_threads(case: Case) -> bool:
         return False
 
 
-# -- rates -----------------------------------------------------------------------------------
-
-
 def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:
     """Return every stage with the rate of each planned rung, measured or not."""
     planned = found.rungs(case)
@@ -134,9 +131,6 @@ def _rated(
     )
 
 
-# -- stalls and AU ---------------------------------------------------------------------------
-
-
 def _fetch_stall(found: Evidence, case: Case) -> FetchStall | NoStall:
     cold, warm = found.train(case, "cold"), found.train(case, *WARM_STATES)
     if not cold or not warm:
@@ -172,9 +166,6 @@ def _caches(found: Evidence, case: Case) -> list[str]:
     """Return the cache states of this case's ``train`` trials, cold first."""
     caches = {cache for stage, cache in found.rungs(case) if stage == "train"}
     return sorted(caches, key=lambda c: (c != "cold", c))
-
-
-# -- bytes, start-up, waits, probe -----------------------------------------------------------
 
 
 def _bytes(found: Evidence, case: Case) -> BytesResult:

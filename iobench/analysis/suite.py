@@ -63,9 +63,6 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
     )
 
 
-# -- validity and checks ---------------------------------------------------------------------
-
-
 def _checks(found: Evidence) -> Checks:
     """Return whether all trials saw the same samples, by ids and by the digest of their bytes."""
     ids: dict[tuple[Any, ...], dict[str, str]] = {}
@@ -118,9 +115,6 @@ def _all_equal(groups: Iterable[dict[str, str]]) -> CheckResult:
         if "" in {key.strip() for key in seen}:
             return CheckResult(None, "not recorded")
     return CheckResult(True)
-
-
-# -- contrasts -------------------------------------------------------------------------------
 
 
 def _contrast(found: Evidence, contrast: Contrast) -> ContrastResult:

@@ -197,9 +197,6 @@ def image_install(name: str, folder: Path, to: Path | None, force: bool) -> None
     prefix.install(name, to or tools.FOLDER / "caffe", cache, _say, force=force)
 
 
-# -- helpers ---------------------------------------------------------------------------------
-
-
 def _say(line: str) -> None:
     click.echo(f"iobench: {line}", err=True)
 

@@ -91,10 +91,7 @@ def extent_residency(extents: Iterable[Extent]) -> Residency:
 
 
 def set_fraction(
-    samples: Sequence[Sequence[Extent]],
-    fraction: float,
-    seed: int,
-    files: Iterable[Path] = (),
+    samples: Sequence[Sequence[Extent]], fraction: float, seed: int, files: Iterable[Path] = ()
 ) -> Residency:
     """Cache a seeded random subset of samples that holds ``fraction`` of all samples' pages.
 

@@ -129,9 +129,6 @@ def _file(archive: tarfile.TarFile, member: tarfile.TarInfo | str) -> IO[bytes]:
     return file
 
 
-# -- layers ----------------------------------------------------------------------------------
-
-
 def _apply(layer: tarfile.TarFile, root: Path, modes: dict[Path, int]) -> None:
     fresh: set[Path] = set()  # made by this layer: an opaque folder keeps these
     for item in layer:
@@ -152,11 +149,7 @@ def _apply(layer: tarfile.TarFile, root: Path, modes: dict[Path, int]) -> None:
 
 
 def _make(
-    layer: tarfile.TarFile,
-    item: tarfile.TarInfo,
-    path: Path,
-    root: Path,
-    modes: dict[Path, int],
+    layer: tarfile.TarFile, item: tarfile.TarInfo, path: Path, root: Path, modes: dict[Path, int]
 ) -> None:
     for folder in path.parents:
         if folder == root or folder.is_dir():

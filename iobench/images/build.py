@@ -148,9 +148,7 @@ def _save(image: Image, engine: ModuleType, say: Say) -> Image:
             f"remove {image.archive} and build again"
         )
     image = dataclasses.replace(
-        image,
-        architecture=str(found.config["architecture"]),
-        bytes=image.archive.stat().st_size,
+        image, architecture=str(found.config["architecture"]), bytes=image.archive.stat().st_size
     )
     catalogue.write(image)
     say(f"image {image.name}: {image.digest}, {image.bytes / 1e9:.2f} GB, {image.archive}")

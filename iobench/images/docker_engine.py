@@ -49,11 +49,7 @@ def import_base(tar: Path, reference: str) -> None:
 
 
 def build(
-    context: Path,
-    target: str,
-    arguments: Mapping[str, str],
-    labels: Mapping[str, str],
-    say: Say,
+    context: Path, target: str, arguments: Mapping[str, str], labels: Mapping[str, str], say: Say
 ) -> str:
     """Build a stage of ``context``/Dockerfile, return its Id; ImageError quotes a failing step."""
     lines: list[str] = []

@@ -41,11 +41,7 @@ def import_base(tar: Path, reference: str) -> None:
 
 
 def build(
-    context: Path,
-    target: str,
-    arguments: Mapping[str, str],
-    labels: Mapping[str, str],
-    say: Say,
+    context: Path, target: str, arguments: Mapping[str, str], labels: Mapping[str, str], say: Say
 ) -> str:
     """Build stage ``target`` of ``context``/Dockerfile; return the image's Id."""
     argv = [*podman(), "build", "--isolation=chroot", "--network=host", "--format=docker"]

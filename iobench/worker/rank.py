@@ -86,10 +86,7 @@ class RankRun:
         return self.driver.meet() if self.driver.world_size > 1 else 0.0
 
     def result(
-        self,
-        measured: protocols.Measured,
-        io: IoCounters,
-        extra: Optional[Dict[str, Any]] = None,
+        self, measured: protocols.Measured, io: IoCounters, extra: Optional[Dict[str, Any]] = None
     ) -> RankResult:
         """Assemble the rank's result from what a stage measured."""
         import numpy as np

@@ -36,12 +36,7 @@ def database(
 
 
 def images(
-    source: str,
-    *,
-    batch: int,
-    prefetch: int,
-    transform: Optional[Message],
-    **options: int,
+    source: str, *, batch: int, prefetch: int, transform: Optional[Message], **options: int
 ) -> Message:
     """Return an ImageData layer on a list file (``path number`` a line).
 
