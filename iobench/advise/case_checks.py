@@ -119,14 +119,9 @@ def findings(case: Case, dataset: Dataset, facts: Facts) -> list[CaseFinding]:
     """Return what will go wrong with this case; pure."""
     found = [*_shared_memory(case, facts), *_memory(case, facts)]
     if registry.load("runtimes", case.runtime).isolated:
-        found += _path(case, dataset)
-        found += _hidden(dataset, facts)
-        found += _unreadable(facts)
-        found += _squashed(case, facts)
-        found += _namespaces(case, facts)
-        found += _selinux(case, facts)
-        found += _capability(case, facts)
-        found += _fuse(case, facts)
+        found += [*_path(case, dataset), *_hidden(dataset, facts), *_unreadable(facts)]
+        for check in (_squashed, _namespaces, _selinux, _capability, _fuse):
+            found += check(case, facts)
     return found
 
 

@@ -127,15 +127,14 @@ def _memory(path: Path) -> Iterator[Check]:
             remedy = "warm trials will be refused: fewer samples, or more memory"
     yield Check("memory", not remedy, detail, remedy)
     capacity, free = probes.shared_memory()
+    if not capacity:
+        yield Check("/dev/shm", False, "absent", "torch workers need it: mount a tmpfs there")
+        return
     yield Check(
         "/dev/shm",
-        bool(capacity) and free >= SHM_BYTES,
-        f"{free / 2**20:.0f} MiB free; the default batches need {SHM_BYTES / 2**20:.0f} MiB"
-        if capacity
-        else "absent",
-        "torch workers die with 'bus error': enlarge it (docker: --shm-size) or shrink the batch"
-        if capacity
-        else "torch workers need it: mount a tmpfs there",
+        free >= SHM_BYTES,
+        f"{free / 2**20:.0f} MiB free; the default batches need {SHM_BYTES / 2**20:.0f} MiB",
+        "torch workers die with 'bus error': enlarge it (docker: --shm-size) or shrink the batch",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from iobench.analysis.compare import Comparison, compare_suites
@@ -81,13 +81,9 @@ def _render(found: Comparison) -> None:
 
 
 def _table(found: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    table.add_column("case", overflow="fold")
-    table.add_column("stage")
-    for head in ("A /s", "B /s"):
-        table.add_column(head, justify="right")
-    table.add_column("time a sample, B / A")
-    table.add_column("trials")
+    rates = [Column(head, justify="right") for head in ("A /s", "B /s")]
+    named = Column("case", overflow="fold")
+    table = terminal.plain_table(named, "stage", *rates, "time a sample, B / A", "trials")
     for row in found.rows:
         ratio = row.ratio
         spread = numbers.bracketed(ratio)

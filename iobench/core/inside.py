@@ -4,7 +4,6 @@ from __future__ import annotations
 
 #: Where an image has its (empty) mount points, and a worker finds things inside a container.
 DATA_INSIDE, WORK_INSIDE, CODE_INSIDE = "/iobench/data", "/iobench/work", "/iobench/code"
-
 JPEG_INSIDE, PLUGINS_INSIDE = "/iobench/jpeg", "/iobench/plugins"
 
 #: Set for every worker, to the name of its start: by it the host's processes are found.
@@ -12,7 +11,6 @@ HELD = "IOBENCH_HELD"
 
 #: A traced worker asks for these two paths, which are nowhere, before and after its loop.
 CALLS_BEGIN, CALLS_END = "/iobench/calls-begin", "/iobench/calls-end"
-
 
 #: Where an image has its stack, at the same place in every form of the image, and its Python.
 PREFIX_INSIDE = "/opt/iobench"

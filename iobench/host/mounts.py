@@ -30,11 +30,8 @@ class MountInfo:
 
     def option(self, name: str) -> Optional[str]:
         """Return the value of ``name=value`` among the options, or None."""
-        for option in self.super_options + self.options:
-            key, _, value = option.partition("=")
-            if key == name:
-                return value
-        return None
+        pairs = (option.partition("=") for option in self.super_options + self.options)
+        return next((value for key, _, value in pairs if key == name), None)
 
     def facts(self) -> Dict[str, Scalar]:
         """Return what a record holds of the mount."""

@@ -23,14 +23,13 @@ class Here:
     """What there is of what a spec asks for.
 
     ``missing``: runtime of the matrix -> why it cannot run here.  ``no_cold``: why files on the
-    dataset's mount are never cold ("": they can be).  ``images``: name -> digest.
+    dataset's mount are never cold ("": they can be).
     """
 
     dataset: Dataset
     missing: Mapping[str, str] = dataclasses.field(default_factory=dict)
     no_cold: str = ""
     notes: Sequence[str] = ()
-    images: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def resolve(spec: Spec, here: Here, budget_s: float, created: str) -> Plan:
@@ -56,7 +55,6 @@ def resolve(spec: Spec, here: Here, budget_s: float, created: str) -> Plan:
         allow_drop_caches=spec.allow_drop_caches,
         version=iobench.__version__,
         notes=(*notes, *here.notes),
-        images=dict(here.images),
     )
 
 

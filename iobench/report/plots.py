@@ -249,13 +249,10 @@ def _log_ticks(axes: Any, low: float, high: float) -> None:
 
 
 def _ticks(axes: Any, low: float, high: float, ticks: Sequence[float]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 10 else f"{x:g}"))
+    axes.set_xticks(ticks, [f"{x:,.0f}" if x >= 10 else f"{x:g}" for x in ticks])
+    axes.minorticks_off()
 
 
 def _legend(axes: Any, columns: int) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from iobench.advise.bottleneck import Advice, advise
@@ -72,13 +72,9 @@ def _has_rate(case: CaseResult, *caches: str) -> bool:
 
 def _limits(cases: Sequence[CaseResult]) -> Table:
     """Return two rows a pipeline: cold with its fetch stall, warm with its prep stall."""
-    table = _table()
-    table.add_column("pipeline", overflow="fold")
-    table.add_column("")
-    for head in ("load/s", "train/s", "AU"):
-        table.add_column(head, justify="right")
-    table.add_column("stall, share of time")
-    table.add_column("limit")
+    rates = [Column(head, justify="right") for head in ("load/s", "train/s", "AU")]
+    named = Column("pipeline", overflow="fold")
+    table = plain_table(named, "", *rates, "stall, share of time", "limit")
     for case in cases:
         name = case.case
         for cache, kind in (("cold", "fetch"), ("warm", "prep")):
@@ -97,15 +93,14 @@ def _limits(cases: Sequence[CaseResult]) -> Table:
     return table
 
 
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+def plain_table(*columns: Column | str) -> Table:
+    """Return an empty table without lines, its heads in bold."""
+    return Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 1))
 
 
 def _grouped(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str | Text]]]) -> Table:
     """Return a table of cells, each run of equal groups under the group's name."""
-    table = _table()
-    for head in heads:
-        table.add_column(head, overflow="fold")
+    table = plain_table(*(Column(head, overflow="fold") for head in heads))
     for group, together in itertools.groupby(rows, key=lambda row: row[0]):
         table.add_row(Text(group, style="italic"))
         for _, cells in together:

@@ -149,6 +149,7 @@ class Attempt:
 
     def _proven(self, worker: Worker) -> CacheProof:
         agent, label = self._agent, self._trial.cache
+        locked: dict[str, Any] = {}
         if label == "cold":
             agent.evict(self._files)
             label = "data-cold"
@@ -159,23 +160,15 @@ class Attempt:
             agent.check_warmable(sum(f.stat().st_size for f in self._files))
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock()
-            found = agent.residency(self._files)
             rate = self._settings.cold_rates.get(self._trial.case.stored_form)
-            return CacheProof(
-                label,
-                found.method,
-                found.fraction,
-                held=not unheld,
-                unheld=unheld,
-                cold_bytes_per_s=rate,
-            )
+            locked = {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
         else:
             found = agent.set_fraction(
                 worker.extents(), float(label), self._trial.case.seed, self._files
             )
             return CacheProof("fraction", found.method, found.fraction)
         found = agent.residency(self._files)
-        return CacheProof(label, found.method, found.fraction)
+        return CacheProof(label, found.method, found.fraction, **locked)
 
     def _lock(self) -> str:
         """Lock the data's pages until this attempt is judged; return "" or why they are not."""

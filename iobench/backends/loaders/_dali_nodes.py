@@ -26,7 +26,6 @@ def processed(request: LoadRequest, stored: Any, *, device: str, antialias: bool
     shrinking.
     """
     fn, types = dali().fn, dali().types
-
     if request.stage == "read":
         # one pass over the bytes, on the worker threads: a mapped file is read by touching it
         return stored if request.digest else fn.reductions.max(stored)
@@ -66,7 +65,6 @@ def processed(request: LoadRequest, stored: Any, *, device: str, antialias: bool
 def padded_crop(images: Any) -> Any:
     """Cut 32x32 at random out of the image padded by 4: CIFAR's augmentation."""
     fn, types = dali().fn, dali().types
-
     room = fn.cast(images.shape()[:2], dtype=types.FLOAT) + (4 + 4 - 32 + 1)
     start = fn.cast(fn.random.uniform(range=(0.0, 1.0), shape=[2]) * room - 4.5, dtype=types.INT32)
     return fn.slice(

@@ -122,7 +122,6 @@ class DaliLoader:
     def _source(self) -> Tuple[Any, Dict[str, Any]]:
         """Return the node of the stored bytes, and those of the facts that come with them."""
         fn = _dali_nodes.dali().fn
-
         request = self._request
         if not self._native:
             return self._external()
@@ -150,7 +149,6 @@ class DaliLoader:
 
     def _external(self) -> Tuple[Any, Dict[str, Any]]:
         fn, types = _dali_nodes.dali().fn, _dali_nodes.dali().types
-
         request = self._request
         stored, ids, labels = fn.external_source(
             source=_Source(request),

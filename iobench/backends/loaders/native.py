@@ -129,25 +129,18 @@ class NativeLoader:
         last until :meth:`close`.
         """
         request = self._request
-        transform = None if plain else self._transform()
+        queued: Dict[str, Any] = {
+            "batch": batch,
+            "prefetch": request.prefetch,
+            "transform": None if plain else self._transform(),
+        }
         if self._layer == "Data":
-            return layers.database(
-                str(self._sources.database),
-                request.format_name,
-                batch=batch,
-                prefetch=request.prefetch,
-                transform=transform,
-            )
+            return layers.database(str(self._sources.database), request.format_name, **queued)
         if self._layer == "ImageData":
-            skip = min(self._rand_skip, len(request.ids))
-            own = {} if plain else {"shuffle": self._shuffle, "rand_skip": skip, **self._size}
-            return layers.images(
-                self._sources.listed(rows),
-                batch=batch,
-                prefetch=request.prefetch,
-                transform=transform,
-                **own,
-            )
+            if not plain:
+                skip = min(self._rand_skip, len(request.ids))
+                queued.update(shuffle=self._shuffle, rand_skip=skip, **self._size)
+            return layers.images(self._sources.listed(rows), **queued)
         if self._layer == "HDF5Data":
             files = self._sources.files(shuffled=self._shuffle)
             return layers.hdf5(files, batch=batch, shuffle=self._shuffle and not plain)
