@@ -90,9 +90,7 @@ def adopt(
                 continue
             room -= len(data)
             if not in_place:
-                copy = copies / f"{candidate.key}.jpg"
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(data)
+                _copy(data, copies / f"{candidate.key}.jpg")
             drawn.append(_Drawn(candidate, len(data), datasets.sample_digest(data)))
             report(len(drawn), min(max_samples, len(found)))
         _list_left_out(out, left_out)
@@ -102,6 +100,11 @@ def adopt(
                 f"{left_out[0][1] if left_out else 'max_bytes is too small'}"
             )
         return _declare(tree, out, identity, drawn, len(found) - examined)
+
+
+def _copy(data: bytes, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def apart(tree: Path, out: Path) -> None:
