@@ -37,10 +37,9 @@ from iobench.analysis.evidence import (
 from iobench.analysis.limits import limits
 from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
-from iobench.analysis.results import alike
 from iobench.analysis.scaling import communication
 from iobench.core import registry, stages
-from iobench.core.cases import Case
+from iobench.core.cases import Case, alike
 from iobench.core.errors import SpecError
 from iobench.core.records import Record, Startup
 from iobench.equations import stalls, stats

@@ -8,9 +8,8 @@ from typing import Any
 
 from iobench.analysis.confounders import differences
 from iobench.analysis.evidence import Evidence, evidence, trial_window, usable
-from iobench.analysis.results import alike
 from iobench.core import stages
-from iobench.core.cases import Case, Plan
+from iobench.core.cases import Case, Plan, alike
 from iobench.core.errors import ResultsError
 from iobench.core.records import EXPLORATORY, Record
 from iobench.equations import stats

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from iobench.analysis.case_results import LimitResult
 from iobench.analysis.evidence import WARM_STATES, Evidence, ceiling_samples_per_s, why_missing
-from iobench.analysis.results import alike
-from iobench.core.cases import Case
+from iobench.core.cases import Case, alike
 from iobench.equations import roofline, stats
 from iobench.equations.stalls import Window
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from iobench.analysis.case_results import CaseResult, Validity
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.equations.stats import Interval
-
-T = TypeVar("T")
-
-
-def alike(kind: type[T], source: Any, **others: Any) -> T:
-    """Return a ``kind`` (a dataclass): ``others``, and what ``source`` has of the same names."""
-    names = {f.name for f in dataclasses.fields(kind)} - {*others}  # type: ignore[arg-type]
-    return kind(**{n: getattr(source, n) for n in names if hasattr(source, n)}, **others)
 
 
 def to_json(value: Any) -> Any:

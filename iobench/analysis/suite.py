@@ -23,12 +23,11 @@ from iobench.analysis.results import (
     DatasetResult,
     FastestResult,
     SuiteResult,
-    alike,
 )
 from iobench.analysis.syscalls import counted
 from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
-from iobench.core.cases import Case, Contrast, Plan
+from iobench.core.cases import Case, Contrast, Plan, alike
 from iobench.core.errors import SpecError
 from iobench.core.order import add_sums
 from iobench.core.records import Record

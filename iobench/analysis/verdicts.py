@@ -11,9 +11,8 @@ from iobench.analysis.confounders import confounders
 from iobench.analysis.contrast_results import ContrastResult, LookResult, Outcome
 from iobench.analysis.evidence import Evidence
 from iobench.analysis.pairs import Pair, complete_pairs, equal_order, factors, is_of
-from iobench.analysis.results import alike
 from iobench.analysis.sample_cost import per_sample
-from iobench.core.cases import Contrast, Trial
+from iobench.core.cases import Contrast, Trial, alike
 from iobench.core.records import EXPLORATORY, Record
 from iobench.equations import sequential, signed_rank, stats
 from iobench.spec.labels import PIPELINE_FIELDS

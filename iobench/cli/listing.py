@@ -50,8 +50,8 @@ def tables() -> dict[str, dict[str, str]]:
 
 def members(axis: str) -> dict[str, str]:
     """Return name -> summary, with the reason appended where a member cannot run here."""
-    found = {name: registry.load(axis, name).summary for name in registry.names(axis)}
-    return {name: summary + _unavailable(axis, name) for name, summary in found.items()}
+    known = registry.names(axis)
+    return {name: registry.load(axis, name).summary + _unavailable(axis, name) for name in known}
 
 
 def _unavailable(axis: str, name: str) -> str:

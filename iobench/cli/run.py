@@ -14,7 +14,7 @@ import click
 from iobench.advise import case_checks
 from iobench.cli.console import INTERRUPTED, JSON, PATH, complain, err, out, print_json
 from iobench.core import units
-from iobench.core.cases import Plan
+from iobench.core.cases import Plan, alike
 from iobench.core.protocols import ImageUse
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
@@ -143,10 +143,9 @@ def _run(
     interrupted = False
     with suite_store.lock(), placing.present(plan, used, reporter.say) as plan:
         suite_store.save_plan(plan)
-        settings = TrialSettings(
-            limit_s=plan.limit_s,
-            compute_s=plan.compute_s,
-            allow_drop_caches=plan.allow_drop_caches,
+        settings = alike(
+            TrialSettings,
+            plan,
             images=used,
             placements=placing.by_location(plan),
             lock_pages=not any(case.memory_bytes for case in plan.cases),

@@ -7,7 +7,7 @@ are computed late, by ``iobench.analysis``.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 #: Version of every JSON document that iobench writes.  History:
 #: 1  first version.
@@ -17,6 +17,7 @@ SCHEMA = 2
 
 Scalar = Union[str, int, float, bool, None]
 Options = Mapping[str, Scalar]
+T = TypeVar("T")
 
 
 class Extent(NamedTuple):
@@ -235,6 +236,12 @@ class Plan:
     placements: Tuple[Placement, ...] = ()
     images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> digest
     schema: int = SCHEMA
+
+
+def alike(kind: Type[T], source: Any, **others: Any) -> T:
+    """Return a ``kind`` (a dataclass): ``others``, and what ``source`` has of the same names."""
+    names = {f.name for f in dataclasses.fields(kind)} - {*others}  # type: ignore[arg-type]
+    return kind(**{n: getattr(source, n) for n in names if hasattr(source, n)}, **others)
 
 
 def to_json(value: Any) -> Any:

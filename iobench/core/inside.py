@@ -1,7 +1,5 @@
 """Where a worker finds things inside a container, and what it is given by name."""
 
-from __future__ import annotations
-
 #: Where an image has its (empty) mount points, and a worker finds things inside a container.
 DATA_INSIDE, WORK_INSIDE, CODE_INSIDE = "/iobench/data", "/iobench/work", "/iobench/code"
 JPEG_INSIDE, PLUGINS_INSIDE = "/iobench/jpeg", "/iobench/plugins"

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable, SpecError
-from iobench.core.members import Installed, Stack
+from iobench.core.members import Installed
 from iobench.core.protocols import Format
 
 AXES = (
@@ -88,7 +88,8 @@ def unavailable(axis: str, name: str) -> str:
         return ""
     missing = [m for m in backend.requires if not importable(m)]
     if missing:
-        return f"needs {', '.join(missing)}: {stack_of(backend).remedy}"
+        stack = load("stacks", backend.stack or DEFAULT_STACK)
+        return f"needs {', '.join(missing)}: {stack.remedy}"
     if axis in ("runtimes", "launchers"):
         return str(backend.make().available())
     return ""
@@ -108,12 +109,6 @@ def importable(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-
-
-def stack_of(backend: Any) -> Stack:
-    """Return the stack that a backend runs in: its own, else the default one."""
-    stack: Stack = load("stacks", backend.stack or DEFAULT_STACK)
-    return stack
 
 
 def home_stack(trainer: str, loader: str) -> str:

@@ -54,10 +54,7 @@ def _folders(controller: str) -> Iterator[Path]:
         return
     top, path = found
     folder = top / path.lstrip("/")
-    while folder != top and top in folder.parents:
-        if folder.is_dir():
-            yield folder
-        folder = folder.parent
+    yield from (f for f in (folder, *folder.parents) if top in f.parents and f.is_dir())
     yield top
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from iobench.core.cases import Cell, Contrast, ContrastRule
+from iobench.core.cases import Cell, Contrast, ContrastRule, alike
 
 #: (stage, cache) -> case labels, fastest first, as the ladder found them.
 Ranking = Mapping[tuple[str, str], Sequence[str]]
@@ -42,18 +42,15 @@ def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contr
     pairs += [(arm, other, False) for other in second for arm in arms]
     shared = rule.shared and len(arms) + len(second) > 1
     return [
-        Contrast(
+        alike(
+            Contrast,
+            rule,
             id=f"c{done + j:02d}",
             arm=arm,
             base=against,
-            stage=rule.stage,
             cache=cell.cache,
-            margin=rule.margin,
-            pairs=rule.pairs,
             primary=primary,
             group=f"g{done + 1:02d}" if shared else "",
-            looks=rule.looks,
-            probes=rule.probes,
         )
         for j, (arm, against, primary) in enumerate(pairs, 1)
     ]

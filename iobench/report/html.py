@@ -23,7 +23,6 @@ from iobench.run.store import write_atomic
 TEMPLATE = "report.html.j2"
 #: Charts of this many pipelines; the tables hold them all.
 CHARTED = 8
-MIB = 2**20
 
 
 def write(path: Path, plan: Plan, records: Sequence[Record], suite: SuiteResult) -> None:

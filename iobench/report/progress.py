@@ -46,10 +46,6 @@ class Reporter:
         """Print a line that stays."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
-    def step(self, what: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` of ``what`` are done."""
-        self._show(what, done, total, "")
-
     def trial(self, done: int, total: int, left_s: float, trial: Trial | None) -> None:
         """Show the trial that starts now and the time left."""
         if trial is None:
@@ -57,9 +53,10 @@ class Reporter:
         else:
             what = " ".join(w for w in (trial.stage, trial.cache.strip("-"), trial.case.label) if w)
             what += f" ({trial.contrast}, pair {trial.block})" if trial.contrast else ""
-        self._show(what, done, total, f"{duration(left_s)} left")
+        self.step(what, done, total, f"{duration(left_s)} left")
 
-    def _show(self, what: str, done: int, total: int, left: str) -> None:
+    def step(self, what: str, done: int, total: int, left: str = "") -> None:
+        """Show that ``done`` of ``total`` of ``what`` are done, and the time ``left`` in words."""
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
         if self._console.is_terminal:
             return

@@ -46,15 +46,8 @@ def stall_of(case: CaseResult, kind: str) -> StallResult | None:
     return None if isinstance(found, NoStall) else found
 
 
-def stall_share(case: CaseResult, kind: str) -> float | None:
-    """Return a stall's share of the run's time: fetch of the cold run, prep of the warm one."""
-    entry = stall_of(case, kind)
-    train = rate(case, "train", "cold" if kind == "fetch" else "warm")
-    return entry.value * train.value if entry and train else None
-
-
 def stall(case: CaseResult, kind: str) -> str:
-    """Return ``24 % (0.89 to 1.04 ms)``; n/a without figures.
+    """Return ``24 % (0.89 to 1.04 ms)``, of the cold run (fetch) or the warm; n/a without figures.
 
     Where the interval holds 0: none seen, or not resolved when it holds over 5 % of the time too.
     """
@@ -62,7 +55,8 @@ def stall(case: CaseResult, kind: str) -> str:
     if entry is None:
         return NONE
     spread = limits(entry, milliseconds)
-    share = stall_share(case, kind)
+    train = rate(case, "train", "cold" if kind == "fetch" else "warm")
+    share = entry.value * train.value if train else None
     said = percent(share)
     if no_stall(entry):
         widest = max(abs(entry.low), abs(entry.high)) / abs(entry.value or 1)

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from mmap import PAGESIZE
 from pathlib import Path
 
-from iobench.analysis.results import alike
-from iobench.core.cases import Extent
+from iobench.core.cases import Extent, alike
 from iobench.core.errors import TrialFailed
 from iobench.host.agent import LOCAL, Agent, FioResult
 
@@ -108,12 +108,12 @@ def run(
         raise TrialFailed("nothing to read: the format says that its samples occupy no bytes")
     work.mkdir(parents=True, exist_ok=True)
     paged = mapped and not read_ahead
-    logs, links = [], _Links(work / "links")
+    logs, name = [], functools.partial(_loggable, work / "links", itertools.count())
     for number, reader in enumerate(plan.readers):
         if paged:
             reader = tuple(page for extent in reader for page in _pages(extent))
         log = work / f"reader{number}.log"
-        log.write_bytes(os.fsencode("".join(_log_lines(reader, plan.repeat, links))))
+        log.write_bytes(os.fsencode("".join(_log_lines(reader, plan.repeat, name))))
         logs.append({"read_iolog": str(log)})
     options = {
         "ioengine": "psync",
@@ -156,10 +156,10 @@ def _pages(extent: Extent) -> Iterator[Extent]:
         yield Extent(extent.path, start, min((page + 1) * PAGESIZE, end) - start)
 
 
-def _log_lines(reader: Extents, repeat: int, links: _Links) -> Iterator[str]:
+def _log_lines(reader: Extents, repeat: int, of: Callable[[str], str]) -> Iterator[str]:
     """Yield an I/O log (fio HOWTO, "Trace file format v2")."""
     uses = collections.Counter(extent.path for extent in reader)
-    names = {path: links.name(path) for path in uses}
+    names = {path: of(path) for path in uses}
     yield "fio version 2 iolog\n"
     for name in names.values():
         yield f"{name} add\n"
@@ -179,17 +179,11 @@ def _log_lines(reader: Extents, repeat: int, links: _Links) -> Iterator[str]:
         yield f"{names[path]} close\n"
 
 
-class _Links:
-    """Symbolic links to files whose paths fio's log cannot hold, in a folder of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._numbers = folder, itertools.count()
-
-    def name(self, path: str) -> str:
-        """Return a name that the log can hold: the path, or a link to it."""
-        if path.isascii() and len(path) <= LOG_PATH_MAX and not any(c.isspace() for c in path):
-            return path
-        self._folder.mkdir(exist_ok=True)
-        link = self._folder / f"{next(self._numbers)}"
-        link.symlink_to(path)
-        return str(link)
+def _loggable(folder: Path, numbers: Iterator[int], path: str) -> str:
+    """Return a name that fio's log can hold: the path, or a link to it in ``folder``."""
+    if path.isascii() and len(path) <= LOG_PATH_MAX and not any(c.isspace() for c in path):
+        return path
+    folder.mkdir(exist_ok=True)
+    link = folder / f"{next(numbers)}"
+    link.symlink_to(path)
+    return str(link)

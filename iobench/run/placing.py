@@ -51,7 +51,7 @@ def placed(plan: Plan, stage_to: str, images: Images, say: Say) -> Plan:
     for case in plan.cases:
         key = _key(case)
         if key and key not in found:
-            found[key] = _place(plan.dataset, case, key, stage_to, images, say)
+            found[key] = _place(plan.dataset, key, stage_to, images, say)
     if not found:
         return plan
 
@@ -98,7 +98,7 @@ def _key(case: Case) -> tuple[str, ...]:
 
 
 def _place(
-    dataset: Dataset, case: Case, key: tuple[str, ...], stage_to: str, images: Images, say: Say
+    dataset: Dataset, key: tuple[str, ...], stage_to: str, images: Images, say: Say
 ) -> Placement:
     kind, form, base, _ = key
     name = f"{placed_folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from iobench.analysis import ranks as rank_figures
-from iobench.analysis.results import alike
 from iobench.core import registry, stages
-from iobench.core.cases import Dataset, Placement, Trial, to_json
+from iobench.core.cases import Dataset, Placement, Trial, alike, to_json
 from iobench.core.clock import clock
 from iobench.core.dataset import files_of
 from iobench.core.errors import (

@@ -20,7 +20,7 @@ from typing import List, Optional, Tuple
 
 from iobench.backends.loaders import _batches
 from iobench.core import channel, clock, registry, stages
-from iobench.core.cases import Extent, Task, to_json
+from iobench.core.cases import Extent, Task, alike, to_json
 from iobench.core.dataset import files_of, form_root, load_index, stored_sizes
 from iobench.core.errors import IobenchError
 from iobench.core.order import sample_order
@@ -32,8 +32,6 @@ from iobench.worker.rank import RankRun
 #: Of a folder for temporary files: multiprocessing puts sockets into it, at /pymp-xxxxxxxx/
 #: listener-xxxxxxxx, whose path has 107 characters at most.
 _LONGEST = 107 - 32
-#: Fields of a request that a case has under the same name.
-_OF_CASE = ("batch", "workers", "prefetch", "transform", "seed", "order", "sharing")
 
 
 def main(argv: List[str]) -> int:
@@ -92,7 +90,9 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
     """Return what the loader is asked for, and the digest of every sample of the dataset."""
     case = task.trial.case
     index = load_index(task.dataset)
-    request = LoadRequest(
+    request = alike(
+        LoadRequest,
+        case,
         dataset=task.dataset,
         format_name=case.format,
         format=registry.format_of(case),
@@ -113,7 +113,6 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
         decode_delay_s=task.decode_delay_s,
         rank=rank,
         world_size=world_size,
-        **{name: getattr(case, name) for name in _OF_CASE},
     )
     return request, index.digests
 

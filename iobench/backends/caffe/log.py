@@ -15,7 +15,6 @@ _HEAD = re.compile(
     r"(?P<level>[IWEF])\d{4,8} (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d{1,6})\s+\d+ "
     r"(?P<source>[\w.+-]+):(?P<line>\d+)\] ?(?P<message>.*)$"
 )
-_TRACE = "*** Check failure stack trace"
 #: With one line a step; the extra pass after the last step prints none of "(... iter/s".
 _STEP = re.compile(r"Iteration (\d+) \(.*\), loss = (\S+)")
 _BEGIN = "Solving "

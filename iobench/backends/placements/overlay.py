@@ -1,7 +1,5 @@
 """The data in a filesystem image that is laid over the runtime's own image."""
 
-from __future__ import annotations
-
 from iobench.backends.placements._squash import SquashPlacing
 from iobench.core.members import PlacementBackend
 

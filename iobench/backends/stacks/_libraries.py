@@ -1,7 +1,5 @@
 """The libraries that read and decode, which every stack has for the loaders."""
 
-from __future__ import annotations
-
 DECODING = {
     "lmdb": "lmdb",
     "h5py": "h5py",

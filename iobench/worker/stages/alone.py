@@ -1,7 +1,5 @@
 """Replays one batch: compute on one rank of several: what they take longer is communication."""
 
-from __future__ import annotations
-
 from iobench.core.stages import Stage
 from iobench.worker.stages._replay import replay
 

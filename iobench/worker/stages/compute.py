@@ -1,7 +1,5 @@
 """Replays one batch: the trainer on one resident batch: G, the ingestion rate."""
 
-from __future__ import annotations
-
 from iobench.core.stages import Stage
 from iobench.worker.stages._replay import replay
 

@@ -1,7 +1,5 @@
 """One epoch: read and JPEG decode."""
 
-from __future__ import annotations
-
 from iobench.core.stages import Stage
 from iobench.worker.stages._loop import epoch
 

@@ -1,7 +1,5 @@
 """One epoch: the loader's reads alone: F, the fetch rate."""
 
-from __future__ import annotations
-
 from iobench.core.stages import Stage
 from iobench.worker.stages._loop import epoch
 

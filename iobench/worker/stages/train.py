@@ -1,7 +1,5 @@
 """One epoch: the real run: what the user sees."""
 
-from __future__ import annotations
-
 from iobench.core.stages import Stage
 from iobench.worker.stages._loop import epoch
 
