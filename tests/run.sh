@@ -27,8 +27,8 @@ made=$!
 trap 'kill $made 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
 
-status=0
-.venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system' --durations=10 || status=1
+status=0 # the builds take longest: they go first
+nice -n 5 .venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system' --durations=10 || status=1
 tail -n +1 -f --pid=$made "$log"
 wait $made || exit
 IOBENCH_TEST_IMAGES=$images .venv/bin/python -m pytest -m system --durations=20 || status=1
