@@ -66,12 +66,8 @@ def stack(name: str) -> Check:
 
 def _driver_libraries(stack: Stack) -> dict[str, Any]:
     """Return what :mod:`iobench.worker.self_check` would, of this Python, importing nothing."""
-    versions, broken = {}, {}
-    for module, distribution in stack.libraries.items():
-        if registry.importable(module):
-            versions[module] = version_of(distribution)
-        else:
-            broken[module] = "not installed"
+    broken = {m: "not installed" for m in stack.libraries if not registry.importable(m)}
+    versions = {m: version_of(d) for m, d in stack.libraries.items() if m not in broken}
     return {"python": platform.python_version(), "versions": versions, "broken": broken}
 
 

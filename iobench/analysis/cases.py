@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from iobench.analysis import evidence
 from iobench.analysis.case_results import (
     BytesResult,
     CaseResult,
@@ -21,19 +22,7 @@ from iobench.analysis.case_results import (
     StartupResult,
     WaitResult,
 )
-from iobench.analysis.evidence import (
-    WARM_STATES,
-    Evidence,
-    ceiling_samples_per_s,
-    standing,
-    startup_parts,
-    startup_s,
-    step_waits_s,
-    trial_window,
-    validity,
-    why_missing,
-    why_not_planned,
-)
+from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.limits import limits
 from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
@@ -69,7 +58,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         handover_s=handover(found, case),
         harness_step_s=_harness(found, case),
         remarks=remarks(found, case),
-        validity=validity(found, [t.id for t in found.planned(case)]),
+        validity=evidence.validity(found, [t.id for t in found.planned(case)]),
     )
 
 
@@ -89,7 +78,7 @@ def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:
         caches = sorted(c for s, c in planned if s == stage)
         out[stage] = StageResult(
             {cache: _rate(found, case, stage, cache) for cache in caches},
-            reason="" if caches else why_not_planned(case, stage),
+            reason="" if caches else evidence.why_not_planned(case, stage),
         )
     return out
 
@@ -97,10 +86,10 @@ def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:
 def _rate(found: Evidence, case: Case, stage: str, cache: str) -> RateResult | NoRate:
     if stage == "ceiling":
         return _ceiling(found, case)
-    records = [r for r in found.of(case, stage, cache) if trial_window(r) is not None]
+    records = [r for r in found.of(case, stage, cache) if evidence.trial_window(r) is not None]
     times = [w.seconds_per_sample for w in found.windows(case, stage, cache)]
     if not times:
-        return NoRate(reason=why_missing(found, case, stage, cache))
+        return NoRate(reason=evidence.why_missing(found, case, stage, cache))
     needed = _per_sample(records)
     seconds = stats.t_interval(times)
     bytes_per_s = None if needed is None else needed * seconds.inverse().value
@@ -109,9 +98,9 @@ def _rate(found: Evidence, case: Case, stage: str, cache: str) -> RateResult | N
 
 def _ceiling(found: Evidence, case: Case) -> RateResult | NoRate:
     records = found.of(case, "ceiling", "cold")
-    rates = ceiling_samples_per_s(records)
+    rates = evidence.ceiling_samples_per_s(records)
     if not rates:
-        return NoRate(reason=why_missing(found, case, "ceiling", "cold"))
+        return NoRate(reason=evidence.why_missing(found, case, "ceiling", "cold"))
     per_s = [float(r.ceiling["bytes_per_s"]) for r in records if r.ceiling.get("bytes_per_s")]
     seconds = stats.t_interval([1 / x for x in rates])
     return _rated(records, seconds, fmean(per_s), stats.outliers(rates))
@@ -125,7 +114,7 @@ def _rated(
         samples_per_s=seconds.inverse(),
         seconds_per_sample=seconds,
         bytes_per_s=bytes_per_s,
-        standing=standing(len(records), records),
+        standing=evidence.standing(len(records), records),
         outliers=[records[i].trial.id for i in far],
     )
 
@@ -133,7 +122,9 @@ def _rated(
 def _fetch_stall(found: Evidence, case: Case) -> FetchStall | NoStall:
     cold, warm = found.train(case, "cold"), found.train(case, *WARM_STATES)
     if not cold or not warm:
-        return NoStall(reason=why_missing(found, case, "train", "warm" if cold else "cold"))
+        return NoStall(
+            reason=evidence.why_missing(found, case, "train", "warm" if cold else "cold")
+        )
     epochs = found.train(case, *WARM_STATES, whole=True)
     stall = _stall(stalls.fetch_stall(cold, epochs))
     return FetchStall(**stall, waited_s=stalls.waited_fetch_s(cold, epochs))
@@ -143,7 +134,7 @@ def _prep_stall(found: Evidence, case: Case, compute: Sequence[Window]) -> PrepS
     warm = found.train(case, *WARM_STATES)
     if not warm or not compute:
         rung = ("compute", "-") if warm else ("train", "warm")
-        return NoStall(reason=why_missing(found, case, *rung))
+        return NoStall(reason=evidence.why_missing(found, case, *rung))
     stall, wait, contention = stalls.prep_stall(warm, compute)
     return PrepStall(**_stall(stall), wait_s=wait, contention_s=contention)
 
@@ -151,7 +142,7 @@ def _prep_stall(found: Evidence, case: Case, compute: Sequence[Window]) -> PrepS
 def _stall(stall: stalls.Stall) -> dict[str, Any]:
     """Return the fields of a StallResult."""
     common = {"bound_s": stall.bound_s, "paired": stall.paired}
-    return {**vars(stall.interval), **common, "standing": standing(stall.interval.n)}
+    return {**vars(stall.interval), **common, "standing": evidence.standing(stall.interval.n)}
 
 
 def _au(train: Sequence[Window], compute: Sequence[Window]) -> stats.Interval | None:
@@ -195,16 +186,16 @@ def _per_sample(records: Sequence[Record]) -> float | None:
 
 def _startup(found: Evidence, case: Case) -> StartupResult | None:
     records = [r for stage in ("load", "train") for r in found.of(case, stage) if r.ranks]
-    times = [s for r in records if (s := startup_s(r)) is not None]
+    times = [s for r in records if (s := evidence.startup_s(r)) is not None]
     if not times:
         return None
-    parts = [p for r in records if (p := startup_parts(r)) is not None]
+    parts = [p for r in records if (p := evidence.startup_parts(r)) is not None]
     means = {f.name: fmean(getattr(p, f.name) for p in parts) for f in dataclasses.fields(Startup)}
     return StartupResult(**(vars(stats.t_interval(times)) | means))
 
 
 def _waits(found: Evidence, case: Case, cache: str) -> WaitResult | None:
-    waits = sorted(step_waits_s(found.of(case, "train", cache)))
+    waits = sorted(evidence.step_waits_s(found.of(case, "train", cache)))
     if not waits:
         return None
     p50, p90, p99 = (waits[math.ceil(p / 100 * len(waits)) - 1] for p in (50, 90, 99))

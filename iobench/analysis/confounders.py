@@ -12,16 +12,12 @@ from iobench.spec.labels import PIPELINE_FIELDS
 
 #: Facts that differ between any two processes and explain nothing.
 VOLATILE = frozenset({"pid", "rank", "boot_id"})
-
 #: What a bind mount may set beside the filesystem's own options.
 BIND_FLAGS = frozenset({"ro", "rw", "nosuid", "nodev", "noexec", "relatime"})
-
 #: Facts of the one kernel below all arms, which a container may hide: hidden is not different.
 HOST_FACTS = ("cpu.", "thp", "mount.read_ahead_kb")
-
 #: /dev/shm of this size and more is never what makes two arms differ: it can fill up, not slow.
 ROOMY_SHM_BYTES = 1 << 30
-
 #: Set by runtimes; it can make a run fail, never slow.
 RUNTIME_FACTS = frozenset({"limits.open_files", "environment.LD_LIBRARY_PATH"})
 
@@ -102,10 +98,8 @@ def _short(value: Any) -> str:
 
 
 _OPTIONS = ("loader_options", "format_options", "trainer_options")
-
 #: Keys whose every value brings libraries of its own.
 BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", *_OPTIONS})
-
 #: A key -> the facts of a fingerprint that it sets: libraries take as many threads as cores.
 STUDIED = {
     "placement": ("mount.",),

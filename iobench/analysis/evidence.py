@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from iobench.analysis.case_results import Validity
@@ -162,25 +162,17 @@ class Evidence:
 
     def compute(self, case: Case) -> tuple[list[Window], str]:
         """Return the compute rung and the label of the case that ran it ("" when its own)."""
-        records = self.computed(case)
+        records = self.shared(case, "compute")
         label = records[0].trial.case.label if records else case.label
         return _windows(records), "" if label == case.label else label
 
     def alone(self, case: Case) -> list[Window]:
         """Return the compute rung on one rank, of a case that has several."""
-        return _windows(self._of_equal(case, compute_key, "alone"))
+        return _windows(self.shared(case, "alone"))
 
-    def computed(self, case: Case) -> list[Record]:
-        """Return the records of the compute rung that serves this case."""
-        return self._of_equal(case, compute_key, "compute")
-
-    def ceilings(self, case: Case) -> list[Record]:
-        """Return the ceiling rung's records, of an equal case where this one has none."""
-        return self._of_equal(case, ceiling_key, "ceiling")
-
-    def _of_equal(
-        self, case: Case, key: Callable[[Case], tuple[Any, ...]], stage: str
-    ) -> list[Record]:
+    def shared(self, case: Case, stage: str) -> list[Record]:
+        """Return the records of compute, alone or ceiling, of an equal case where it has none."""
+        key = ceiling_key if stage == "ceiling" else compute_key
         equal = [case, *(c for c in self.plan.cases if key(c) == key(case))]
         return next((found for c in equal if (found := self.of(c, stage))), [])
 

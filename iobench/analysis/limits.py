@@ -25,7 +25,7 @@ def limits(found: Evidence, case: Case, compute: Sequence[Window]) -> dict[str, 
         roofline.COMPUTE: [1 / w.seconds_per_sample for w in compute],
     }
     cold = {
-        roofline.STORAGE: ceiling_samples_per_s(found.ceilings(case)),
+        roofline.STORAGE: ceiling_samples_per_s(found.shared(case, "ceiling")),
         roofline.READ: rates("read", "cold"),
         roofline.LOAD_COLD: rates("load", "cold"),
         **shared,

@@ -29,7 +29,7 @@ def communication(
     several_s, alone_s = (fmean(t.wall_s / t.steps for t in side) for side in (compute, alone))
     exchanges = [
         min(times)
-        for r in found.computed(case)
+        for r in found.shared(case, "compute")
         if (times := [t for rank in r.ranks if (t := exchange_s(rank)) is not None])
     ]
     return CommunicationResult(

@@ -17,13 +17,7 @@ from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import Evidence, enters, evidence, validity
 from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.payback import staging
-from iobench.analysis.results import (
-    CheckResult,
-    Checks,
-    DatasetResult,
-    FastestResult,
-    SuiteResult,
-)
+from iobench.analysis.results import CheckResult, Checks, DatasetResult, FastestResult, SuiteResult
 from iobench.analysis.syscalls import counted
 from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages

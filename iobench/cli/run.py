@@ -31,19 +31,6 @@ from iobench.spec.load import expand
 from iobench.spec.schema import Spec
 
 
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """The options that decide what is planned, as ``run`` parses them."""
-
-    data: Path | None
-    out: Path
-    results: Path
-    images: Path
-    budget: str | None
-    in_place: bool
-    dry_run: bool
-
-
 @click.command()
 @click.argument("spec_name", metavar="[SPEC]", default="bench-io")
 @click.option("--data", type=PATH, help="ImageFolder tree, or a dataset made by iobench.")
@@ -63,7 +50,10 @@ class _Wanted:
     "--dry-run", is_flag=True, help="Validate, print plan and estimated time, run nothing."
 )
 @JSON
-def run(spec_name: str, resume: bool, as_json: bool, **options: Any) -> int:
+def run(
+    spec_name: str, results: Path, images: Path, resume: bool, dry_run: bool, as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
     """Run SPEC (a .toml file, or a name from `iobench list`; default bench-io).
 
     \b
@@ -73,11 +63,9 @@ def run(spec_name: str, resume: bool, as_json: bool, **options: Any) -> int:
       iobench run --data /scratch/imagenet --out /scratch/me
       iobench run --resume                               after a kill or Ctrl-C
     """
-    wanted = _Wanted(**options)
-    images = wanted.images
     with Reporter(err) as reporter, contextlib.ExitStack() as undo:
         if resume:
-            found = store.find(wanted.results)
+            found = store.find(results)
             plan = found.resumable_plan()
             undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
             availability.same_images(plan, images, reporter.say)
@@ -87,43 +75,42 @@ def run(spec_name: str, resume: bool, as_json: bool, **options: Any) -> int:
         spec = load.parse_text(text, where)
         check(spec)
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
-        plan = _plan(spec, wanted, reporter)
-        if wanted.dry_run:
+        plan = _plan(spec, results, images, reporter, dry_run=dry_run, **options)
+        if dry_run:
             for trial in plan.trials:
                 out.print(trial.id)
             return 0
         used = images_for(plan.cases, images)
         plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
         plan = placing.placed(plan, spec.stage_to, used, reporter.say)
-        found = store.create(wanted.results, plan.name)
+        found = store.create(results, plan.name)
         found.save_spec(text)
         found.save_plan(plan)
         return _run(found, used, reporter, as_json)
 
 
-def _plan(spec: Spec, wanted: _Wanted, reporter: Reporter) -> Plan:
-    """Resolve the spec with what is here; the dataset is made and converted for it."""
+def _plan(
+    spec: Spec, results: Path, images: Path, reporter: Reporter, *, budget: str | None,
+    dry_run: bool, **place: Any,
+) -> Plan:  # fmt: skip
+    """Resolve the spec with what is here; the dataset is made and converted for it.
+
+    ``place``: the options that say where the dataset is, of :func:`prepare.dataset_for`.
+    """
     say = reporter.say
-    seconds = units.seconds(wanted.budget or spec.budget)
-    missing = availability.missing_runtimes(spec, wanted.images, say, making=not wanted.dry_run)
+    seconds = units.seconds(budget or spec.budget)
+    missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
     left, notes = fit(spec, missing)
     for note in notes:
         say(f"note: {note}")
     cases = expand(left)
     LOCAL.check_limits(cases)
-    dataset = prepare.dataset_for(
-        spec.dataset,
-        data=wanted.data,
-        out=wanted.out,
-        in_place=wanted.in_place,
-        say=say,
-        progress=reporter.step,
-    )
+    dataset = prepare.dataset_for(spec.dataset, say=say, progress=reporter.step, **place)
     no_cold = LOCAL.cold(Path(dataset.root))
     for note in fit(spec, missing, no_cold)[1][len(notes) :]:
         say(f"note: {note}")
     prepare.ready(cases, dataset, reporter.step)
-    here = Here(dataset, missing, no_cold, prepare.notes(cases, dataset, wanted.results))
+    here = Here(dataset, missing, no_cold, prepare.notes(cases, dataset, results))
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     plan = resolve(spec, here, seconds, now)
     for line in case_checks.before(plan.cases, dataset):

@@ -25,10 +25,8 @@ AXES = (
 )  # fmt: skip
 #: Axes whose files lie elsewhere than in ``iobench/backends/<axis>``.
 _PACKAGES = {"stages": "iobench.worker.stages"}
-
 #: The four short names of pipelines.
 ALIASES = {"lmdb": "torch:lmdb", "hdf5": "torch:hdf5", "jpeg": "torch:jpeg", "dali": "dali:jpeg"}
-
 #: The stack of the driver's own Python: where a member that names none runs.
 DEFAULT_STACK = Case.image
 

@@ -24,7 +24,6 @@ IMAGENET_STD = (58.395, 57.12, 57.375)
 CIFAR_MEAN = (125.307, 122.961, 113.8575)
 CIFAR_STD = (51.5865, 50.847, 51.255)
 ONES = (1.0, 1.0, 1.0)
-
 #: Random resized crop: the share of the area, the aspect ratio, and how many tries it gets.
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)

@@ -108,13 +108,8 @@ def bank(recipe: Recipe, seed: int) -> Bank:
     made = [texture(mix(seed, 7, i), side, recipe) for i in range(2 * TEXTURES)]
     # one array: NumPy asks for huge pages when it is large, and a window touches many pages
     whole = np.concatenate([plane.ravel() for planes in made for plane in planes])
-    start = 0
-    for i, planes in enumerate(made):
-        views = []
-        for plane in planes:
-            views.append(whole[start : start + plane.size].reshape(plane.shape))
-            start += plane.size
-        made[i] = Planes(*views)
+    parts = iter(np.split(whole, np.cumsum([p.size for planes in made for p in planes])[:-1]))
+    made = [Planes(*(next(parts).reshape(p.shape) for p in planes)) for planes in made]
     return Bank(made[:TEXTURES], made[TEXTURES:], shifts)
 
 

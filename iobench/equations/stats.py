@@ -13,14 +13,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from iobench.equations.signed_rank import (
-    FLOOR_PAIRS,
-    Floats,
-    fewest_pairs,
-    pairs_for,
-    signed_rank_k,
-    smallest_effect,
-)
+from iobench.equations import signed_rank
+from iobench.equations.signed_rank import FLOOR_PAIRS, Floats
 
 #: What we ask for.
 WANTED_PAIRS = 10
@@ -79,9 +73,6 @@ class Verdict:
     pairs_needed: int
     smallest_effect: float
     note: str = ""
-
-
-# -- means of few repeats --------------------------------------------------------------------
 
 
 def t_interval(values: Sequence[float]) -> Interval:
@@ -167,9 +158,6 @@ def outliers(values: Sequence[float]) -> list[int]:
     return [int(i) for i in np.flatnonzero(far)]
 
 
-# -- paired ratios: Hodges-Lehmann and exact signed-rank limits -------------------------------
-
-
 def hodges_lehmann(differences: Sequence[float], *, level: float = 0.95) -> Interval:
     """Return the median of the Walsh averages with the signed-rank test's limits.
 
@@ -181,7 +169,7 @@ def hodges_lehmann(differences: Sequence[float], *, level: float = 0.95) -> Inte
         raise ValueError("no pair")
     i, j = np.triu_indices(n)
     walsh = np.sort((d[i] + d[j]) / 2)
-    k = signed_rank_k(n, level)
+    k = signed_rank.signed_rank_k(n, level)
     low, high = (float(walsh[k - 1]), float(walsh[-k])) if k else (-math.inf, math.inf)
     return Interval(float(np.median(walsh)), low, high, level, n, "signed-rank")
 
@@ -199,9 +187,6 @@ def paired_ratio(arm: Sequence[float], base: Sequence[float], *, level: float = 
 def _exp(logs: Interval) -> Interval:
     low = math.exp(logs.low) if math.isfinite(logs.low) else -math.inf  # exp(-inf) is a limit, 0
     return dataclasses.replace(logs, value=math.exp(logs.value), low=low, high=math.exp(logs.high))
-
-
-# -- the verdict ------------------------------------------------------------------------------
 
 
 def verdict(
@@ -228,13 +213,13 @@ def verdict(
     s95, s90 = at(level=1 - alpha), at(level=1 - 2 * one_sided)
     sd = float(np.std(_logs(arm) - _logs(base), ddof=1)) if n > 1 else math.nan
     outcome = _judge(s95, s90, margin, n)
-    needed, note, fewest = 0, "", fewest_pairs(alpha)
+    needed, note, fewest = 0, "", signed_rank.fewest_pairs(alpha)
     if n < FLOOR_PAIRS:
         needed = WANTED_PAIRS - n
         note = f"fewer than {FLOOR_PAIRS} pairs: no verdict"
     elif outcome == INCONCLUSIVE:
         target = max(math.expm1(abs(math.log(i95.value))), margin)
-        needed = max(1, pairs_for(target, sd, alpha=alpha) - n)
+        needed = max(1, signed_rank.pairs_for(target, sd, alpha=alpha) - n)
     if FLOOR_PAIRS <= n < fewest:
         note = f"{family} judged together: no difference can be told below {fewest} pairs"
     elif FLOOR_PAIRS <= n < WANTED_PAIRS:
@@ -248,7 +233,7 @@ def verdict(
         simultaneous90=s90,
         pairs=n,
         pairs_needed=needed,
-        smallest_effect=smallest_effect(sd, n, alpha=alpha),
+        smallest_effect=signed_rank.smallest_effect(sd, n, alpha=alpha),
         note=note,
     )
 

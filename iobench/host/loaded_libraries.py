@@ -12,7 +12,7 @@ import re
 import sys
 from hashlib import blake2b
 from pathlib import Path
-from typing import Dict, Iterable, Set
+from typing import Dict, Iterable, List, Set
 
 from iobench.host.probes import read
 
@@ -74,10 +74,15 @@ def identity(path: str) -> str:
     return f"{size}-{digest.hexdigest()}"
 
 
+def mapped_files() -> List[str]:
+    """Return the files that this process has mapped, by address."""
+    lines = read(MAPS).splitlines()
+    return list(dict.fromkeys(line[line.index("/") :] for line in lines if "/" in line))
+
+
 def _paths(brought: Iterable[str]) -> Set[str]:
     """Return the mapped libraries that matter; ``.so`` is somewhere in each name."""
-    paths = {line[line.index("/") :] for line in read(MAPS).splitlines() if "/" in line}
-    names = {path: os.path.basename(path) for path in paths}
+    names = {path: os.path.basename(path) for path in mapped_files()}
     folders = [f"/{module.replace('.', '/')}/" for module in brought]
     return {
         p

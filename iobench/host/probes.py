@@ -20,7 +20,6 @@ CGROUPS = Path("/sys/fs/cgroup")
 SHARED_MEMORY = "/dev/shm"
 _PROBE_S = 30.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
 #: unshare(CLONE_NEWUSER): what every container without root begins with.
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
 

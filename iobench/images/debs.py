@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import iobench.images.base as base
-import iobench.images.recipe as recipe
 from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
+from iobench.images import base, recipe
 from iobench.images.disk import check_space, partial, sha256
 
 _SPACE = 2e8

@@ -11,13 +11,11 @@ import shutil
 import sys
 from pathlib import Path
 
-import iobench.images.debs as debs
-import iobench.images.disk as disk
-import iobench.images.recipe as recipe
 from iobench.backends.stacks import _prefix
 from iobench.core.errors import ImageError
 from iobench.core.members import ImageRecipe
 from iobench.core.protocols import Say
+from iobench.images import debs, disk, recipe
 from iobench.images.model import names, recipe_of
 from iobench.images.wheels import wheelhouse
 

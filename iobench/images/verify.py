@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import iobench
-import iobench.images.archive as archive
-import iobench.images.disk as disk
-import iobench.images.forms as forms
-import iobench.images.tree as tree
 from iobench.core import registry
 from iobench.core.errors import BackendUnavailable, ImageError, SpecError
 from iobench.core.inside import CODE_INSIDE, PLUGINS_INSIDE, PREFIX_INSIDE
 from iobench.core.protocols import Mount, Say, Start
+from iobench.images import archive, disk, forms, tree
 from iobench.images.model import FORMS, Image
 
 #: The runtime that shows what a form holds inside.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from iobench.core import registry, stages
-from iobench.core.cases import Case, Cell, ContrastRule, alike
+from iobench.core.cases import Case, Cell, ContrastRule
 from iobench.core.errors import SpecError
 from iobench.plan.ladder import ladder, rungs_missing
 from iobench.spec.contrast_rules import check_cache, check_passes, is_value, matches
@@ -28,9 +28,8 @@ def rules(spec: Spec, cases: Sequence[Case]) -> tuple[ContrastRule, ...]:
 
 def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> ContrastRule:
     every = [case for group in found for case in group]
-    return alike(
-        ContrastRule,
-        wanted,
+    return ContrastRule(
+        stage=wanted.stage,
         groups=tuple(_labels(group) for group in found),
         cells=tuple(
             Cell(cache, found.index(group), _labels(here), _base(where, wanted, here))
@@ -42,8 +41,10 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
         after=wanted.after or 0,
         fastest_only=wanted.only == "fastest",
         shared=wanted.shares_blocks,
+        margin=wanted.margin,
         pairs=wanted.most_pairs,
         looks=wanted.looks if len(wanted.looks) > 1 else (),
+        primary=wanted.primary,
         probes=wanted.probe_pairs,
     )
 

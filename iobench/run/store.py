@@ -26,7 +26,6 @@ _MEND = (
     "move a damaged runs/ file away and `iobench run --resume` runs that trial again; without its "
     "plan.json a suite has to be run anew"
 )
-
 #: Counter of a record of schema 1: its name, the bytes that were excluded, whose files they were.
 _EXCLUDED = re.compile(r"(.*), without (\d+) of (.*)")
 

@@ -28,10 +28,8 @@ from iobench.run.trial import TrialSettings, run_trial
 #: Attempts at a trial whose cache state is disproven; all are kept, the last counts.
 ATTEMPTS = 3
 APART = "run apart from its block, only to see whether it still fails"
-
 #: Streams of the pass over each stored form that is discarded.
 READERS = 4
-
 #: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
 Watch = Callable[[int, int, float, Trial | None], None]
 

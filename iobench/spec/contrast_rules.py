@@ -10,18 +10,10 @@ from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.units import nbytes
 from iobench.equations.signed_rank import FLOOR_PAIRS
-from iobench.spec.schema import (
-    MIN_PROBES,
-    MOST_PAIRS,
-    CaseSpec,
-    ContrastSpec,
-    ExtraCase,
-    Filter,
-    LadderSpec,
-)
+from iobench.spec import schema
 
 
-def check(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
+def check(where: str, contrast: schema.ContrastSpec, known: Collection[Any]) -> None:
     """Judge one ``[[contrasts]]`` entry; raises SpecError naming key, value and what is allowed.
 
     ``known``: the values that the matrix names of what it is over.
@@ -33,7 +25,7 @@ def check(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
     _check_numbers(where, contrast)
 
 
-def check_ladder(ladder: LadderSpec, extra: Sequence[ExtraCase]) -> None:
+def check_ladder(ladder: schema.LadderSpec, extra: Sequence[schema.ExtraCase]) -> None:
     """Judge ``[ladder]`` and the stages of each ``[[cases]]`` entry; raises SpecError."""
     rungs = stages.rungs()
     own = {f"cases[{i}].stages": case.stages or () for i, case in enumerate(extra)}
@@ -48,7 +40,7 @@ def check_ladder(ladder: LadderSpec, extra: Sequence[ExtraCase]) -> None:
 
 def check_keys(where: str, wanted: Iterable[str]) -> None:
     """Judge whether every key is one of a case; raises SpecError."""
-    known = CaseSpec.model_fields
+    known = schema.CaseSpec.model_fields
     unknown = next((key for key in wanted if key not in known), None)
     if unknown is not None:
         allowed = ", ".join(sorted(known))
@@ -62,7 +54,7 @@ def check_caches(where: str, wanted: Sequence[str | float]) -> None:
         check_cache(where, cache)
 
 
-def check_filter(where: str, wanted: Filter) -> None:
+def check_filter(where: str, wanted: schema.Filter) -> None:
     """Judge a filter of cases; raises SpecError."""
     check_keys(where, wanted)
     for key, values in wanted.items():
@@ -72,7 +64,7 @@ def check_filter(where: str, wanted: Filter) -> None:
 
 
 def check_passes(
-    where: str, wanted: Filter, cases: Sequence[Case], said: Mapping[str, Sequence[Any]]
+    where: str, wanted: schema.Filter, cases: Sequence[Case], said: Mapping[str, Sequence[Any]]
 ) -> None:
     """Judge whether cases pass a filter; raises SpecError naming the values that there are.
 
@@ -94,7 +86,7 @@ def check_passes(
         )
 
 
-def matches(case: Case, wanted: Filter) -> bool:
+def matches(case: Case, wanted: schema.Filter) -> bool:
     """Return whether a case has one of the values wanted of each key."""
     return all(any(is_value(case, k, v) for v in values) for k, values in wanted.items())
 
@@ -127,7 +119,7 @@ def not_empty(
         raise SpecError(f"{where}: the list is empty; {way_out}")
 
 
-def _check_values(where: str, contrast: ContrastSpec, known: Collection[Any]) -> None:
+def _check_values(where: str, contrast: schema.ContrastSpec, known: Collection[Any]) -> None:
     # runtimes that are not here are left out of a suite, so any that is known may be named
     allowed = list(registry.names("runtimes")) if contrast.over == "runtime" else list(known)
     aliases = registry.ALIASES if contrast.over == "pipeline" else {}
@@ -150,13 +142,13 @@ def _check_values(where: str, contrast: ContrastSpec, known: Collection[Any]) ->
         )
 
 
-def _check_numbers(where: str, contrast: ContrastSpec) -> None:
+def _check_numbers(where: str, contrast: schema.ContrastSpec) -> None:
     looks = contrast.looks
     ascend = all(a < b for a, b in zip(looks, looks[1:], strict=False))
-    if looks and (looks[0] < FLOOR_PAIRS or not ascend or looks[-1] > MOST_PAIRS):
+    if looks and (looks[0] < FLOOR_PAIRS or not ascend or looks[-1] > schema.MOST_PAIRS):
         raise SpecError(
             f"{where}.looks: {list(looks)} is not possible; allowed: ascending numbers of pairs, "
-            f"{FLOOR_PAIRS} to {MOST_PAIRS}, such as [10, 20, 30]"
+            f"{FLOOR_PAIRS} to {schema.MOST_PAIRS}, such as [10, 20, 30]"
         )
     if looks and "pairs" in contrast.model_fields_set and contrast.pairs != looks[-1]:
         raise SpecError(
@@ -165,7 +157,8 @@ def _check_numbers(where: str, contrast: ContrastSpec) -> None:
         )
     if contrast.first and contrast.after:
         raise SpecError(f"{where}.after: {contrast.after} beside first; allowed: one of the two")
-    if 0 < contrast.probe_pairs < MIN_PROBES:
+    if 0 < contrast.probe_pairs < schema.MIN_PROBES:
         raise SpecError(
-            f"{where}.probes: {contrast.probes} is too few; allowed: 0, or {MIN_PROBES} and more"
+            f"{where}.probes: {contrast.probes} is too few; allowed: 0, or {schema.MIN_PROBES} and "
+            "more"
         )

@@ -20,8 +20,7 @@ from iobench.core import registry
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.options import check_options
-from iobench.core.units import nbytes
-from iobench.core.units import seconds as seconds
+from iobench.core.units import nbytes, seconds
 from iobench.spec import contrast_rules
 from iobench.spec.case_rules import check_case, out_of_reach
 from iobench.spec.labels import PIPELINE_FIELDS, label

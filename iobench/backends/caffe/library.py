@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 
 from iobench.core.errors import BackendUnavailable
+from iobench.host.loaded_libraries import mapped_files
 
 _SET = "openblas_set_num_threads"
 
@@ -108,10 +109,5 @@ def _mapped(name: str) -> List[str]:
 
     Those that wheels bring for their own use come last.
     """
-    paths: Dict[str, None] = {}
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            path = line.rstrip("\n").split(None, 5)[5:]
-            if path and name in os.path.basename(path[0]):
-                paths[path[0]] = None
+    paths = [path for path in mapped_files() if name in os.path.basename(path)]
     return sorted(paths, key=lambda path: ".libs/" in path)

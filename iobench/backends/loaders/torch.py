@@ -33,21 +33,17 @@ class _Samples:
         self._shape = transforms.transform(request.transform).shape
         self._fills = request.stage == "load"
         self._shared = shared
-        self._maker = BatchMaker(request)
+        self.maker = BatchMaker(request)
 
     def __getitems__(self, ids: np.ndarray) -> Union[Batch, IobenchError]:
         """Return the batch of these samples, as far as the stage goes, or why there is none."""
         try:
             if not self._fills:
-                return self._maker.make(ids)
+                return self.maker.make(ids)
             data = _empty_batch((len(ids), *self._shape), self._shared)
-            return self._maker.make(ids, data.numpy())._replace(data=data)
+            return self.maker.make(ids, data.numpy())._replace(data=data)
         except IobenchError as error:
             return error
-
-    def close(self) -> None:
-        """Close the Reader of this process."""
-        self._maker.close()
 
 
 class _Gate:
@@ -163,7 +159,7 @@ class TorchLoader:
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:
             shutdown()
-        self._samples.close()
+        self._samples.maker.close()
 
 
 def _whole(batch: Any) -> Any:

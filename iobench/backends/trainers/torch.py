@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping
 
 import numpy as np
 
@@ -111,19 +111,15 @@ class TorchTrainer(Trainer):
         return tensor, self._torch.from_numpy(labels).to(self.device, non_blocking=True)
 
 
-def _guess(batch: int, options: Mapping[str, Scalar]) -> float:
-    return batch / _torch_nets.net(str(options.get("net", DEFAULT_NET))).cpu_samples_per_s
-
-
-def _shape(options: Mapping[str, Scalar]) -> Tuple[int, int, int]:
-    return _torch_nets.net(str(options.get("net", DEFAULT_NET))).shape
+def _chosen(options: Mapping[str, Scalar]) -> _torch_nets.Network:
+    return _torch_nets.net(str(options.get("net", DEFAULT_NET)))
 
 
 BACKEND = TrainerBackend(
     TorchTrainer,
     "real training: alexnet, resnet18, resnet50, resnet44cifar on cpu or cuda",
     requires=("torch",),
-    step_s=_guess,
-    shape=_shape,
+    step_s=lambda batch, options: batch / _chosen(options).cpu_samples_per_s,
+    shape=lambda options: _chosen(options).shape,
     stack="torch",
 )
