@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every test: on two processors while the images and Caffe are made, then those that need the
-# machine for themselves (marker system).
+# Runs every test on two processors: first those that need no image and no Caffe, while these are
+# made; then those that do (marker system), beside one Docker daemon, a file's tests in one process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
 # skipped; where IOBENCH_REQUIRE names it, they are not even begun.
 cd "$(dirname "$0")/.." || exit
@@ -31,5 +31,6 @@ status=0 # the builds take longest: they go first
 nice -n 5 .venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system' --durations=10 || status=1
 tail -n +1 -f --pid=$made "$log"
 wait $made || exit
-IOBENCH_TEST_IMAGES=$images .venv/bin/python -m pytest -m system --durations=20 || status=1
+IOBENCH_TEST_IMAGES=$images .venv/bin/python -m tests.build.containers \
+    .venv/bin/python -m pytest -n 2 --dist loadfile -m system --durations=20 || status=1
 exit $status

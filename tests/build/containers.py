@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping
 
@@ -14,7 +16,7 @@ from iobench.core.cases import Case, Dataset
 from iobench.core.errors import ImageError
 from iobench.data import convert, make
 from iobench.run import command
-from tests.capabilities import image_folder, need
+from tests.capabilities import image_folder, missing, need
 
 RUNTIMES = [name for name in registry.names("runtimes") if name != "bare"]
 #: Cases that a runtime runs in more than one form of the image.
@@ -82,3 +84,8 @@ def needs(case: Case) -> None:
     reason = registry.runtime_of(case).available()
     if reason and case.runtime != "docker":
         pytest.skip(reason)
+
+
+if __name__ == "__main__":  # runs a command beside a Docker daemon, which its processes share
+    with contextlib.nullcontext() if missing("docker") else daemon():
+        sys.exit(subprocess.call(sys.argv[1:]))

@@ -14,7 +14,7 @@ from iobench.report import html
 from tests.build import report as fixture
 from tests.capabilities import need
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.slow
 SWITCHES = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",

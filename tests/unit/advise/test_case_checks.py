@@ -114,7 +114,7 @@ def test_shared_memory_of_64_mb_is_seen(tmp_path: Path) -> None:
     assert real(case, tree(tmp_path / "d")) == ["/dev/shm"]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_files_of_somebody_else_are_unreadable_without_capabilities(tmp_path: Path) -> None:
     need("root")
     dataset = tree(tmp_path / "d")
@@ -125,7 +125,7 @@ def test_files_of_somebody_else_are_unreadable_without_capabilities(tmp_path: Pa
     assert "unreadable data" in real(dataclasses.replace(CASE, workers=0), dataset)
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_user_namespaces_switched_off_are_told_with_the_remedy() -> None:
     need("root")
     need("userns")
@@ -144,7 +144,7 @@ def test_user_namespaces_switched_off_are_told_with_the_remedy() -> None:
     assert "sysctl -w user.max_user_namespaces" in done.stdout
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_closed_fuse_is_told(tmp_path: Path) -> None:
     need("root")
     code = "import sys; from iobench.host import probes; print(probes.fuse())"

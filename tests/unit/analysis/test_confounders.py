@@ -288,7 +288,7 @@ def memory_group() -> Iterator[Path]:
     group.rmdir()
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_planted_confounders_are_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_group: Path
 ) -> None:

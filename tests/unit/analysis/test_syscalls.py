@@ -74,7 +74,7 @@ def traced(data: Dataset, loader: str, form: str, **fields: Any) -> Record:
     return run_trial(Trial("t", case, "calls", "-"), data, 1, TrialSettings())
 
 
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loader", "form", "least", "most"),
     [("torch", "jpeg", 1.0, 1.4), ("torch", "lmdb", 0.0, 0.4), ("dali", "jpeg", 1.0, 2.0)],
@@ -91,7 +91,7 @@ def test_a_pipeline_opens_as_many_files_as_its_format_needs(
     assert least <= found.get("open", 0.0) <= most, found
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_samples_are_bounded_and_in_whole_batches(data: Dataset) -> None:
     need("strace")
     record = traced(data, "torch", "jpeg", batch=24, workers=0)
@@ -100,7 +100,7 @@ def test_samples_are_bounded_and_in_whole_batches(data: Dataset) -> None:
     assert 48 <= opened <= 48 + 16, "what libraries look for in their first batch apart"
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_without_strace_the_trial_ends_and_says_so(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +120,7 @@ def sleeper() -> Iterator[int]:
         process.kill()
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_process_that_may_not_be_traced_has_a_reason_and_goes_on(
     sleeper: int, tmp_path: Path
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_process_that_may_not_be_traced_has_a_reason_and_goes_on(
         tracer.terminate()
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_tracer_is_gone_when_the_body_fails(sleeper: int, tmp_path: Path) -> None:
     need("strace")
     status = Path(f"/proc/{sleeper}/status")

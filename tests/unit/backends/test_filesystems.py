@@ -85,7 +85,7 @@ def test_nothing_counts_what_a_daemon_reads_below_fuseblk(devices: Path) -> None
     assert posix.Posix(mount=mount("fuseblk", "259:0")).storage_bytes(io) == (None, "")
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_loop_device_that_caches_twice_is_not_cold() -> None:
     need("loop")
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name:
@@ -111,7 +111,7 @@ def test_a_loop_device_that_caches_twice_is_not_cold() -> None:
     assert "--direct-io=on" in reason
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_an_overlay_is_counted_by_the_disk_below_it() -> None:
     need("root")
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name:

@@ -15,7 +15,7 @@ from iobench.core.errors import BackendUnavailable
 from iobench.host import io_counters, mounts, page_cache
 from tests.capabilities import need
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.slow
 NBYTES = 4 << 20
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import versus_fio
 from tests.capabilities import need
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.slow
 SMALL = ["--samples", "128", "--batch", "16", "--repeats", "1", "--rates", "200"]
 
 

@@ -154,7 +154,7 @@ def test_smoke_end_to_end(tmp_path: Path) -> None:
     assert shown["complete"]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_real_suite_end_to_end(tmp_path: Path) -> None:
     for capability in ("torch", "lmdb", "fio"):
         need(capability)
@@ -190,7 +190,7 @@ def test_a_real_suite_end_to_end(tmp_path: Path) -> None:
     assert len(shown["contrasts"]) == 2
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_an_interrupted_suite_keeps_a_report_and_resumes(tmp_path: Path) -> None:
     for capability in ("torch", "lmdb", "fio"):
         need(capability)
@@ -217,7 +217,7 @@ def test_an_interrupted_suite_keeps_a_report_and_resumes(tmp_path: Path) -> None
     assert {p.name: p.read_bytes() for p in latest.glob("runs/*.json")}.items() >= kept.items()
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_users_own_tree_is_copied_and_never_written(tmp_path: Path) -> None:
     for capability in ("torch", "lmdb", "fio"):
         need(capability)

@@ -86,7 +86,7 @@ def test_versions_are_those_of_the_distributions() -> None:
     assert fingerprint.collect(HERE, {"numpy": "numpy"})["libraries"]["numpy"] == numpy.__version__
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_cgroup_memory_limit_is_seen() -> None:
     need("root")
     top = Path("/sys/fs/cgroup/memory")

@@ -162,7 +162,7 @@ def test_mincore_is_used_where_cachestat_is_absent(
     assert found.resident == sum(-(-path.stat().st_size // PAGE) for path in files[:10])
 
 
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["cachestat", "mincore"])
 def test_files_of_others_are_unproven_not_resident(call: str) -> None:
     """As user 65534, on a file of root: mincore would say "all resident" of an evicted file."""

@@ -374,7 +374,7 @@ def test_a_build_takes_what_it_replaces_from_the_stores(
     assert gone == [image]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["docker", "podman"])
 def test_the_stores_forget_a_removed_image_unless_it_is_in_use(
     image: Image, form: str, tmp_path: Path
@@ -504,7 +504,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True, timeout=30)
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_and_says_so(small_disk: Path, tmp_path: Path) -> None:
     with (
         pytest.raises(ImageError, match=r"disk is full.*--images"),
@@ -522,7 +522,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(small_disk: Path, tmp_path: Path
     assert list(small_disk.iterdir()) == []
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_a_build_says_beforehand_how_much_space_it_needs(small_disk: Path) -> None:
     with pytest.raises(ImageError, match=r"needs about 2.6 GB in .* free"):
         disk.check_space(small_disk, 2.6e9, "the archive of image torch")

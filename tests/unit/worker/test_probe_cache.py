@@ -13,7 +13,7 @@ from iobench.host import agent, page_cache
 from iobench.run.trial import TrialSettings, run_trial
 from tests.capabilities import need
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
