@@ -143,9 +143,11 @@ def step_s(case: Case, found: Dataset, stage: str) -> float:
 
 
 def rows_of(name: str, args: Any) -> Iterator[dict[str, Any]]:
-    """Yield a row for each pipeline and stage that the spec measures, where torch's Python has it."""
+    """Yield a row for each of the spec's pipelines and stages that torch's Python has."""
     wanted = load.load(name)
-    cases = {case.pipeline: case for case in load.expand(wanted)}  # arms cost the same here
+    cases: dict[str, Case] = {}
+    for case in load.expand(wanted):
+        cases.setdefault(case.pipeline, case)  # other arms cost the same here
     for case in cases.values():
         backend = registry.load("loaders", case.loader)
         if backend.stack not in ("", registry.DEFAULT_STACK):
