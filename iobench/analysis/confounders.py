@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
+from statistics import median
 from typing import Any
 
 from iobench.analysis.contrast_results import CONFOUNDED, PASS, UNKNOWN, Confounders
 from iobench.analysis.pairs import Pair, factors
+from iobench.core.records import Slices
 from iobench.spec.labels import PIPELINE_FIELDS
 
+#: Difference of the times until stopped that is a confounder, as a share of the running time.
+STOPPING_SHARE = 1e-3
 #: Facts that differ between any two processes and explain nothing.
 VOLATILE = frozenset({"pid", "rank", "boot_id"})
 #: What a bind mount may set beside the filesystem's own options.
@@ -97,6 +101,24 @@ def _short(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def _of_stopping(pairs: Sequence[Pair]) -> list[str]:
+    """Return that arms which take turns stop at different speeds, where that moves the ratio.
+
+    What runs on between the signal and the stop is not counted.
+    """
+    both = [(p.arm.slices, p.base.slices) for p in pairs if p.arm.slices and p.base.slices]
+    if not both:
+        return []
+    late = [median(_stopping(side) for side in sides) for sides in zip(*both, strict=True)]
+    if abs(late[0] - late[1]) <= STOPPING_SHARE:
+        return []
+    return [f"time until stopped, of the running time: {late[0]:.2%} against {late[1]:.2%}"]
+
+
+def _stopping(slices: Slices) -> float:
+    return sum(slices.stop_s) / sum(end - begun for begun, end in slices.thawed)
+
+
 _OPTIONS = ("loader_options", "format_options", "trainer_options")
 #: Keys whose every value brings libraries of its own.
 BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", *_OPTIONS})
@@ -110,7 +132,7 @@ STUDIED = {
 
 def confounders(pairs: Sequence[Pair]) -> Confounders:
     """Return what differs between the arms' fingerprints beside the factor under study."""
-    found: dict[str, None] = {}
+    found: dict[str, None] = dict.fromkeys(_of_stopping(pairs))
     seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for pair in pairs:
         factor = factors(pair.arm.trial.case, pair.base.trial.case)

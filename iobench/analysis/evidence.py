@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from iobench.analysis.case_results import Validity
-from iobench.analysis.ranks import in_step, step_times
+from iobench.analysis.ranks import in_step, running, step_times
 from iobench.analysis.windows import between, epoch, window
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.errors import SpecError
@@ -44,22 +44,22 @@ def trial_window(record: Record, *, whole: bool | None = None) -> Window | None:
     ``whole``: the whole epoch or the steady window after the warm-up; None: by the cache state.
     """
     whole = record.trial.cache not in WARM_STATES if whole is None else whole
-    measured = epoch if whole else window
+    measured, ranks = epoch if whole else window, running(record.ranks, record.slices)
     try:
-        found = [measured(rank.steps) for rank in record.ranks]
+        found = [measured(rank.steps) for rank in ranks]
     except ValueError:  # no step for it
         return None
     samples = sum(w.samples for w in found)
     if not samples:
         return None
-    rank, slowest = max(zip(record.ranks, found, strict=True), key=lambda pair: pair[1].wall_s)
+    rank, slowest = max(zip(ranks, found, strict=True), key=lambda pair: pair[1].wall_s)
     if slowest.wall_s <= 0:
         return None
     edge_s = _edge_s(record, rank, slowest, whole=whole)
     job = dataclasses.replace(slowest, block=record.trial.block, samples=samples, edge_s=edge_s)
-    if not in_step(record.ranks):
+    if not in_step(ranks):
         return job
-    waits, computes = step_times(record.ranks)
+    waits, computes = step_times(ranks)
     first = 0 if whole else rank.steps.warmup
     compute_s = math.fsum(computes[first:])
     wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[first:])
@@ -84,10 +84,11 @@ def startup_parts(record: Record) -> Startup | None:
 
     Ranks begin together, so the others waited for both.
     """
-    if not record.ranks:
+    ranks = running(record.ranks, record.slices)
+    if not ranks:
         return None
-    last = max((rank.startup for rank in record.ranks), key=_opened_s)
-    first_batch_s = max(rank.startup.first_batch_s for rank in record.ranks)
+    last = max((rank.startup for rank in ranks), key=_opened_s)
+    first_batch_s = max(rank.startup.first_batch_s for rank in ranks)
     return dataclasses.replace(last, first_batch_s=first_batch_s)
 
 
@@ -104,10 +105,11 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
     """Return the wait of every step after the warm-up, all trials and ranks (or the job's)."""
     waits: list[float] = []
     for record in records:
-        if in_step(record.ranks):
-            waits += step_times(record.ranks)[0][record.ranks[0].steps.warmup :]
+        ranks = running(record.ranks, record.slices)
+        if in_step(ranks):
+            waits += step_times(ranks)[0][ranks[0].steps.warmup :]
             continue
-        for rank in record.ranks:
+        for rank in ranks:
             if (rank.notes.get("trainer") or {}).get("wait_known") is False:
                 continue
             waits += between(rank.steps.request_s, rank.steps.ready_s)[rank.steps.warmup :]

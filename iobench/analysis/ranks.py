@@ -6,11 +6,23 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from iobench.analysis.windows import between
-from iobench.core.records import IoCounters, RankResult
+from iobench.analysis.windows import between, thawed
+from iobench.core.records import IoCounters, RankResult, Slices
 
 #: Ranks that begin further apart than this share of the loop had the machine to themselves so long.
 SKEW_SHARE = 0.01
+
+
+def running(results: Sequence[RankResult], slices: Slices | None) -> Sequence[RankResult]:
+    """Return the results as of a clock that stood still while the ranks were stopped."""
+    return [_running(result, slices) for result in results] if slices else results
+
+
+def _running(result: RankResult, slices: Slices) -> RankResult:
+    steps = thawed(result.steps, result.began_s, slices)
+    first_batch_s = steps.ready_s[0] if steps.ready_s else 0.0
+    startup = dataclasses.replace(result.startup, first_batch_s=first_batch_s)
+    return dataclasses.replace(result, steps=steps, startup=startup)
 
 
 def skew_s(results: Sequence[RankResult]) -> float:

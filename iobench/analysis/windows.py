@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
-from iobench.core.records import Steps
+import numpy as np
+
+from iobench.core.records import Slices, Steps
 from iobench.equations.stalls import Window
 
 
 def between(begun: Sequence[float], ended: Sequence[float]) -> list[float]:
     """Return the seconds from each reading to the other of the same step."""
     return [b - a for a, b in zip(begun, ended, strict=True)]
+
+
+def thawed(steps: Steps, began_s: float, slices: Slices) -> Steps:
+    """Return the readings on a clock that stood still while the arm was stopped.
+
+    No step is left out: one that was interrupted lasts as long as it ran.
+    """
+    begun, ended = np.asarray(slices.thawed, float).T
+    before = np.concatenate([[0.0], np.cumsum(ended - begun)])
+
+    def running(times: Sequence[float]) -> list[float]:
+        at = np.asarray(times, float) + began_s
+        last = np.clip(np.searchsorted(begun, at, side="right") - 1, 0, None)
+        ran = before[last] + np.clip(at, begun[last], ended[last]) - begun[last]
+        return [float(t) for t in ran]
+
+    (start,) = running([0.0])
+    shifted = (
+        [t - start for t in running(r)] for r in (steps.request_s, steps.ready_s, steps.done_s)
+    )
+    request_s, ready_s, done_s = shifted
+    return dataclasses.replace(steps, request_s=request_s, ready_s=ready_s, done_s=done_s)
 
 
 def window(steps: Steps) -> Window:

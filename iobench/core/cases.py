@@ -121,6 +121,8 @@ class Trial:
     block: int = 0  # numbers the pair
     position: int = 0  # inside the block
     repeat_of: str = ""  # the block that a pre-stated rule repeats
+    epochs: int = 1  # in one loop: one long order of ids, through one iterator
+    slice_s: float = 0.0  # the arms of its block take turns of this length; 0: no turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +145,9 @@ class Contrast:
     group: str = ""  # "": its own id
     looks: Tuple[int, ...] = ()
     probes: int = 0  # pairs of serial probes that attribute a difference to a stage
+    slice_s: float = 0.0  # of each trial, and so are these
+    loop_s: float = 0.0
+    epochs: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +158,7 @@ class Cell:
     group: int  # index into the rule's ``groups``
     cases: Tuple[str, ...]
     base: str = ""  # "": the fastest case on the ladder
+    slice_s: float = 0.0  # its blocks' arms take turns of this length; 0: one after the other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +179,7 @@ class ContrastRule:
     looks: Tuple[int, ...] = ()
     primary: bool = True
     probes: int = 0
+    loop_s: float = 0.0  # how long a loop shall run where arms take turns
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,10 @@ class CacheStateError(IobenchError):
     """A page-cache state cannot be reached or proven."""
 
 
+class CannotStop(IobenchError):
+    """Processes cannot be stopped and continued by this user."""
+
+
 class ImageError(IobenchError):
     """A container image is missing, of another revision, half-built or cannot be built."""
 

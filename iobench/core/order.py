@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -86,6 +86,11 @@ def sample_order(
     if sharing == "disjoint":
         return np.ascontiguousarray(np.split(ids, world_size)[rank])
     return np.ascontiguousarray(ids[rank::world_size])
+
+
+def epochs(count: int, n: int, order: str, **others: Any) -> np.ndarray:
+    """Return the ids of ``count`` epochs, one after the other (:func:`sample_order`)."""
+    return np.concatenate([sample_order(n, order, epoch=k, **others) for k in range(count)])
 
 
 def multiset_sum(ids: np.ndarray) -> str:

@@ -103,6 +103,22 @@ class CacheProof:
 
 
 @dataclasses.dataclass(frozen=True)
+class Slices:
+    """When an arm of a block ran while the others were stopped, by the clock of ``began_s``.
+
+    ``thawed``: (before the first SIGCONT, after the last SIGSTOP), a slice each.  ``stop_s``: from
+    there until all of its processes were seen stopped.  ``thaw_s``: from the first SIGCONT to the
+    last.
+    """
+
+    thawed: Sequence[Tuple[float, float]]
+    stop_s: Sequence[float]
+    thaw_s: Sequence[float]
+    processes: int = 0
+    others_cpu_s: float = 0.0  # CPU seconds of the other arms and the driver meanwhile
+
+
+@dataclasses.dataclass(frozen=True)
 class Record:
     """One attempt at one trial, as stored: ``runs/<trial>.<attempt>.json``."""
 
@@ -118,5 +134,6 @@ class Record:
     mount: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     runtime: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # image, mode, version
     ready_s: float = 0.0  # from the launch until every rank had its libraries: start-up
+    slices: Optional[Slices] = None  # of an arm that took turns with others
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA

@@ -11,11 +11,13 @@ from typing import Mapping, Optional, Tuple
 
 from iobench.core.records import IoCounters
 from iobench.host import fio, limits, mounts, page_cache, page_lock, strace
+from iobench.host import freezer as turns
 from iobench.host.fio import FioResult
+from iobench.host.freezer import Freezer
 from iobench.host.page_cache import Residency
 from iobench.host.strace import Trace
 
-__all__ = ["LOCAL", "Agent", "FioResult", "Residency", "Trace"]
+__all__ = ["LOCAL", "Agent", "FioResult", "Freezer", "Residency", "Trace"]
 
 
 class Agent:
@@ -35,6 +37,8 @@ class Agent:
     group = staticmethod(limits.group)
     processes = staticmethod(strace.processes)
     trace = staticmethod(strace.trace)
+    freezer = staticmethod(turns.freezer)
+    family = staticmethod(turns.family)
     fio = staticmethod(fio.run)
 
     def cold(self, path: Path) -> str:

@@ -75,7 +75,7 @@ def probe_blocks(
     by_label = {c.label: c for c in cases}
     pairs = max(c.probes for c in together)
     trials = [
-        dataclasses.replace(trial, stage="probe")
+        dataclasses.replace(trial, stage="probe", epochs=1, slice_s=0.0)
         for block, order in enumerate(_orders(members(together), pairs, rng), done + 1)
         for trial in block_of(together[0], by_label, order, block)
     ]
@@ -101,6 +101,8 @@ def block_of(
             block=block,
             position=position,
             repeat_of=repeat_of,
+            epochs=contrast.epochs,
+            slice_s=contrast.slice_s,
         )
         for position, label in enumerate(order)
     ]

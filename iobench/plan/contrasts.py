@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
-from iobench.core.cases import Cell, Contrast, ContrastRule, alike
+from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, alike
 
 #: (stage, cache) -> case labels, fastest first, as the ladder found them.
 Ranking = Mapping[tuple[str, str], Sequence[str]]
@@ -20,6 +21,25 @@ def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]
                 fastest_here = next((c for c in ranked if c in cell.cases), cell.cases[0])
                 out += _of_cell(rule, cell, cell.base or fastest_here, len(out))
     return out
+
+
+def without_turns(plan: Plan, reason: str) -> Plan:
+    """Return the plan with arms that run one after the other, for this reason; also those to come.
+
+    Loops stay as long as planned.
+    """
+    return dataclasses.replace(
+        plan,
+        trials=tuple(dataclasses.replace(t, slice_s=0.0) for t in plan.trials),
+        contrasts=tuple(dataclasses.replace(c, slice_s=0.0) for c in plan.contrasts),
+        rules=tuple(
+            dataclasses.replace(
+                rule, cells=tuple(dataclasses.replace(cell, slice_s=0.0) for cell in rule.cells)
+            )
+            for rule in plan.rules
+        ),
+        notes=(*plan.notes, f"arms run one after the other, not in turns: {reason}"),
+    )
 
 
 def _with_fastest(rule: ContrastRule, ranked: Sequence[str]) -> int:
@@ -49,6 +69,7 @@ def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contr
             arm=arm,
             base=against,
             cache=cell.cache,
+            slice_s=cell.slice_s,
             primary=primary,
             group=f"g{done + 1:02d}" if shared else "",
         )

@@ -16,7 +16,7 @@ def guess_s(trial: Trial, compute_s: float) -> float:
         return OVERHEAD_S + compute_s
     if not stage.rate:
         return OVERHEAD_S + 1.0
-    samples = case.samples or 1280
+    samples = trial.epochs * (case.samples or 1280)
     loop = samples / (stage.rate * max(case.workers, 1))
     if stage.trained:
         step = registry.load("trainers", case.trainer).step_s(case.batch, case.trainer_options)

@@ -32,7 +32,13 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
         stage=wanted.stage,
         groups=tuple(_labels(group) for group in found),
         cells=tuple(
-            Cell(cache, found.index(group), _labels(here), _base(where, wanted, here))
+            Cell(
+                cache,
+                found.index(group),
+                _labels(here),
+                _base(where, wanted, here),
+                slice_s=_slice_s(wanted, cache, here),
+            )
             for group, cache, here in _cells(wanted, found)
         ),
         chosen=_labels(c for c in every if _chosen(wanted, c)),
@@ -46,7 +52,23 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
         looks=wanted.looks if len(wanted.looks) > 1 else (),
         primary=wanted.primary,
         probes=wanted.probe_pairs,
+        loop_s=wanted.loop_s,
     )
+
+
+def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
+    """Return how long a turn of these arms lasts; 0 where stopping one would change its speed.
+
+    A quota gives what was not used at once, a trainer waits for a time of day, ranks for each
+    other, and of cold data the second arm would find what the first has read.
+    """
+    stage = stages.of(wanted.stage)
+    able = all(
+        c.world_size == 1 and not c.cpus and not c.memory_bytes
+        and not registry.load("formats", c.format).fileless
+        for c in here
+    )  # fmt: skip
+    return wanted.slice_s if able and cache == "warm" and not stage.trained else 0.0
 
 
 def _labels(cases: Iterable[Case]) -> tuple[str, ...]:

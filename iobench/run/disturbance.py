@@ -17,7 +17,7 @@ def disturbed(record: Record) -> str:
     if record.status == INVALID:
         return record.reasons[0]
     io = ranks.together(record.ranks)  # a rank is no rival of another
-    foreign = io.foreign_cpu_s
+    foreign = io.foreign_cpu_s - (record.slices.others_cpu_s if record.slices else 0.0)
     if foreign > max(FOREIGN_SHARE * io.wall_s, FOREIGN_FLOOR_S):
         return f"rivals used {foreign:.2f} s of CPU in {io.wall_s:.2f} s"
     if io.machine_steal_s > max(STEAL_SHARE * io.wall_s, 0.02):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from iobench.analysis.evidence import enters, last_attempts
 from iobench.core.cases import Plan, Trial
@@ -21,7 +22,7 @@ class Ledger:
 
     def __init__(self, plan: Plan, records: Iterable[Record]) -> None:
         self.before, self._compute_s = last_attempts(records), plan.compute_s
-        self._costs: dict[tuple[str, str, str], list[float]] = {}
+        self._costs: dict[tuple[Any, ...], list[float]] = {}
         done = {i: r for i, r in self.before.items() if enters(r)}
         for record in done.values():
             self._note_cost(record)
@@ -56,7 +57,7 @@ class Ledger:
 
     def cost_s(self, trials: Iterable[Trial]) -> float:
         """Return what such trials took so far (the median of each), or a first guess; seconds."""
-        known = [(t, self._costs.get((t.case.label, t.stage, t.cache))) for t in trials]
+        known = [(t, self._costs.get(_kind(t))) for t in trials]
         return sum(median(s) if s else guess_s(t, self._compute_s) for t, s in known)
 
     def _usable_before(self, block: Sequence[Trial]) -> dict[str, Record]:
@@ -64,9 +65,12 @@ class Ledger:
         return {i: r for i, r in found.items() if enters(r)}
 
     def _note_cost(self, record: Record) -> None:
-        trial = record.trial
-        key = (trial.case.label, trial.stage, trial.cache)
-        self._costs.setdefault(key, []).append(record.wall_s)
+        self._costs.setdefault(_kind(record.trial), []).append(record.wall_s)
+
+
+def _kind(trial: Trial) -> tuple[Any, ...]:
+    """Return what trials share that take alike long."""
+    return trial.case.label, trial.stage, trial.cache, trial.epochs, trial.slice_s > 0
 
 
 def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:

@@ -57,6 +57,8 @@ class Listener:
                 "a local disk"
             ) from None
         self.task: Task | None = None
+        #: Ranks wait at a barrier for :meth:`begin`, even when all have come.
+        self.holds = False
         self._unproven: dict[ControlChannel, str] = {}
         self._lifelines: list[ControlChannel] = []
         self._lines: dict[ControlChannel, int] = {}
@@ -183,9 +185,13 @@ class Listener:
             raise TrialFailed(f"{self._name(rank)} {error}") from None
         if isinstance(message, Result) and message.result.get("error"):
             self.failing = self._name(rank)
-        if isinstance(message, Barrier) and self.from_all(Barrier):
-            self._kept[Barrier].clear()
-            self.send(Barrier(clock() + _BEGIN_AFTER_S if self._local else None))
+        if isinstance(message, Barrier) and self.from_all(Barrier) and not self.holds:
+            self.begin(clock() + _BEGIN_AFTER_S if self._local else None)
+
+    def begin(self, at: float | None = None) -> None:
+        """Let the ranks go on that wait at the barrier."""
+        self._kept[Barrier].clear()
+        self.send(Barrier(at))
 
     def _name(self, rank: int) -> str:
         return ranks.name(rank, self._world_size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from math import ceil
 from statistics import median
 from typing import NamedTuple
 
@@ -17,11 +18,14 @@ from iobench.analysis.verdicts import judge
 from iobench.core import stages
 from iobench.core.cases import Contrast, Plan, Trial
 from iobench.equations import signed_rank
-from iobench.plan.blocks import Spans, block_of, blocks, group_of, groups, probe_blocks
+from iobench.plan.blocks import Spans, block_of, blocks, group_of, groups, members, probe_blocks
 from iobench.plan.contrasts import contrasts
 from iobench.plan.ladder import number
 from iobench.run.disturbance import disturbed
 from iobench.run.ledger import Ledger
+
+#: More would be a list of ids that takes longer to make than the loop.
+MOST_EPOCHS = 1000
 
 
 class Step(NamedTuple):
@@ -41,13 +45,21 @@ def next_step(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
         return _extended(plan, again, at_once=True)
     for trial in plan.trials:
         if trial.id not in ledger.last:
-            return Step(plan, (trial,))
+            return Step(plan, _at_once(plan, trial))
     if plan.phase == 1:
         return _second_phase(plan, ledger, room_s)
     for due_ in (_next_looks, _probes, _calls):
         if found := due_(plan, ledger, room_s):
             return _extended(plan, found)
     return None
+
+
+def _at_once(plan: Plan, trial: Trial) -> tuple[Trial, ...]:
+    """Return the trial, or all arms of its block where they take turns."""
+    if not trial.slice_s:
+        return (trial,)
+    place = trial.contrast, trial.stage, trial.block
+    return tuple(t for t in plan.trials if (t.contrast, t.stage, t.block) == place)
 
 
 def _extended(plan: Plan, trials: Sequence[Trial], *, at_once: bool = False) -> Step:
@@ -86,7 +98,8 @@ def _paired(trial: Trial) -> bool:
 
 def _second_phase(plan: Plan, ledger: Ledger, room_s: float) -> Step:
     """Make the contrasts by the ladder's ranking, and their blocks up to the first look."""
-    found = within_budget(plan, contrasts(plan.rules, _fastest(ledger)), ledger, room_s)
+    found = lengthened(plan, contrasts(plan.rules, _fastest(ledger)), ledger)
+    found = within_budget(plan, found, ledger, room_s)
     trials = blocks(found, plan.cases, seed=plan.seed, start=len(plan.trials) + 1)
     return _extended(dataclasses.replace(plan, contrasts=tuple(found), phase=2), trials)
 
@@ -100,6 +113,33 @@ def _fastest(ledger: Ledger) -> dict[tuple[str, str], list[str]]:
             of_rung = times.setdefault((trial.stage, trial.cache), {})
             of_rung.setdefault(trial.case.label, []).append(window.seconds_per_sample)
     return {rung: sorted(t, key=lambda label: median(t[label])) for rung, t in times.items()}
+
+
+def lengthened(plan: Plan, found: Sequence[Contrast], ledger: Ledger) -> list[Contrast]:
+    """Set, before the first pair, how many epochs the arms that take turns run for: ``loop_s``.
+
+    By the slowest arm's rate on the ladder, or its first guess: all arms of a group run alike.
+    """
+    seconds: dict[tuple[str, str, str], list[float]] = {}
+    for record in ledger.usable().values():
+        trial, measured = record.trial, trial_window(record)
+        if measured is not None:
+            key = (trial.case.pipeline, trial.stage, trial.cache)
+            seconds.setdefault(key, []).append(measured.seconds_per_sample)
+    cases = {case.label: case for case in plan.cases}
+
+    def epoch_s(label: str, contrast: Contrast) -> float:
+        case = cases[label]
+        known = seconds.get((case.pipeline, contrast.stage, contrast.cache))
+        rate = stages.of(contrast.stage).rate * max(case.workers, 1)
+        return (case.samples or plan.dataset.samples) * (median(known) if known else 1 / rate)
+
+    def epochs(contrast: Contrast) -> int:
+        together = groups(found)[group_of(contrast)]
+        longest_s = max(epoch_s(label, contrast) for label in members(together))
+        return min(ceil(contrast.loop_s / longest_s), MOST_EPOCHS) if contrast.slice_s else 1
+
+    return [dataclasses.replace(c, epochs=epochs(c)) for c in found]
 
 
 def within_budget(

@@ -17,9 +17,11 @@ from iobench.analysis.evidence import enters
 from iobench.core import clock
 from iobench.core.cases import Trial
 from iobench.core.dataset import files_of
-from iobench.core.records import INVALID
+from iobench.core.errors import CannotStop
+from iobench.core.records import FAILED, INVALID
 from iobench.plan.blocks import blocks
-from iobench.plan.contrasts import contrasts
+from iobench.plan.contrasts import contrasts, without_turns
+from iobench.run.block import run_block
 from iobench.run.ledger import Ledger
 from iobench.run.next_trials import next_step
 from iobench.run.store import Store
@@ -56,6 +58,9 @@ class Suite:
             if step.plan is not self.plan:
                 self.plan = step.plan
                 self.store.save_plan(step.plan)
+            if any(trial.slice_s for trial in step.trials):
+                self._take_turns(step.trials)
+                continue
             for trial in step.trials:
                 self._try(trial)
         self._watch(len(self.ledger.usable()), len(self.plan.trials), 0.0, None)
@@ -65,7 +70,7 @@ class Suite:
 
         They are tried alone first; where one does not fail, the whole block is run.
         """
-        failing = self.ledger.failing(block)
+        failing = [] if block[0].slice_s else self.ledger.failing(block)
         works = [self._try(trial, apart=True) for trial in failing]
         if any(works):
             for trial in failing:
@@ -95,6 +100,27 @@ class Suite:
         self.store.save(record)
         self.ledger.add(record, apart=apart)
         return works
+
+    def _take_turns(self, block: Sequence[Trial]) -> None:
+        """Run a block whose arms take turns until none is INVALID, three times at most.
+
+        Where this user may not stop an arm, arms run one after the other from now on.
+        """
+        for _ in range(ATTEMPTS):
+            self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), block[0])
+            attempts = [self.store.start(trial.id) for trial in block]
+            try:
+                records = run_block(block, self.plan.dataset, attempts, self.settings)
+            except CannotStop as error:
+                self.plan = without_turns(self.plan, str(error))
+                self.store.save_plan(self.plan)
+                return
+            for record in records:
+                self.store.save(record)
+                self.ledger.add(record)
+            statuses = {record.status for record in records}
+            if INVALID not in statuses or FAILED in statuses:
+                return
 
     def left_s(self) -> float:
         """Return the expected seconds of what is still to do."""

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,16 @@ from iobench.core.errors import (
     SpecError,
     TrialFailed,
 )
-from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, CacheProof, RankResult, Record
+from iobench.core.records import (
+    EXPLORATORY,
+    FAILED,
+    INVALID,
+    VALID,
+    CacheProof,
+    RankResult,
+    Record,
+    Slices,
+)
 from iobench.host.agent import Trace
 from iobench.run import cache_state, ceiling, command, placing
 from iobench.run import ranks as world
@@ -43,35 +52,21 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSetti
 
     Raises only what stops a whole suite: KeyboardInterrupt, and IobenchErrors about the results.
     """
-    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-    begun = clock()
     tried = Attempt(trial, dataset, settings)
-    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
-        try:
-            status, reasons = tried.measure(Path(folder))
-        except CacheStateError as error:
-            status, reasons = INVALID, (str(error),)
-        except (TrialFailed, BackendUnavailable, ImageError, SpecError) as error:
-            status, reasons = FAILED, (str(error),)
-    return alike(
-        Record,
-        tried,
-        trial=trial,
-        attempt=attempt,
-        status=status,
-        reasons=reasons,
-        started=started,
-        wall_s=clock() - begun,
-        cache=tried.proof,
-        mount=settings.agent.mount(tried.where),
-    )
+    with tempfile.TemporaryDirectory(prefix="iobench-") as folder, tried.judged():
+        tried.measure(Path(folder))
+    return tried.record(attempt)
 
 
 class Attempt:
     """One attempt at a trial, and what has been measured of it so far, by the record's names."""
 
     def __init__(self, trial: Trial, dataset: Dataset, settings: TrialSettings) -> None:
-        self._trial, self._settings, self._agent = trial, settings, settings.agent
+        self._begun = clock()
+        self.started = datetime.datetime.now(datetime.timezone.utc).isoformat(
+            timespec="milliseconds"
+        )
+        self.trial, self._settings, self._agent = trial, settings, settings.agent
         self._stage = stages.of(trial.stage)
         self._place = settings.placements.get(trial.case.location)
         self._dataset = placing.dataset_of(dataset, self._place)
@@ -83,52 +78,85 @@ class Attempt:
         self.ceiling: Mapping[str, Any] = {}
         self.runtime: Mapping[str, Any] = {}
         self.ready_s = 0.0
+        self.slices: Slices | None = None
         self.notes: dict[str, Any] = {}
+        self.status = FAILED
+        self.reasons: tuple[str, ...] = ("it has not run",)
         self._held = contextlib.ExitStack()
+        self._counters: Mapping[str, int] = {}
 
-    def measure(self, work: Path) -> Verdict:
-        """Run it in the folder ``work`` and judge it: (status, reasons).
+    @contextlib.contextmanager
+    def judged(self) -> Iterator[None]:
+        """Take what goes wrong in the body as this attempt's verdict."""
+        try:
+            yield
+        except CacheStateError as error:
+            self.status, self.reasons = INVALID, (str(error),)
+        except (TrialFailed, BackendUnavailable, ImageError, SpecError) as error:
+            self.status, self.reasons = FAILED, (str(error),)
 
-        Raises what :func:`run_trial` makes a record of.
-        """
-        if not self._stage.on_host:
-            self.runtime = command.record_of(self._trial.case, self._settings.images)
-        with contextlib.ExitStack() as self._held:
-            return self._judge(self._run(work))
+    def record(self, attempt: int, *, share: int = 1) -> Record:
+        """Return what is stored of it; ``share``: so many attempts ran at once."""
+        return alike(
+            Record,
+            self,
+            attempt=attempt,
+            wall_s=(clock() - self._begun) / share,
+            cache=self.proof,
+            mount=self._agent.mount(self.where),
+        )
 
-    def _run(self, work: Path) -> Trace | None:
-        """Run the ranks and complete the proof; return the trace of a traced trial."""
-        before: Mapping[str, int] = {}
+    def measure(self, work: Path) -> None:
+        """Run it in the folder ``work`` and judge it.  Raises what :meth:`judged` takes."""
         traced: Trace | None = None
-        with worker_of(self._trial, self._dataset, work, self._settings, self._place) as worker:
+        with self.running(work) as worker:
+            if self._stage.on_host:
+                self._counters = self._agent.counters(self.where)
+                self._locate_and_replay(worker)
+            else:
+                self.prepare(worker)
+                with self._traced(worker) as traced:
+                    worker.release()
+                    worker.results()
+            self.finish(worker, traced)
+
+    @contextlib.contextmanager
+    def running(self, work: Path) -> Iterator[Worker]:
+        """Start the ranks in the folder ``work`` and wait until they are ready."""
+        if not self._stage.on_host:
+            self.runtime = command.record_of(self.trial.case, self._settings.images)
+        with (
+            self._held,
+            worker_of(self.trial, self._dataset, work, self._settings, self._place) as worker,
+        ):
             try:
                 self.ready_s = worker.wait_ready()
-                if self._stage.on_host:
-                    before = self._agent.counters(self.where)
-                    self._locate_and_replay(worker)
-                else:
-                    self._prepare(worker)
-                    before = self._agent.counters(self.where)
-                    with self._traced(worker) as traced:
-                        worker.release()
-                        self.ranks = worker.results()
+                yield worker
             finally:
                 self.ranks = worker.finished()
-        after = self._agent.counters(self.where)
-        self.notes["mount_bytes"] = {name: after[name] - n for name, n in before.items()}
-        self._prove_after(inside=worker.inside)
-        return traced
 
-    def _prepare(self, worker: Worker) -> None:
+    def finish(self, worker: Worker, traced: Trace | None = None) -> None:
+        """Complete the proof of ranks that have ended, and judge."""
+        self.ranks = worker.finished()
+        after = self._agent.counters(self.where)
+        self.notes["mount_bytes"] = {name: after[name] - n for name, n in self._counters.items()}
+        self._prove_after(inside=worker.inside)
+        self.status, self.reasons = self._judge(traced)
+
+    def prepare(self, worker: Worker) -> None:
         """Bring the data into the trial's cache state; ranks that alone see them do it there."""
+        self._bring(worker)
+        self._counters = self._agent.counters(self.where)
+
+    def _bring(self, worker: Worker) -> None:
         if not worker.inside:
             self.proof = self._set_state(worker)
             return
         seen = worker.prepared()
         # warm data need not be cached a second time in the file that holds them
-        host = self._set_state(worker) if self._trial.cache == "cold" else CacheProof()
-        self.proof = cache_state.before(self._trial.cache, host, seen)
-        if self._trial.cache == "warm":
+        host = self._set_state(worker) if self.trial.cache == "cold" else CacheProof()
+        self.proof = cache_state.before(self.trial.cache, host, seen)
+        if self.trial.cache == "warm":
             self.proof = dataclasses.replace(self.proof, unheld="they lie inside an image")
 
     def _set_state(self, worker: Worker) -> CacheProof:
@@ -136,7 +164,7 @@ class Attempt:
 
         Raises TrialFailed for one that is missing or that cannot be read.
         """
-        if self._trial.cache == "-" or not self._files:
+        if self.trial.cache == "-" or not self._files:
             return CacheProof()
         try:
             return self._proven(worker)
@@ -147,7 +175,7 @@ class Attempt:
             raise TrialFailed(f"{name}: {error.strerror}; {_MISSING}") from None
 
     def _proven(self, worker: Worker) -> CacheProof:
-        agent, label = self._agent, self._trial.cache
+        agent, label = self._agent, self.trial.cache
         locked: dict[str, Any] = {}
         if label == "cold":
             agent.evict(self._files)
@@ -159,11 +187,11 @@ class Attempt:
             agent.check_warmable(sum(f.stat().st_size for f in self._files))
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock()
-            rate = self._settings.cold_rates.get(self._trial.case.stored_form)
+            rate = self._settings.cold_rates.get(self.trial.case.stored_form)
             locked = {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
         else:
             found = agent.set_fraction(
-                worker.extents(), float(label), self._trial.case.seed, self._files
+                worker.extents(), float(label), self.trial.case.seed, self._files
             )
             return CacheProof("fraction", found.method, found.fraction)
         found = agent.residency(self._files)
@@ -179,7 +207,7 @@ class Attempt:
         """Have the samples located, then read the same extents in the same order with fio."""
         worker.release()
         worker.results()
-        extents, case = worker.extents(), self._trial.case
+        extents, case = worker.extents(), self.trial.case
         self.proof = self._set_state(worker)
         result = ceiling.run(
             ceiling.plan(extents, jobs=max(case.workers, 1) * case.world_size, batch=case.batch),
@@ -203,11 +231,11 @@ class Attempt:
         """Complete the proof by what is resident now and what crossed the mount."""
         if self._place and inside:
             self.proof = cache_state.after(self.proof, self.ranks, self._place)
-        elif self._trial.cache != "-" and self._files:
+        elif self.trial.cache != "-" and self._files:
             self.proof = cache_state.after_here(
                 self.proof, self.ranks, self._files, self._agent, by_fio=self._stage.on_host
             )
-        trainer = registry.load("trainers", self._trial.case.trainer).make
+        trainer = registry.load("trainers", self.trial.case.trainer).make
         if self.runtime.get("form"):
             self.proof = dataclasses.replace(self.proof, programs="the image's own files")
         elif self._stage.trained and trainer.feeds_itself:
@@ -226,7 +254,7 @@ class Attempt:
         return status, reasons
 
     def _standing(self) -> Verdict:
-        trial, ranks = self._trial, self.ranks
+        trial, ranks = self.trial, self.ranks
         if errors := world.errors(ranks):
             return FAILED, errors
         if parted := rank_figures.parted(ranks):
@@ -241,7 +269,8 @@ class Attempt:
             return VALID, ()
         if self._stage.contrasted and not sum(sum(r.steps.samples) for r in ranks):
             return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
-        return cache_state.judge(trial.cache, trial.stage, self.proof, rank_figures.loop_s(ranks))
+        loop_s = rank_figures.loop_s(rank_figures.running(ranks, self.slices))
+        return cache_state.judge(trial.cache, trial.stage, self.proof, loop_s)
 
 
 def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path]:

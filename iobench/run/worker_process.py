@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import secrets
 import signal
@@ -17,7 +18,7 @@ import pydantic
 from iobench.backends.caffe import log as caffe_log
 from iobench.core import registry, stages
 from iobench.core.cases import Dataset, Extent, Placement, Task, Trial
-from iobench.core.channel import Extents, Go, Hello, M, Prepare, Prepared, Ready, Result
+from iobench.core.channel import Barrier, Extents, Go, Hello, M, Prepare, Prepared, Ready, Result
 from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.protocols import ImageUse
@@ -106,6 +107,19 @@ class Worker:
         """Let the ranks begin."""
         self.listener.send(Go())
 
+    def arrived(self, until: float) -> bool:
+        """Exchange messages until every rank waits at the barrier; False: the clock came first.
+
+        Raises TrialFailed where one will not come.
+        """
+        while not self.listener.from_all(Barrier):
+            if clock() >= until:
+                return False
+            if self._serve(until) or self.listener.failing:
+                self.process.wait(GRACE_S)
+                raise TrialFailed(self._why())
+        return True
+
     def results(self) -> tuple[RankResult, ...]:
         """Wait for every result and for the end of all processes; return the results by rank."""
         self._until(Result)
@@ -143,10 +157,10 @@ class Worker:
                 raise TrialFailed(self._why())
         return self.listener.kept(kind)
 
-    def _serve(self) -> bool:
+    def _serve(self, until: float = math.inf) -> bool:
         """Exchange messages until something has happened; return whether the process has ended.
 
-        Raises TrialFailed when time is up.
+        At most until the clock reads ``until``.  Raises TrialFailed when time is up.
         """
         now, limit_s = clock(), self.settings.limit_s
         hello_s = max(HELLO_S, limit_s / 2)
@@ -163,7 +177,7 @@ class Worker:
             end = min(end, self._failed_at + GRACE_S)
         if now > end:
             raise TrialFailed(self._why() if self.listener.failing else late)
-        return self.listener.serve(self._sentinel, end - now)
+        return self.listener.serve(self._sentinel, min(end, until) - now)
 
     def _why(self) -> str:
         """Return in one line why there is no result: a rank's own error, else how it ended."""

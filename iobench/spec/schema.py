@@ -111,6 +111,8 @@ class ContrastSpec(Strict):
     also: tuple[Any, ...] = ()
     shared: bool | None = None
     probes: int | None = pydantic.Field(default=None, ge=0)
+    slice_s: float = pydantic.Field(default=0.1, ge=0, le=10)
+    loop_s: float = pydantic.Field(default=3.0, gt=0)
 
     @property
     def shares_blocks(self) -> bool:

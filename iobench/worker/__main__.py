@@ -23,7 +23,7 @@ from iobench.core import channel, clock, registry, stages
 from iobench.core.cases import Extent, Task, alike, to_json
 from iobench.core.dataset import files_of, form_root, load_index, stored_sizes
 from iobench.core.errors import IobenchError
-from iobench.core.order import sample_order
+from iobench.core.order import epochs
 from iobench.core.protocols import LoadRequest
 from iobench.core.records import RankResult
 from iobench.worker import cache, parent_watch, remote_loader, rendezvous
@@ -97,7 +97,8 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
         format_name=case.format,
         format=registry.format_of(case),
         root=form_root(task.dataset, case.stored_form),
-        ids=sample_order(
+        ids=epochs(
+            task.trial.epochs,
             len(index.labels),
             case.order,
             seed=case.seed,

@@ -83,7 +83,12 @@ class RankRun:
 
     def meet(self) -> float:
         """Wait until every rank is about to begin its loop; return when, by this node's clock."""
-        return self.driver.meet() if self.driver.world_size > 1 else 0.0
+        return self.driver.meet() if self.driver.world_size > 1 or self.task.trial.slice_s else 0.0
+
+    def rest(self) -> None:
+        """Wait, at the end of the loop, for the arms that this one takes turns with."""
+        if self.task.trial.slice_s:
+            self.driver.meet()
 
     def result(
         self, measured: protocols.Measured, io: IoCounters, extra: Optional[Dict[str, Any]] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -299,6 +300,16 @@ settings = TrialSettings(images=images, decode_delay_s=1.0)
 trial = Trial(id="t", case=Case(**case), stage="load", cache="warm")
 print(run_trial(trial, locate(Path(root)), 1, settings), flush=True)
 """
+#: The same case twice, in turns, without an end.
+TURNS = (
+    DRIVER.partition("settings =")[0]
+    + """
+from iobench.run.block import run_block
+case = Case(**case)
+trials = [Trial(str(i), case, "load", "warm", epochs=1000, slice_s=0.05) for i in range(2)]
+run_block(trials, locate(Path(root)), [1, 1], TrialSettings(images=images))
+"""
+)
 
 
 def wait_for(condition: object, seconds: float = 30.0) -> bool:
@@ -309,10 +320,20 @@ def wait_for(condition: object, seconds: float = 30.0) -> bool:
     return False
 
 
+def stopped(processes: List[int]) -> bool:
+    """Tell whether one of these processes is stopped."""
+    states = []
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            states.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+    return "T" in states
+
+
 @pytest.mark.system
+@pytest.mark.parametrize("driver_code", [DRIVER, TURNS], ids=["alone", "in-turns"])
 @pytest.mark.parametrize("name", registry.names("runtimes"))
 def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
-    name: str, data: Dataset, tmp_path: Path, services: None
+    name: str, driver_code: str, data: Dataset, tmp_path: Path, services: None
 ) -> None:
     need("root")  # to see every process's environment
     case = case_of(data, name)
@@ -323,7 +344,7 @@ def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
     document = [case.__dict__, {k: u.__dict__ for k, u in images.items()}, data.root]
     with open(tmp_path / "said", "wb") as said:
         driver = subprocess.Popen(
-            [sys.executable, "-c", DRIVER],
+            [sys.executable, "-c", driver_code],
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
@@ -337,14 +358,17 @@ def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
         return [p for p, w in containers.marked(marker).items() if "iobench.worker" in w]
 
     # the worker and both of its loader processes are at it
-    seen = wait_for(lambda: sum(1 for p in workers() if not _is_client(p)) >= 3)
+    wanted = 3 if driver_code == DRIVER else 6
+    seen = wait_for(lambda: sum(1 for p in workers() if not _is_client(p)) >= wanted)
+    seen = seen and (driver_code == DRIVER or wait_for(lambda: stopped(workers())))
     lines = [" ".join(words) for words in containers.marked(marker).values()]
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert seen, (lines, (tmp_path / "said").read_text())
     assert wait_for(lambda: not containers.marked(marker)), containers.marked(marker)
     names = set(re.findall(r"--name=(iobench-\w+)", "\n".join(lines)))
-    assert len(names) == (1 if name in ("docker", "podman") else 0)
+    count = 1 if driver_code == DRIVER else 2
+    assert len(names) == (count if name in ("docker", "podman") else 0)
     for found in names:
         program = ["docker"] if name == "docker" else engines.podman()
         listed = [*program, "ps", "--all", "--quiet", "--filter", f"name={found}"]

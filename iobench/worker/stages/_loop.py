@@ -36,6 +36,7 @@ def epoch(job: RankRun) -> Outcome:
     else:
         measured = loop.measure(loader.batches(), trainer, warmup=warmup)
     ended = io_counters.snapshot(alive)
+    job.rest()
     loader.close()
     io = io_counters.since(before, begun, ended, io_counters.snapshot())
     if job.far:

@@ -34,7 +34,7 @@ DOCUMENT: dict[str, Any] = {
     "ladder": {"stages": ["load"], "caches": ["warm"], "repeats": 1, "digest": False},
     "contrasts": [
         {"over": "prefetch", "base": 1, "caches": ["warm"], "looks": [10, 20, 30], "shared": True,
-         "probes": 8},
+         "probes": 8, "slice_s": 0},
     ],
 }  # fmt: skip
 #: prefetch -> (time of a sample, its noise): 2 is EQUIVALENT at once, 3 needs more pairs.
@@ -43,7 +43,8 @@ NOISY = {**QUIET, 3: (1e-3, 0.3)}
 SLOW = {**QUIET, 3: (1.1e-3, 0.001)}
 
 #: Of 3 against 1, ten pairs, one look.
-ONCE = {"over": "prefetch", "base": 1, "arms": [3], "caches": ["warm"], "pairs": 10, "probes": 0}
+ONCE = {"over": "prefetch", "base": 1, "arms": [3], "caches": ["warm"], "pairs": 10, "probes": 0,
+        "slice_s": 0}  # fmt: skip
 
 
 class Killed(Exception):

@@ -1,0 +1,134 @@
+"""Stop and continue groups of processes, so that the arms of a block take turns.
+
+A process that does nothing else watches over what is stopped: when the driver goes, even by
+``kill -9``, it continues all of it, for a stopped process cannot end by a signal that it handles.
+Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Dict, Iterator, List, Sequence, Tuple
+
+from iobench.core.clock import clock
+from iobench.core.errors import CannotStop, TrialFailed
+
+_PROC = Path("/proc")
+#: States of a task that runs no more: stopped, traced and stopped, ended.
+_STOPPED = b"TtZX"
+_STOP_S, _POLL_S = 5.0, 1e-4
+
+
+class Freezer:
+    """Stops and continues processes of this node, under the eyes of its watcher."""
+
+    def __init__(self, watcher: subprocess.Popen[bytes]) -> None:
+        self._watcher = watcher
+
+    def watch(self, processes: Sequence[int]) -> None:
+        """Name processes before they are stopped.
+
+        Raises CannotStop where this user may not send them signals.
+        """
+        assert self._watcher.stdin is not None
+        for pid in processes:
+            try:
+                os.kill(pid, 0)
+            except PermissionError:
+                raise CannotStop(
+                    f"this user may not stop process {pid}, which another user owns"
+                ) from None
+            self._watcher.stdin.write(b"%d %s\n" % (pid, _begun(pid)))
+        self._watcher.stdin.flush()
+
+    def stop(self, processes: Sequence[int]) -> Tuple[float, float]:
+        """Stop them; return when the last signal was sent and when all were seen stopped.
+
+        Raises TrialFailed where one goes on.
+        """
+        _signal(processes, signal.SIGSTOP)
+        sent = clock()
+        while running := [pid for pid in processes if not _stopped(pid)]:
+            if clock() > sent + _STOP_S:
+                raise TrialFailed(f"process {running[0]} did not stop within {_STOP_S:g} s")
+            time.sleep(_POLL_S)
+        return sent, clock()
+
+    def go(self, processes: Sequence[int]) -> Tuple[float, float]:
+        """Continue them; return when the first signal was sent and when the last."""
+        begun = clock()
+        _signal(processes, signal.SIGCONT)
+        return begun, clock()
+
+
+@contextlib.contextmanager
+def freezer() -> Iterator[Freezer]:
+    """Yield what stops processes; nothing that it stopped stays so, however this process ends."""
+    command = [sys.executable, "-I", "-S", "-c", _WATCHER]
+    watcher = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    assert watcher.stdin is not None
+    try:
+        yield Freezer(watcher)
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            watcher.stdin.close()
+        watcher.wait()
+
+
+def family(processes: Sequence[int]) -> List[int]:
+    """Return these processes and all that they started, parents first."""
+    children: Dict[int, List[int]] = {}
+    for folder in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    found = list(processes)
+    for pid in found:  # it grows meanwhile
+        found += sorted(set(children.get(pid, [])) - set(found))
+    return found
+
+
+def _signal(processes: Sequence[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _stopped(pid: int) -> bool:
+    """Return whether every thread of the process is stopped, or has ended."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return True
+    for task in tasks:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/stat", "rb", 0) as file:
+            if file.read(512).rpartition(b")")[2].split()[0] not in _STOPPED:
+                return False
+    return True
+
+
+def _begun(pid: int) -> bytes:
+    """Return when a process was started, in ticks: another one of this number was not."""
+    with contextlib.suppress(OSError):
+        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19]
+    return b"0"
+
+
+#: Continues, when its standard input ends, every process that was named there and is still it.
+_WATCHER = """
+import os, signal, sys
+for line in sys.stdin.buffer.readlines():
+    pid, begun = line.split()
+    try:
+        with open(b"/proc/%s/stat" % pid, "rb") as file:
+            if file.read().rpartition(b")")[2].split()[19] == begun:
+                os.kill(int(pid), signal.SIGCONT)
+    except OSError:
+        pass
+"""

@@ -1,0 +1,171 @@
+"""One block whose arms take turns: all are started, then each runs while the others are stopped.
+
+What disturbs the machine for longer than a slice meets all arms alike (Bulej et al., ICPE 2020).
+docs/method.md, "Arms that take turns".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from iobench.analysis import ranks as rank_figures
+from iobench.core.cases import Dataset, Trial
+from iobench.core.errors import CannotStop, TrialFailed
+from iobench.core.records import INVALID, Record, Slices
+from iobench.host.agent import Agent, Freezer
+from iobench.run.trial import Attempt
+from iobench.run.worker_process import TrialSettings, Worker
+
+
+def run_block(
+    trials: Sequence[Trial], dataset: Dataset, attempts: Sequence[int], settings: TrialSettings
+) -> list[Record]:
+    """Run one attempt at all arms of a block, in turns; return a record each.
+
+    Where one arm fails, the others' records are INVALID.  Raises what :func:`run_trial` raises, and
+    CannotStop where this user may not stop an arm's processes.
+    """
+    tries = [Attempt(trial, dataset, settings) for trial in trials]
+    try:
+        with contextlib.ExitStack() as stack:
+            arms = _opened(tries, settings.agent, stack)
+            _take_turns(arms, trials[0].slice_s, random.Random(trials[0].id))
+            _end(arms)
+    except _Spoilt as spoilt:
+        for other in tries:
+            if other is not spoilt.attempt:
+                arm, why = spoilt.attempt.trial.arm, spoilt.attempt.reasons[0]
+                other.status, other.reasons = INVALID, (f"{arm}, which took turns with it: {why}",)
+    return [a.record(n, share=len(tries)) for a, n in zip(tries, attempts, strict=True)]
+
+
+class _Spoilt(Exception):
+    """The block is lost by this attempt."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__()
+        self.attempt = attempt
+
+
+@contextlib.contextmanager
+def _blamed(attempt: Attempt) -> Iterator[None]:
+    done = False
+    with attempt.judged():
+        yield
+        done = True
+    if not done:
+        raise _Spoilt(attempt)
+
+
+@dataclasses.dataclass
+class Arm:
+    """One arm: its attempt, its processes on this node, and when they ran."""
+
+    attempt: Attempt
+    worker: Worker
+    agent: Agent
+    freezer: Freezer
+    processes: list[int] = dataclasses.field(default_factory=list)
+    done: bool = False
+    stopped_at: float = 0.0
+    thawed: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+    stop_s: list[float] = dataclasses.field(default_factory=list)
+    thaw_s: list[float] = dataclasses.field(default_factory=list)
+
+    def find(self) -> None:
+        """Look which processes it has now.  Raises CannotStop where they are not this user's."""
+        self.processes = self._family()
+        if not self.processes:
+            raise CannotStop(f"no process of {self.attempt.trial.case.runtime} is seen from here")
+        self.freezer.watch(self.processes)
+
+    def go(self) -> tuple[float, float]:
+        """Let it run; the time that it was stopped counts against no limit."""
+        begun, last = self.freezer.go(self.processes)
+        self.worker.begun += begun - self.stopped_at
+        return begun, last
+
+    def stop(self) -> tuple[float, float]:
+        """Stop it."""
+        self.stopped_at, seen = self.freezer.stop(self.processes)
+        return self.stopped_at, seen
+
+    def release(self) -> None:
+        """Let it run, whatever it is to do."""
+        self.freezer.go(self.processes)
+
+    def turn(self, slice_s: float) -> None:
+        """Let it run for a slice, or until its loop ends."""
+        begun, last = self.go()
+        self.done = self.worker.arrived(begun + slice_s)
+        sent, seen = self.stop()
+        self.thawed.append((begun, sent))
+        self.stop_s.append(seen - sent)
+        self.thaw_s.append(last - begun)
+        if self.done and (new := set(self._family()) - set(self.processes)):
+            raise TrialFailed(f"it started {len(new)} processes in its loop, which ran unstopped")
+
+    def _family(self) -> list[int]:
+        return self.agent.family(self.worker.processes())
+
+
+def _opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) -> list[Arm]:
+    """Start every arm, alone on the machine, and bring it to the barrier before its loop."""
+    freezer, arms = stack.enter_context(agent.freezer()), []
+    for attempt in tries:
+        with _blamed(attempt):
+            work = stack.enter_context(tempfile.TemporaryDirectory(prefix="iobench-"))
+            worker = stack.enter_context(attempt.running(Path(work)))
+            worker.listener.holds = True
+            arm = Arm(attempt, worker, agent, freezer)
+            stack.callback(arm.release)  # what is stopped ends late
+            arm.find()
+            arm.stop()
+            arms.append(arm)
+    for arm in arms:
+        with _blamed(arm.attempt):
+            arm.go()
+            arm.attempt.prepare(arm.worker)
+            arm.worker.release()
+            arm.worker.arrived(math.inf)
+            arm.find()
+            arm.stop()
+            arm.worker.listener.begin()  # it reads that when it goes on
+    return arms
+
+
+def _take_turns(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> None:
+    """Let every arm run to the end of its loop: each once a round, in an order drawn for it."""
+    left = list(arms)
+    while left:
+        for arm in draw.sample(left, len(left)):
+            with _blamed(arm.attempt):
+                arm.turn(slice_s)
+        left = [arm for arm in left if not arm.done]
+
+
+def _end(arms: Sequence[Arm]) -> None:
+    """Have one arm after the other send its result and end; judge each."""
+    for arm in arms:
+        with _blamed(arm.attempt):
+            arm.go()
+            arm.worker.listener.begin()
+            arm.attempt.ranks = arm.worker.results()
+    used_s = [_cpu_s(arm.attempt) for arm in arms]
+    for arm, own_s in zip(arms, used_s, strict=True):
+        arm.attempt.slices = Slices(
+            arm.thawed, arm.stop_s, arm.thaw_s, len(arm.processes), sum(used_s) - own_s
+        )
+        with _blamed(arm.attempt):
+            arm.attempt.finish(arm.worker)
+
+
+def _cpu_s(attempt: Attempt) -> float:
+    io = rank_figures.together(attempt.ranks)
+    return io.cpu_user_s + io.cpu_sys_s

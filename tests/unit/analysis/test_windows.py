@@ -1,0 +1,66 @@
+"""Readings on a clock that stands still while an arm is stopped: exact, and no step left out."""
+
+from __future__ import annotations
+
+import random
+from typing import List, Sequence, Tuple
+
+import pytest
+
+from iobench.analysis.windows import epoch, thawed, window
+from iobench.core.records import Slices, Steps
+
+
+def loop(work_s: Sequence[float], slices: Sequence[Tuple[float, float]]) -> Steps:
+    """Return the readings of a loop of such steps that runs in these slices alone."""
+    left = [list(s) for s in slices]
+    done: List[float] = []
+    for seconds in work_s:
+        while seconds > left[0][1] - left[0][0]:
+            seconds -= left[0][1] - left[0][0]
+            left.pop(0)
+        left[0][0] += seconds
+        done.append(left[0][0])
+    done = [t - slices[0][0] for t in done]
+    asked = [0.0, *done[:-1]]
+    return Steps(asked, done, done, [8] * len(done), [1] * len(done), warmup=2)
+
+
+def turns(count: int, slice_s: float, draw: random.Random) -> List[List[Tuple[float, float]]]:
+    """Return the slices of two arms, in rounds of a drawn order, with gaps between them."""
+    found: List[List[Tuple[float, float]]] = [[], []]
+    now = 100.0
+    for _ in range(count):
+        for arm in draw.sample([0, 1], 2):
+            ran = slice_s * draw.uniform(0.98, 1.05)
+            found[arm].append((now, now + ran))
+            now += ran + draw.uniform(0.0, 0.003)
+    return found
+
+
+@pytest.mark.parametrize("slice_s", [0.05, 0.2, 1.0])
+def test_even_and_bursty_steps_of_equal_work_take_equally_long(slice_s: float) -> None:
+    """Steps of 70/70 ms and of 0/140 ms: long ones are interrupted more often than short ones."""
+    slices = turns(2000, slice_s, random.Random(f"{slice_s}"))
+    steps = 100
+    even, bursts = [0.07] * steps, [0.0, 0.14] * (steps // 2)
+    seconds = []
+    for work_s, mine in zip((even, bursts), slices, strict=True):
+        raw = loop(work_s, mine)
+        proof = Slices(mine, [0.0], [0.0])
+        found = thawed(raw, mine[0][0], proof)
+        assert found.done_s[-1] == pytest.approx(7.0, abs=1e-9)
+        assert window(found).samples == 8 * (steps - 2)
+        seconds.append(window(found).seconds_per_sample)
+        assert epoch(found).wall_s <= 7.0 + 1e-9
+        assert window(raw).wall_s > 1.5 * window(found).wall_s
+    assert seconds[0] / seconds[1] == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_reading_between_slices_is_at_the_end_of_the_one_before() -> None:
+    """A signal takes a moment until the process has stopped."""
+    raw = Steps([0.0, 1.1], [0.5, 3.5], [1.1, 4.0], [1, 1], [1, 1])
+    found = thawed(raw, 10.0, Slices([(9.0, 11.0), (13.0, 15.0)], [0.1], [0.0]))
+    assert found.done_s == [1.0, 2.0]
+    assert found.ready_s == [0.5, 1.5]
+    assert found.request_s == [0.0, 1.0]

@@ -1,0 +1,110 @@
+"""A real block: arms that take turns, the same samples, one that fails, a driver that is killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.analysis.evidence import trial_window
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import FAILED, INVALID, VALID, Record
+from iobench.run.block import run_block
+from iobench.run.trial import TrialSettings
+from tests.build import containers
+
+SLICE_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return containers.small_dataset(tmp_path_factory.mktemp("block") / "data", samples=64)
+
+
+def block(data: Dataset, *arms: dict[str, Any], epochs: int = 6) -> list[Trial]:
+    """Return the trials of one block; arms differ by these keys."""
+    base = Case(
+        format="jpeg", loader="threads", trainer="null", location=data.root, batch=8, workers=2
+    )
+    return [
+        Trial(
+            f"000{i}-t", dataclasses.replace(base, label=f"arm {i}", **keys), "load", "warm",
+            contrast="c01", arm=f"arm {i}", block=1, position=i, epochs=epochs, slice_s=SLICE_S,
+        )
+        for i, keys in enumerate(arms)
+    ]  # fmt: skip
+
+
+def run(trials: list[Trial], data: Dataset, **settings: Any) -> list[Record]:
+    return run_block(trials, data, [1] * len(trials), TrialSettings(**settings))
+
+
+def test_arms_take_turns_over_the_same_samples(data: Dataset) -> None:
+    trials = block(data, {}, {"loader": "torch"}, {"prefetch": 3})
+    records = run(trials, data)
+    assert [(r.status, r.reasons) for r in records] == [(VALID, ())] * 3
+    assert len({r.ranks[0].order_digest for r in records}) == 1
+    assert {sum(r.ranks[0].steps.samples) for r in records} == {6 * 64}
+    turns = sorted((begun, ended, r.trial.arm) for r in records for begun, ended in r.slices.thawed)
+    assert all(one[1] < next_[0] for one, next_ in zip(turns, turns[1:], strict=False))
+    assert [len(r.slices.stop_s) for r in records] == [len(r.slices.thawed) for r in records]
+    assert {r.slices.processes for r in records} == {1, 3}, "the DataLoader's workers are stopped"
+    for record in records:
+        window, rank = trial_window(record), record.ranks[0]
+        ran = sum(end - begun for begun, end in record.slices.thawed)
+        assert 0 < window.wall_s < ran < rank.steps.done_s[-1]
+        assert record.slices.others_cpu_s > 0
+
+
+def test_epochs_are_shuffled_anew_in_one_loop(data: Dataset) -> None:
+    (record, _) = run(block(data, {}, {"workers": 1}, epochs=2), data)
+    twice = run(block(data, {}, {"workers": 1}, epochs=1), data)[0]
+    assert record.ranks[0].order_digest != twice.ranks[0].order_digest
+    assert record.ranks[0].bytes_needed == 2 * twice.ranks[0].bytes_needed
+
+
+@pytest.mark.parametrize("hurt", [0, 1])
+def test_an_arm_that_fails_spoils_the_block(data: Dataset, hurt: int) -> None:
+    arms: list[dict[str, Any]] = [{}, {}]
+    arms[hurt] = {"loader_options": {"walk": True}}
+    records = run(block(data, *arms), data)
+    assert records[hurt].status == FAILED
+    assert "walk: jpeg is not walked" in records[hurt].reasons[0]
+    other = records[1 - hurt]
+    assert other.status == INVALID
+    assert other.reasons[0].startswith(f"arm {hurt}, which took turns with it: ")
+    assert not left()
+
+
+def test_a_limit_counts_the_time_awake(data: Dataset) -> None:
+    records = run(block(data, {}, {}, epochs=200), data, limit_s=6.0)
+    failed = [r for r in records if r.status == FAILED]
+    assert len(failed) == 1
+    assert "ran longer than limit_s = 6" in failed[0].reasons[0]
+    awake = sum(end - begun for begun, end in failed[0].slices.thawed) if failed[0].slices else 0.0
+    assert awake <= 6.0
+    assert not left()
+
+
+def left() -> list[str]:
+    """Return the workers that this process's blocks have left."""
+    return [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if b"iobench.worker\0/tmp/iobench-" in _read(path)
+        and str(os.getpid()).encode() == _parent(path.parent)
+    ]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent(folder: Path) -> bytes:
+    return (_read(folder / "stat").rpartition(b")")[2].split() or [b"", b""])[1]
