@@ -17,7 +17,7 @@ from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
 from iobench.core.records import Record
-from iobench.report import contrast_words, numbers, plots, words
+from iobench.report import answer, contrast_words, numbers, plots, words
 from iobench.run.store import write_atomic
 
 TEMPLATE = "report.html.j2"
@@ -48,6 +48,7 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
     across = [c for c in suite.contrasts if "runtime" in c.over]
     return environment.get_template(TEMPLATE).render(
         a=suite,
+        answers=answer.sentences(suite.contrasts),
         cases=measured,
         alone=[p for p in suite.pipelines if p not in measured],
         across=across,

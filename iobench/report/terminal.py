@@ -14,7 +14,7 @@ from iobench.analysis.case_results import CaseResult, LimitResult
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import SuiteResult
 from iobench.core.records import FAILED, INVALID
-from iobench.report import contrast_words, numbers, words
+from iobench.report import answer, contrast_words, numbers, words
 
 STYLES = {
     "fetch-bound": "yellow",
@@ -35,6 +35,7 @@ FOOTNOTE = (
 def render(suite: SuiteResult, console: Console) -> None:
     """Print the analysis of a suite to ``console``."""
     console.print(Text(f"{suite.name} · {words.data(suite)}", style="bold"))
+    _print(console, *(Text(line, style="bold cyan") for line in answer.sentences(suite.contrasts)))
     measured = [p for p in suite.pipelines if _has_rate(p, "cold", "warm")]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     if measured:

@@ -6,7 +6,7 @@ import dataclasses
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import pytest
 
@@ -16,9 +16,11 @@ from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
 from iobench.core import units
 from iobench.core.cases import Dataset, Plan, Trial
+from iobench.core.errors import CannotStop
 from iobench.core.records import FAILED, INVALID, VALID, Record
 from iobench.plan.blocks import probe_blocks
 from iobench.plan.resolve import Here, resolve
+from iobench.plan.rules import rules
 from iobench.run import ledger, next_trials, store
 from iobench.run import suite as scheduler
 from iobench.run.trial import TrialSettings
@@ -318,6 +320,128 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
         named = attribute(found(plan), contrast, "SLOWER")
         assert named is not None
         assert (named.stage, named.pairs) == ("read", 8)
+
+
+# -- arms that take turns --------------------------------------------------------------------
+
+#: Of both against 1, in turns.
+TURNS = {**DOCUMENT["contrasts"][0], "slice_s": 0.1, "loop_s": 3.0}
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[list[Trial]]:
+    """Let blocks that take turns take the stated times; return them as they are run."""
+    ran: list[list[Trial]] = []
+
+    def run_block(
+        trials: Sequence[Trial], data: Dataset, attempts: Sequence[int], settings: TrialSettings
+    ) -> list[Record]:
+        ran.append(list(trials))
+        both = zip(trials, attempts, strict=True)
+        return [scheduler.run_trial(t, data, n, settings) for t, n in both]
+
+    monkeypatch.setattr(scheduler, "run_block", run_block)
+    return ran
+
+
+def test_blocks_in_turns_are_run_whole_for_as_many_epochs_as_their_loops_shall_last(
+    begin: Callable[..., Any], together: list[list[Trial]]
+) -> None:
+    suite = begin(QUIET, contrasts=[TURNS])()
+    suite.run()
+    assert [len(block) for block in together] == [3] * 10
+    assert all(len({(t.contrast, t.block) for t in block}) == 1 for block in together)
+    trials = suite.store.plan().trials
+    # 32 samples of 1 ms: an epoch takes 32 ms
+    assert {(t.epochs, t.slice_s) for t in trials if t.contrast} == {(94, 0.1)}
+    assert {(t.epochs, t.slice_s) for t in trials if not t.contrast} == {(1, 0.0)}
+    assert {c.epochs for c in suite.store.plan().contrasts} == {94}
+    assert {c["verdict"] for c in judged(suite).values()} == {"EQUIVALENT"}
+
+
+def test_a_block_in_turns_that_a_kill_cut_is_run_again_as_a_whole(
+    begin: Callable[..., Any], together: list[list[Trial]]
+) -> None:
+    make = begin(QUIET, contrasts=[TURNS])
+    begin.left = len(make().plan.trials) + 4
+    with pytest.raises(Killed):
+        make().run()
+    begin.left = -1
+    del together[:]
+    make().run()
+    assert len(together) == 9
+    last = evidence(make().store.plan(), make().store.records()).last
+    assert Counter(r.attempt for r in last.values() if r.trial.contrast) == {1: 27, 2: 3}
+
+
+@pytest.mark.parametrize("status", [INVALID, FAILED])
+def test_a_block_in_turns_is_one_attempt(
+    begin: Callable[..., Any],
+    together: list[list[Trial]],
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+) -> None:
+    """INVALID: all of it again, at once; FAILED: only by a resume."""
+    make = begin(QUIET, contrasts=[TURNS])
+    real, spoilt = scheduler.run_block, [status]
+
+    def run_block(trials: Sequence[Trial], *rest: Any) -> list[Record]:
+        records = real(trials, *rest)
+        if spoilt:
+            records[0] = dataclasses.replace(records[0], status=spoilt.pop())
+        return records
+
+    monkeypatch.setattr(scheduler, "run_block", run_block)
+    make().run()
+    blocks = [(b[0].contrast, b[0].block) for b in together]
+    assert len(blocks) == (11 if status == INVALID else 10)
+    assert (blocks[0] == blocks[1]) == (status == INVALID)
+    make().run()
+    assert len(together) == 11
+    assert judged(make())["2"]["verdict"] == "EQUIVALENT"
+
+
+def test_arms_that_may_not_be_stopped_run_one_after_the_other(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_block(*_: Any) -> list[Record]:
+        raise CannotStop("another user's")
+
+    monkeypatch.setattr(scheduler, "run_block", run_block)
+    suite = begin(QUIET, contrasts=[TURNS])()
+    suite.run()
+    plan = suite.store.plan()
+    assert plan.notes[-1] == "arms run one after the other, not in turns: another user's"
+    assert {t.slice_s for t in plan.trials} == {0.0}
+    assert {t.epochs for t in plan.trials if t.contrast} == {94}
+    assert {c["verdict"] for c in judged(suite).values()} == {"EQUIVALENT"}
+    assert {r.attempt for r in suite.store.records() if r.trial.contrast} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("keys", "contrast", "turns"),
+    [
+        ({}, {}, True),
+        ({}, {"caches": ["cold"]}, False),
+        ({}, {"slice_s": 0}, False),
+        ({"cpus": 1}, {}, False),
+        ({"memory": "1G"}, {}, False),
+        ({"launcher": "mpirun", "world_size": 2}, {}, False),
+        ({}, {"stage": "train"}, False),
+    ],
+)
+def test_only_arms_that_a_stop_leaves_as_they_are_take_turns(
+    keys: dict[str, Any], contrast: dict[str, Any], turns: bool
+) -> None:
+    document = {
+        **DOCUMENT,
+        "case": {**DOCUMENT["case"], **keys},
+        "ladder": {**DOCUMENT["ladder"], "stages": ["load", "train"], "caches": ["warm", "cold"]},
+        "contrasts": [{**TURNS, **contrast}],
+    }
+    parsed = load.parse(document)
+    cells = [cell for rule in rules(parsed, load.expand(parsed)) for cell in rule.cells]
+    assert {bool(cell.slice_s) for cell in cells} == {turns}
 
 
 # -- one look --------------------------------------------------------------------------------

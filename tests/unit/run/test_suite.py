@@ -100,7 +100,7 @@ def test_an_attempt_that_a_kill_ended_is_run_again_under_its_next_number(
     again(suite.store).run()
     plan, records = suite.store.plan(), suite.store.records()
     assert [r.trial.id for r in records] == [t.id for t in plan.trials]
-    assert {r.status for r in records} == {VALID}
+    assert {(r.status, r.reasons) for r in records} == {(VALID, ())}
     assert {r.trial.id: r.attempt for r in records if r.attempt != 1} == {trial: 2}
 
 

@@ -1,0 +1,66 @@
+"""The answer first: what each arm costs, what stayed open and why."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.evidence import evidence
+from iobench.analysis.verdicts import judge
+from iobench.report import answer
+from tests.build import pairs as fixture
+
+BARE, DOCKER, APPTAINER = fixture.cases("bare", "docker", "apptainer")
+
+
+def judged(noise: float, slower: float = 1.0, **changes: object) -> list[ContrastResult]:
+    """Return two contrasts of ten pairs: docker ``slower`` by this factor, both with this noise."""
+    contrasts = [
+        fixture.contrast(DOCKER, BARE, group="g01", **changes),
+        fixture.contrast(APPTAINER, BARE, group="g01", id="c02", **changes),
+    ]
+    plan = fixture.plan([BARE, DOCKER, APPTAINER], contrasts)
+    records = []
+    for trial in plan.trials:
+        wave = noise * ((trial.block * 7919) % 11 - 5) / 5 if trial.arm != BARE.label else 0.0
+        ready = {DOCKER.label: 1.2, APPTAINER.label: 1.9, BARE.label: 1.0}[trial.arm]
+        factor = slower if trial.arm == DOCKER.label else 1.0
+        records.append(fixture.record(trial, 1e-3 * factor * (1 + wave), ready_s=ready))
+    return [judge(evidence(plan, records), c) for c in contrasts]
+
+
+def test_arms_that_cost_nothing_are_one_sentence() -> None:
+    assert answer.sentences(judged(0.001)) == [
+        "docker and apptainer cost nothing against bare that 3 % could show, in 1 comparison each;"
+        " they add 0.2 and 0.9 s of start-up."
+    ]
+
+
+def test_one_that_costs_and_one_that_does_not() -> None:
+    equal, slow = answer.sentences(judged(0.001, slower=1.1))
+    assert equal.startswith("apptainer costs nothing against bare that 3 % could show")
+    assert slow.startswith("docker against bare: SLOWER in torch:lmdb load cold (time ratio 1.10")
+    assert slow.endswith("Start-up +0.2 s.")
+
+
+def test_what_is_open_says_why() -> None:
+    (docker, apptainer) = answer.sentences(judged(0.2))
+    for line in (docker, apptainer):
+        assert "not decided in torch:lmdb load cold (pairs vary by 1" in line
+        assert "could be seen; " in line
+        assert " more pairs)" in line
+
+
+@pytest.mark.parametrize("primary", [True, False])
+def test_only_primary_contrasts_answer(primary: bool) -> None:
+    found = [dataclasses.replace(c, primary=primary) for c in judged(0.001)]
+    assert bool(answer.sentences(found)) == primary
+
+
+def test_without_a_pair_the_note_is_the_reason() -> None:
+    found = judged(0.001)
+    empty = [dataclasses.replace(c, outcome=dataclasses.replace(c.outcome, verdict="EXPLORATORY",
+                                 note="3 pairs are too few")) for c in found]  # fmt: skip
+    assert "not decided in torch:lmdb load cold (3 pairs are too few)" in answer.sentences(empty)[0]
