@@ -81,7 +81,11 @@ class FastestResult:
 
 @dataclasses.dataclass(frozen=True)
 class SuiteResult:
-    """The analysis of one suite; ``fastest``: "stage cache" -> the ranking of that rung."""
+    """The analysis of one suite; ``fastest``: "stage cache" -> the ranking of that rung.
+
+    ``complete``: every planned trial has a usable record.  ``missing``: answers that there are not,
+    with the reason.
+    """
 
     schema: int
     name: str
@@ -96,3 +100,4 @@ class SuiteResult:
     pipelines: Sequence[CaseResult]
     contrasts: Sequence[ContrastResult]
     fastest: Mapping[str, FastestResult]
+    missing: Sequence[str] = ()

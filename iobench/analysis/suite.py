@@ -7,6 +7,7 @@ interrupted suite is analysed like a whole one.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from iobench.analysis.attribution import attribute
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.cases import describe
 from iobench.analysis.contrast_results import ContrastResult
-from iobench.analysis.evidence import Evidence, enters, evidence, validity
+from iobench.analysis.evidence import Evidence, enters, evidence, validity, why_missing
 from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.payback import staging
 from iobench.analysis.results import CheckResult, Checks, DatasetResult, FastestResult, SuiteResult
@@ -45,7 +46,7 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         plan,
         schema=ANALYSIS_SCHEMA,
         dataset=alike(DatasetResult, data, mean_bytes=mean_bytes),
-        notes=[*plan.notes, *_late(found)],
+        notes=[*plan.notes, *_late(found), *_unheld(found)],
         complete=plan.phase == 2
         and all(t.id in found.last and enters(found.last[t.id]) for t in plan.trials),
         validity=validity(found, [t.id for t in plan.trials], len(records)),
@@ -53,7 +54,30 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         pipelines=cases,
         contrasts=contrasts,
         fastest=_fastest(cases, contrasts),
+        missing=_missing(found, contrasts),
     )
+
+
+def _missing(found: Evidence, contrasts: Sequence[ContrastResult]) -> list[str]:
+    """Return the answers that the plan asks for and the records do not give, with the reason.
+
+    A single trial without a result is none where others answer.
+    """
+    asked = dict.fromkeys(
+        (t.case.label, t.stage, t.cache) for t in found.plan.trials if not t.contrast
+    )
+    by_label = {case.label: case for case in found.plan.cases}
+    lines = [
+        f"{label} {why_missing(found, by_label[label], stage, cache)}"
+        for label, stage, cache in asked
+        if label in by_label and not found.of(by_label[label], stage, cache)
+    ]
+    for result in contrasts:
+        open_ = result.outcome.verdict == stats.NO_VERDICT and not result.final
+        if result.outcome.ratio is None or open_:
+            what = f"{result.arm} against {result.base}, {result.stage} {result.cache}"
+            lines.append(f"{what}: {result.outcome.note}")
+    return lines if found.plan.phase == 2 else [*lines, "the comparisons have not begun"]
 
 
 def _checks(found: Evidence) -> Checks:
@@ -63,7 +87,7 @@ def _checks(found: Evidence) -> Checks:
     summed = all(rank.ids_sum for r in read for rank in r.ranks)
     for record in read:
         case = record.trial.case
-        key: tuple[Any, ...] = (_wanted(found.plan, case), case.seed)
+        key: tuple[Any, ...] = (_wanted(found.plan, case), case.seed, record.trial.epochs)
         seen = add_sums([r.ids_sum for r in record.ranks])
         if not summed:  # results of an earlier version: rank by rank
             key = (case.samples, case.batch, case.world_size, case.order, case.seed)
@@ -90,6 +114,17 @@ def _late(found: Evidence) -> list[str]:
         return []
     worst = max(late, key=lambda r: float(r.notes["skew_s"]))
     return [f"{worst.notes['late']} ({worst.trial.id}; {len(late)} trials)"]
+
+
+def _unheld(found: Evidence) -> list[str]:
+    """Return a note for each reason why the pages of warm trials were not locked."""
+    reasons = Counter(
+        r.cache.unheld for r in found.last.values() if r.trial.cache == "warm" and r.cache.unheld
+    )
+    return [
+        f"{count} warm trials ran on pages that were not locked: {reason}"
+        for reason, count in reasons.most_common()
+    ]
 
 
 def _wanted(plan: Plan, case: Case) -> int:

@@ -151,12 +151,10 @@ def _run(
     if interrupted:
         complain(f"interrupted; go on with `iobench run --resume --results {suite_store.folder}`")
         return INTERRUPTED
-    if analysis.complete:
-        return 0
-    if unusable := suite_store.unusable():
+    if analysis.missing:
         complain(
-            f"{len(unusable)} trials gave no usable result, the first {unusable[0].trial.id}: "
-            f"{unusable[0].status}, {'; '.join(unusable[0].reasons)}; all records are kept: fix "
-            f"that, then `iobench run --resume --results {suite_store.folder}`"
+            f"{len(analysis.missing)} answers are missing: {'; '.join(analysis.missing[:3])}"
+            f"{' ...' * (len(analysis.missing) > 3)}; all records are kept: fix that, then "
+            f"`iobench run --resume --results {suite_store.folder}`"
         )
-    return 1
+    return 1 if analysis.missing else 0

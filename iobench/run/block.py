@@ -34,9 +34,9 @@ def run_block(
     tries = [Attempt(trial, dataset, settings) for trial in trials]
     try:
         with contextlib.ExitStack() as stack:
-            arms = _opened(tries, settings.agent, stack)
+            arms = opened(tries, settings.agent, stack)
             _take_turns(arms, trials[0].slice_s, random.Random(trials[0].id))
-            _end(arms)
+            end(arms)
     except _Spoilt as spoilt:
         for other in tries:
             if other is not spoilt.attempt:
@@ -115,7 +115,7 @@ class Arm:
         return self.agent.family(self.worker.processes())
 
 
-def _opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) -> list[Arm]:
+def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) -> list[Arm]:
     """Start every arm, alone on the machine, and bring it to the barrier before its loop."""
     freezer, arms = stack.enter_context(agent.freezer()), []
     for attempt in tries:
@@ -150,7 +150,7 @@ def _take_turns(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> Non
         left = [arm for arm in left if not arm.done]
 
 
-def _end(arms: Sequence[Arm]) -> None:
+def end(arms: Sequence[Arm]) -> None:
     """Have one arm after the other send its result and end; judge each."""
     for arm in arms:
         with _blamed(arm.attempt):

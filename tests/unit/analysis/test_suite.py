@@ -217,6 +217,42 @@ def test_phase_one_has_no_contrast_yet(suite: tuple[Plan, List[Record]]) -> None
     document = analysed(ladder, [r for r in records if not r.trial.contrast])
     assert document["contrasts"] == []
     assert not document["complete"]
+    assert document["missing"] == ["the comparisons have not begun"]
+
+
+def test_pages_that_were_not_locked_are_noted(suite: tuple[Plan, List[Record]]) -> None:
+    plan, records = suite
+    assert not [note for note in analysed(plan, records)["notes"] if "not locked" in note]
+    warm = [r for r in records if r.trial.cache == "warm"][:2]
+    free = [
+        dataclasses.replace(r, cache=dataclasses.replace(r.cache, unheld="limit 8192 KiB"))
+        if r in warm
+        else r
+        for r in records
+    ]
+    note = "2 warm trials ran on pages that were not locked: limit 8192 KiB"
+    assert note in analysed(plan, free)["notes"]
+
+
+def test_answers_are_missing_only_where_nothing_gives_them(
+    suite: tuple[Plan, List[Record]],
+) -> None:
+    plan, records = suite
+    assert analysed(plan, records)["missing"] == []
+    rung = [r for r in records if not r.trial.contrast and r.trial.stage == "load"]
+    one = {t.trial.id for t in rung[:1]}
+    spoilt = [dataclasses.replace(r, status=FAILED) if r.trial.id in one else r for r in records]
+    assert analysed(plan, spoilt)["missing"] == [], "its other repeats answer"
+    label = rung[0].trial.case.label
+    spoilt = [
+        dataclasses.replace(r, status=FAILED, reasons=("the lens is dirty",))
+        if (r.trial.case.label, r.trial.stage) == (label, "load")
+        else r
+        for r in records
+    ]
+    missing = analysed(plan, spoilt)["missing"]
+    assert f"{label} load warm has no valid trial: the lens is dirty" in missing
+    assert any(" against " in line and line.endswith("no complete pair yet") for line in missing)
 
 
 def test_samples_that_differ_are_found(suite: tuple[Plan, List[Record]]) -> None:

@@ -1,0 +1,186 @@
+"""Does taking turns change what is measured?  Two answers.
+
+Uneven steps: arms of equal work in steps of 70/70 ms and of 0/140 ms of CPU time, in turns; the
+ratio of their times is 1.000, within 0.005.
+Slices: three arms that do the same.  In a round the first runs for two seconds uninterrupted, then
+the other two for as long each, in slices, in turns.  Wanted: the 95 % interval of the ratio of
+sliced to uninterrupted time within 0.5 % of 1, for each length of a slice and each pipeline; the
+shortest such slice is what contrasts use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import suites
+from iobench.analysis import ranks
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import Slices
+from iobench.equations import stats
+from iobench.host.agent import LOCAL
+from iobench.run.block import Arm, end, opened
+from iobench.run.trial import Attempt, TrialSettings
+
+UNEVEN, BIAS = 0.005, 0.005
+SLICES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+ROUND_S = 2.0
+PIPELINES = ("lmdb", "hdf5", "jpeg", "dali")
+BATCH = 32
+#: A loader whose batches cost stated CPU seconds, whatever they hold.
+BURN = """
+import time
+from iobench.core.cases import Batch
+from iobench.core.members import LoaderBackend
+
+class Burn:
+    queue_batches = 0
+
+    def __init__(self, request):
+        self._request = request
+
+    def batches(self):
+        for k, ids in enumerate(self._request.batches()):
+            end = time.thread_time() + {pattern}[k % 2]
+            while time.thread_time() < end:
+                pass
+            yield Batch(None, ids, ids, len(ids))
+
+    def close(self):
+        pass
+
+BACKEND = LoaderBackend(Burn, "burns CPU time: {pattern} s a step")
+"""
+
+
+def uneven(found: Dataset, pairs: int) -> dict[str, Any]:
+    """Return the ratio of the bursty arm's time to the even one's, as the product finds it."""
+    with tempfile.TemporaryDirectory() as plugins:
+        folder = Path(plugins, "loaders")
+        folder.mkdir()
+        (folder / "even.py").write_text(BURN.format(pattern=(0.07, 0.07)))
+        (folder / "bursts.py").write_text(BURN.format(pattern=(0.0, 0.14)))
+        os.environ["IOBENCH_PLUGINS"] = plugins
+        document = {
+            "name": "uneven",
+            "case": {"trainer": "null", "batch": 8, "workers": 0, "format": "jpeg"},
+            "matrix": {"loader": ["even", "bursts"]},
+            "ladder": {"stages": ["load"], "caches": ["warm"], "repeats": 1, "probe": False,
+                       "digest": False},
+            "contrasts": [{"over": "loader", "base": "even", "caches": ["warm"], "pairs": pairs,
+                           "probes": 0, "loop_s": 4.0}],
+        }  # fmt: skip
+        analysis, _ = suites.run(document, found, quiet=True)
+        del os.environ["IOBENCH_PLUGINS"]
+    entry = analysis["contrasts"][0]
+    return {"ratio": entry["ratio"], "interval": entry["interval"], "verdict": entry["verdict"]}
+
+
+def arms_of(found: Dataset, pipeline: str, epochs: int) -> list[Attempt]:
+    loader, form = ("dali", "jpeg") if pipeline == "dali" else ("torch", pipeline)
+    case = Case(
+        label=pipeline, loader=loader, format=form, trainer="null", location=found.root,
+        batch=BATCH, workers=2,
+    )  # fmt: skip
+    return [
+        Attempt(
+            Trial(str(i), case, "load", "warm", epochs=epochs, slice_s=1.0), found,
+            TrialSettings(limit_s=3600.0),
+        )
+        for i in range(3)
+    ]  # fmt: skip
+
+
+def rounds(arms: Sequence[Arm], slice_s: float, count: int, draw: random.Random) -> int:
+    """Let the first arm run uninterrupted and the other two in slices; return the whole rounds."""
+    whole, *sliced = arms
+    for done in range(count):
+        for part in draw.sample([[whole], sliced], 2):
+            if part == [whole]:
+                whole.turn(ROUND_S)
+                continue
+            for _ in range(round(ROUND_S / slice_s)):
+                for arm in draw.sample(sliced, 2):
+                    arm.turn(slice_s)
+        if any(arm.done for arm in arms):
+            return done
+    return count
+
+
+def rates(arm: Arm, count: int, turns: int) -> list[float]:
+    """Return the arm's steps a second of running time in each round of so many turns.
+
+    Between the ends of two steps the loop is so far into the next one.
+    """
+    slices = Slices(arm.thawed, arm.stop_s, arm.thaw_s)
+    (running,) = ranks.running(arm.attempt.ranks, slices)
+    lengths = [end - begun for begun, end in arm.thawed]
+    ends = np.cumsum([sum(lengths[k * turns : (k + 1) * turns]) for k in range(count)])
+    steps = np.interp([0.0, *ends], running.steps.done_s, np.arange(len(running.steps.done_s)))
+    return [float(n) for n in np.diff(steps) / np.diff([0.0, *ends])]
+
+
+def sliced_over_whole(
+    found: Dataset, pipeline: str, slice_s: float, count: int, epochs: int
+) -> dict[str, Any]:
+    """Return the ratio of times, sliced / uninterrupted, with its 95 % interval over rounds."""
+    with contextlib.ExitStack() as stack:
+        arms = opened(arms_of(found, pipeline, epochs), LOCAL, stack)
+        count = rounds(arms, slice_s, 1 + count, random.Random(f"{pipeline}-{slice_s}"))
+        for arm in arms:
+            if not arm.done:
+                arm.turn(math.inf)
+        end(arms)
+    turns = (1, *[round(ROUND_S / slice_s)] * 2)
+    whole, *sliced = (rates(a, count, n)[1:] for a, n in zip(arms, turns, strict=True))
+    logs = [math.log(2 * w / (a + b)) for w, a, b in zip(whole, *sliced, strict=True)]
+    found_ = stats.t_interval(logs)
+    ratio, low, high = (math.exp(x) for x in (found_.value, found_.low, found_.high))
+    return {"pipeline": pipeline, "slice_s": slice_s, "ratio": ratio, "low": low, "high": high,
+            "rounds": len(logs), "sd": statistics.stdev(logs)}  # fmt: skip
+
+
+def main() -> int:
+    parser = suites.arguments((__doc__ or "").splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=12, help="of the uneven arms; 0: leave it out")
+    parser.add_argument("--pipelines", nargs="*", default=list(PIPELINES))
+    parser.add_argument("--slices", nargs="+", type=float, default=list(SLICES_S), help="seconds")
+    parser.add_argument("--rounds", type=int, default=150, help="of two seconds an arm")
+    parser.add_argument("--epochs", type=int, default=300, help="in which the rounds end")
+    args = parser.parse_args()
+    forms = [p for p in args.pipelines if p in ("lmdb", "hdf5")]
+    found = suites.dataset(args.data, "imagenet-like", 1280, forms)
+    figures: dict[str, Any] = {"slices": []}
+    met = True
+    if args.pairs:
+        figures["uneven"] = row = uneven(found, args.pairs)
+        met = abs(row["ratio"] - 1) <= UNEVEN
+        print(f"uneven steps: ratio {row['ratio']:.4f}, {row['verdict']}", flush=True)
+    for pipeline in args.pipelines:
+        shortest = None
+        for slice_s in args.slices:
+            row = sliced_over_whole(found, pipeline, slice_s, args.rounds, args.epochs)
+            figures["slices"].append(row)
+            good = row["low"] >= 1 - BIAS and row["high"] <= 1 + BIAS
+            shortest = shortest or (slice_s if good else None)
+            print(
+                f"{pipeline:6} {slice_s:5.2f} s  {row['ratio']:.4f} ({row['low']:.4f} to "
+                f"{row['high']:.4f})  sd {row['sd']:.1%}, {row['rounds']} rounds",
+                flush=True,
+            )
+        met = met and shortest is not None
+    return suites.finish(args, figures, met)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
