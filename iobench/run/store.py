@@ -132,10 +132,6 @@ class Store:
         """Return trial id -> its last record, where that is usable (VALID or EXPLORATORY)."""
         return {i: r for i, r in last_attempts(self.records()).items() if enters(r)}
 
-    def unusable(self) -> list[Record]:
-        """Return the last record of each trial that has no usable one."""
-        return [r for r in last_attempts(self.records()).values() if not enters(r)]
-
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the suite: two drivers at once would spoil each other's trials."""
         busy = ResultsError(

@@ -176,21 +176,9 @@ def test_a_foreign_file_among_the_records_is_named(tmp_path: Path) -> None:
         found.records()
 
 
-def test_unusable_trials_are_those_whose_last_record_is_not_usable(tmp_path: Path) -> None:
-    found = store.create(tmp_path, "t")
-    for trial, attempt, status in [
-        ("0001-a", 1, FAILED),
-        ("0001-a", 2, VALID),
-        ("0002-b", 1, FAILED),
-    ]:
-        found.save(record(trial, attempt, status))
-    assert [r.trial.id for r in found.unusable()] == ["0002-b"]
-
-
 def test_the_last_attempt_counts(tmp_path: Path) -> None:
     """A block that is run again as a whole may fail where it had not."""
     found = store.create(tmp_path, "t")
     found.save(record("0001-a", 1, VALID))
     found.save(record("0001-a", 2, FAILED))
     assert found.done() == {}
-    assert [r.attempt for r in found.unusable()] == [2]
