@@ -26,6 +26,7 @@ from iobench.core.protocols import Mount, Start
 from iobench.core.records import VALID, Record
 from iobench.host import engines, limits, probes
 from iobench.run import command as starting
+from iobench.run.block import run_block
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 from tests.build import containers
@@ -300,7 +301,7 @@ settings = TrialSettings(images=images, decode_delay_s=1.0)
 trial = Trial(id="t", case=Case(**case), stage="load", cache="warm")
 print(run_trial(trial, locate(Path(root)), 1, settings), flush=True)
 """
-#: The same case twice, in turns, without an end.
+#: The same case twice, in turns, without an end in sight.
 TURNS = (
     DRIVER.partition("settings =")[0]
     + """
@@ -318,6 +319,30 @@ def wait_for(condition: object, seconds: float = 30.0) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+@pytest.mark.system
+@variants
+def test_it_takes_turns_with_bare_metal(
+    name: str, options: Dict[str, str], data: Dataset, services: None
+) -> None:
+    """Every process of a container is stopped as those of bare metal are, seen from the host."""
+    inside = case_of(data, name, runtime_options=options)
+    containers.needs(inside)
+    images = {**containers.images_of(inside)}
+    trials = [
+        Trial(str(i), case, "load", "warm", arm=case.runtime, epochs=8, slice_s=0.02)
+        for i, case in enumerate([case_of(data, "bare"), inside])
+    ]
+    records = run_block(trials, data, [1, 1], TrialSettings(images=images))
+    assert [(r.status, r.reasons) for r in records] == [(VALID, ())] * 2
+    bare, contained = records
+    assert bare.ranks[0].order_digest == contained.ranks[0].order_digest
+    for record in records:
+        assert record.slices.processes == 3, "the worker and its two loaders"
+        assert len(record.slices.thawed) >= 3
+    turns = sorted(turn for r in records for turn in r.slices.thawed)
+    assert all(one[1] < other[0] for one, other in zip(turns, turns[1:]))
 
 
 def stopped(processes: List[int]) -> bool:

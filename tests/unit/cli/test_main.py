@@ -194,7 +194,7 @@ def test_a_real_suite_end_to_end(tmp_path: Path) -> None:
 def test_an_interrupted_suite_keeps_a_report_and_resumes(tmp_path: Path) -> None:
     for capability in ("torch", "lmdb", "fio"):
         need(capability)
-    (tmp_path / "small.toml").write_text(SPEC)
+    (tmp_path / "small.toml").write_text(SHORT)
     driver = subprocess.Popen(
         [sys.executable, "-m", "iobench.cli.main", "run", "small.toml"],
         cwd=tmp_path,
