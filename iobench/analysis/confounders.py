@@ -10,6 +10,7 @@ from typing import Any
 from iobench.analysis.contrast_results import CONFOUNDED, PASS, UNKNOWN, Confounders
 from iobench.analysis.pairs import Pair, factors
 from iobench.core.records import Slices
+from iobench.equations.stats import hodges_lehmann
 from iobench.spec.labels import PIPELINE_FIELDS
 
 #: Difference of the times until stopped that is a confounder, as a share of the running time.
@@ -109,10 +110,12 @@ def _of_stopping(pairs: Sequence[Pair]) -> list[str]:
     both = [(p.arm.slices, p.base.slices) for p in pairs if p.arm.slices and p.base.slices]
     if not both:
         return []
-    late = [median(_stopping(side) for side in sides) for sides in zip(*both, strict=True)]
-    if abs(late[0] - late[1]) <= STOPPING_SHARE:
+    late = [[_stopping(side) for side in sides] for sides in zip(*both, strict=True)]
+    found = hodges_lehmann([a - b for a, b in zip(*late, strict=True)])
+    if found.low <= STOPPING_SHARE and found.high >= -STOPPING_SHARE:
         return []
-    return [f"time until stopped, of the running time: {late[0]:.2%} against {late[1]:.2%}"]
+    arm, base = map(median, late)
+    return [f"time until stopped, of the running time: {arm:.2%} against {base:.2%}"]
 
 
 def _stopping(slices: Slices) -> float:

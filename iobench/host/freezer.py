@@ -22,7 +22,7 @@ from iobench.core.errors import CannotStop, TrialFailed
 _PROC = Path("/proc")
 #: States of a task that runs no more: stopped, traced and stopped, ended.
 _STOPPED = b"TtZX"
-_STOP_S, _POLL_S = 5.0, 1e-4
+_STOP_S, _POLL_S, _YIELD_S = 5.0, 1e-4, 1e-3
 
 
 class Freezer:
@@ -54,10 +54,16 @@ class Freezer:
         """
         _signal(processes, signal.SIGSTOP)
         sent = clock()
-        while running := [pid for pid in processes if not _stopped(pid)]:
+        running = _running(_tasks(processes))
+        while running:
             if clock() > sent + _STOP_S:
-                raise TrialFailed(f"process {running[0]} did not stop within {_STOP_S:g} s")
-            time.sleep(_POLL_S)
+                raise TrialFailed(f"{running[0]} did not stop within {_STOP_S:g} s")
+            if clock() < sent + _YIELD_S:
+                os.sched_yield()  # to one that waits for this very core to stop
+            else:
+                time.sleep(_POLL_S)
+            # and those that were started meanwhile
+            running = _running(running) or _running(_tasks(processes))
         return sent, clock()
 
     def go(self, processes: Sequence[int]) -> Tuple[float, float]:
@@ -95,22 +101,41 @@ def family(processes: Sequence[int]) -> List[int]:
 
 
 def _signal(processes: Sequence[int], number: signal.Signals) -> None:
+    """Send a signal to all, a process group at once: the first to go on would hold up the sender.
+
+    A rank leads a group (:mod:`iobench.worker.parent_watch`) that its loader's processes are in.
+    """
+    leaders = set()
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+            leader = os.getpgid(pid)
+            if leader not in processes:
+                os.kill(pid, number)
+            elif leader not in leaders:
+                leaders.add(leader)
+                os.killpg(leader, number)
 
 
-def _stopped(pid: int) -> bool:
-    """Return whether every thread of the process is stopped, or has ended."""
+def _tasks(processes: Sequence[int]) -> List[str]:
+    """Return where the state of every thread of these processes stands."""
+    found = []
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            found += [f"/proc/{pid}/task/{task}/stat" for task in os.listdir(f"/proc/{pid}/task")]
+    return found
+
+
+def _running(tasks: Sequence[str]) -> List[str]:
+    return [task for task in tasks if not _stopped(task)]
+
+
+def _stopped(task: str) -> bool:
+    """Return whether the thread is stopped, or has ended."""
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
+        with open(task, "rb", 0) as file:
+            return file.read(512).rpartition(b")")[2].split()[0] in _STOPPED
     except OSError:
         return True
-    for task in tasks:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/stat", "rb", 0) as file:
-            if file.read(512).rpartition(b")")[2].split()[0] not in _STOPPED:
-                return False
-    return True
 
 
 def _begun(pid: int) -> bytes:

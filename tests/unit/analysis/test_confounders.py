@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Case
+from iobench.core.records import Slices
 from iobench.host import cgroups
 from iobench.host.loaded_libraries import identity
 from iobench.report import contrast_words
@@ -338,3 +340,26 @@ def test_planted_confounders_are_caught(
     assert any("libjpeg" in x and x.startswith("file ") for x in found["libjpeg"])
     assert any(line.startswith("limits memory bytes") for line in found["memory"])
     assert any(line.startswith("mount fstype") and "tmpfs" in line for line in found["mounted"])
+
+
+@pytest.mark.parametrize(("late_s", "named"), [(0.0, False), (5e-5, False), (2e-4, True)])
+def test_an_arm_that_stops_later_than_the_other_is_confounded(late_s: float, named: bool) -> None:
+    """A slice of 0.1 s; noise of half a millisecond a stop is none."""
+    cases = fixture.cases("bare", "docker")
+    contrast = fixture.contrast(cases[1], cases[0], cache="warm")
+    plan = fixture.plan(cases, [contrast])
+    draw = random.Random(4)
+
+    def slices(late: float) -> Slices:
+        stops = [5e-4 + late + draw.uniform(-1e-4, 1e-4) for _ in range(30)]
+        return Slices([(k, k + 0.1) for k in range(30)], stops, [0.0] * 30)
+
+    records = [
+        dataclasses.replace(
+            fixture.record(t), slices=slices(late_s if t.case.runtime == "docker" else 0.0)
+        )
+        for t in plan.trials
+    ]
+    found = confounders(complete_pairs(evidence(plan, records), contrast)).differences
+    assert bool(found) == named, found
+    assert all("time until stopped" in line for line in found)
