@@ -71,6 +71,16 @@ def _root() -> str:
     return "" if os.geteuid() == 0 else "not root"
 
 
+def _readable_clone() -> str:
+    """Ask as another user: a clone in root's home is closed to them."""
+    if _root() or shutil.which("runuser") is None:
+        return "needs root, and runuser, to become another user"
+    file = Path(__file__).resolve()
+    asked = ["runuser", "-u", "nobody", "--", "test", "-r", str(file)]
+    closed = subprocess.run(asked, capture_output=True, check=False).returncode
+    return f"other users cannot read {file.parent.parent}: clone elsewhere" if closed else ""
+
+
 def _program(*names: str) -> Callable[[], str]:
     def check() -> str:
         absent = [name for name in names if shutil.which(name) is None]
@@ -224,6 +234,7 @@ def _caffe_pytest() -> str:
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
+    "readable-clone": _readable_clone,
     "loop": _loop,
     "blkio": _blkio,
     "fio": _program("fio"),

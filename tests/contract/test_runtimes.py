@@ -455,7 +455,7 @@ exec(sys.argv[2])
 def test_a_user_without_root_gets_the_same_samples(
     name: str, pipeline: str, data: Dataset, on_bare_metal: OnBareMetal
 ) -> None:
-    need("root")  # to become somebody else
+    need("readable-clone")
     case = case_of(data, name, pipeline)
     containers.needs(case)
     expected = on_bare_metal(pipeline, "digest").ranks[0].samples_digest
