@@ -49,6 +49,7 @@ def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPa
         trainer=lambda: NullTrainer(batch=1),
         loader=lambda **_: Walker(clock),
         meet=lambda: 0.0,
+        rest=lambda: None,
         far=None,
     )
     asked: list[list[int]] = []
