@@ -73,11 +73,11 @@ def uneven(found: Dataset, pairs: int) -> dict[str, Any]:
         os.environ["IOBENCH_PLUGINS"] = plugins
         document = {
             "name": "uneven",
-            "case": {"trainer": "null", "batch": 8, "workers": 0, "format": "jpeg"},
-            "matrix": {"loader": ["even", "bursts"]},
+            "case": {"trainer": "null", "batch": 8, "workers": 0, "samples": 448},
+            "matrix": {"pipeline": ["even:jpeg", "bursts:jpeg"]},
             "ladder": {"stages": ["load"], "caches": ["warm"], "repeats": 1, "probe": False,
                        "digest": False},
-            "contrasts": [{"over": "loader", "base": "even", "caches": ["warm"], "pairs": pairs,
+            "contrasts": [{"over": "pipeline", "base": "even:jpeg", "caches": ["warm"], "pairs": pairs,
                            "probes": 0, "loop_s": 4.0}],
         }  # fmt: skip
         analysis, _ = suites.run(document, found, quiet=True)

@@ -26,8 +26,10 @@ def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]
 def without_turns(plan: Plan, reason: str) -> Plan:
     """Return the plan with arms that run one after the other, for this reason; also those to come.
 
-    Loops stay as long as planned.
+    Loops stay as long as planned.  The plan itself where no arms take turns.
     """
+    if not any(cell.slice_s for rule in plan.rules for cell in rule.cells):
+        return plan
     return dataclasses.replace(
         plan,
         trials=tuple(dataclasses.replace(t, slice_s=0.0) for t in plan.trials),

@@ -116,7 +116,8 @@ class Worker:
             if clock() >= until:
                 return False
             if self._serve(until) or self.listener.failing:
-                self.process.wait(GRACE_S)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(GRACE_S)  # it says why it ended
                 raise TrialFailed(self._why())
         return True
 
