@@ -77,8 +77,8 @@ def uneven(found: Dataset, pairs: int) -> dict[str, Any]:
             "matrix": {"pipeline": ["even:jpeg", "bursts:jpeg"]},
             "ladder": {"stages": ["load"], "caches": ["warm"], "repeats": 1, "probe": False,
                        "digest": False},
-            "contrasts": [{"over": "pipeline", "base": "even:jpeg", "caches": ["warm"], "pairs": pairs,
-                           "probes": 0, "loop_s": 4.0}],
+            "contrasts": [{"over": "pipeline", "base": "even:jpeg", "caches": ["warm"],
+                           "pairs": pairs, "probes": 0, "loop_s": 4.0}],
         }  # fmt: skip
         analysis, _ = suites.run(document, found, quiet=True)
         del os.environ["IOBENCH_PLUGINS"]
