@@ -62,17 +62,19 @@ def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
 def _twins(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
     """Return (case, its samples) -> what the untimed twin found in those samples' bytes.
 
-    The twin is one rank, which reads what all ranks of the case read.
+    The twin is one rank, which reads once what all ranks of the case read, in each epoch.
     """
+    epochs = {r.trial.epochs for r in records}
     return {
-        _who(r): " ".join(rank.samples_digest for rank in r.ranks)
+        _who(r, count): " ".join(rank.samples_digest for rank in r.ranks)
         for r in records
         if r.trial.stage == "digest" and enters(r)
+        for count in epochs
     }
 
 
-def _who(record: Record) -> tuple[str, ...]:
-    together = add_sums([rank.ids_sum for rank in record.ranks])
+def _who(record: Record, epochs: int = 1) -> tuple[str, ...]:
+    together = add_sums([rank.ids_sum for rank in record.ranks] * epochs)
     if together:
         return record.trial.case.label, together
     return (record.trial.case.label, *(rank.ids_digest for rank in record.ranks))
