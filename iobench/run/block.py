@@ -11,6 +11,7 @@ import dataclasses
 import math
 import random
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def run_block(
     try:
         with contextlib.ExitStack() as stack:
             arms = opened(tries, settings.agent, stack)
-            _take_turns(arms, trials[0].slice_s, random.Random(trials[0].id))
-            end(arms)
+            driver_s = _take_turns(arms, trials[0].slice_s, random.Random(trials[0].id))
+            end(arms, driver_s)
     except _Spoilt as spoilt:
         for other in tries:
             if other is not spoilt.attempt:
@@ -140,18 +141,25 @@ def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) 
     return arms
 
 
-def _take_turns(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> None:
-    """Let every arm run to the end of its loop: each once a round, in an order drawn for it."""
-    left = list(arms)
+def _take_turns(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
+    """Let every arm run to the end of its loop: each once a round, in an order drawn for it.
+
+    Return the CPU seconds that this process used for it.
+    """
+    left, begun_s = list(arms), time.process_time()
     while left:
         for arm in draw.sample(left, len(left)):
             with _blamed(arm.attempt):
                 arm.turn(slice_s)
         left = [arm for arm in left if not arm.done]
+    return time.process_time() - begun_s
 
 
-def end(arms: Sequence[Arm]) -> None:
-    """Have one arm after the other send its result and end; judge each."""
+def end(arms: Sequence[Arm], driver_s: float = 0.0) -> None:
+    """Have one arm after the other send its result and end; judge each.
+
+    ``driver_s``: CPU seconds of the driver while they took turns.
+    """
     for arm in arms:
         with _blamed(arm.attempt):
             arm.go()
@@ -159,8 +167,9 @@ def end(arms: Sequence[Arm]) -> None:
             arm.attempt.ranks = arm.worker.results()
     used_s = [_cpu_s(arm.attempt) for arm in arms]
     for arm, own_s in zip(arms, used_s, strict=True):
+        others_s = driver_s + sum(used_s) - own_s
         arm.attempt.slices = Slices(
-            arm.thawed, arm.stop_s, arm.thaw_s, len(arm.processes), sum(used_s) - own_s
+            arm.thawed, arm.stop_s, arm.thaw_s, len(arm.processes), others_s
         )
         with _blamed(arm.attempt):
             arm.attempt.finish(arm.worker)
