@@ -7,6 +7,7 @@ the report does it, so a suite that was killed at any point goes on as if it had
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from math import ceil
 from statistics import median
@@ -150,13 +151,21 @@ def within_budget(
     Contrasts with several looks keep the spec's numbers.
     """
     single = [dataclasses.replace(c, pairs=1, looks=()) for c in found]
-    round_ = blocks(single, plan.cases, seed=0, start=1)
-    round_s = ledger.cost_s(round_)
-    fit = int(room_s // round_s) if round_s else 0
+    round_s = {
+        group: ledger.cost_s(blocks(together, plan.cases, seed=0, start=1))
+        for group, together in groups(single).items()
+    }
+    most = {group_of(c): c.pairs for c in found}
+
+    def cost_s(pairs: int) -> float:
+        """Return what so many pairs of each contrast cost, none more than the spec's."""
+        return sum(min(pairs, most[group]) * seconds for group, seconds in round_s.items())
 
     def pairs(wanted: int) -> int:
         if plan.budget_s > plan.usual_budget_s:
+            fit = int(room_s // max(sum(round_s.values()), 1e-9))
             return max(wanted, fit - fit % 2)
+        fit = bisect_right(range(1 + max(most.values())), room_s, key=cost_s) - 1
         return min(wanted, max(signed_rank.FLOOR_PAIRS, fit))
 
     return [c if c.looks else dataclasses.replace(c, pairs=pairs(c.pairs)) for c in found]

@@ -254,6 +254,22 @@ def test_a_bigger_budget_buys_more_pairs(dataset: Dataset) -> None:
     assert usual.pairs == 2
 
 
+def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Dataset) -> None:
+    """Each pair costs 20 s: 3 of one and 12 of the other are 300 s."""
+    plan = planned(dataset, 60.0)
+    trials = [Trial(c.label, c, "load", "-") for c in plan.cases]
+    ledger = Ledger(plan, [dataclasses.replace(record(), trial=t, wall_s=10.0) for t in trials])
+    (one,) = contrasts(plan.rules, {})
+    both = [dataclasses.replace(one, pairs=n, id=f"c{n}") for n in (3, 12)]
+
+    def pairs(room_s: float) -> list[int]:
+        return [c.pairs for c in next_trials.within_budget(plan, both, ledger, room_s)]
+
+    assert pairs(301.0) == [3, 12]
+    assert pairs(299.0) == [3, 11]
+    assert pairs(1.0) == [3, 6]
+
+
 def test_a_failing_trial_is_tried_once_a_run(
     suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
