@@ -2,7 +2,8 @@
 # Runs every test on two processors: first those that need no image and no Caffe, while these are
 # made; then those that do (marker system), beside one Docker daemon, a file's tests in one process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
-# skipped; where IOBENCH_REQUIRE names it, they are not even begun.
+# skipped; where IOBENCH_REQUIRE names it, they are not even begun.  Podman keeps its images outside
+# this folder: those that came with this run go at its end.
 cd "$(dirname "$0")/.." || exit
 images=$(realpath "${IMAGES:-images}")
 
@@ -21,10 +22,21 @@ make_stacks() {
             .venv/bin/iobench image install caffe --images "$images"
 }
 
+podman_images() {
+    podman images --quiet --no-trunc --filter 'reference=localhost/iobench-*' 2>/dev/null | sort -u
+}
+
+tidy() {
+    kill $made 2>/dev/null
+    rm -f "$log"
+    podman_images | grep -vxF "$kept" | xargs -r podman rmi >/dev/null 2>&1
+}
+
+kept=$(podman_images)
 log=$(mktemp)
 make_stacks >"$log" 2>&1 &
 made=$!
-trap 'kill $made 2>/dev/null; rm -f "$log"' EXIT
+trap tidy EXIT
 trap 'exit 130' INT TERM
 
 status=0 # the builds take longest: they go first
