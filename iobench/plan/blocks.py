@@ -1,7 +1,7 @@
-"""Contrasts -> paired blocks in balanced orders.  Pure.
+"""Contrasts -> paired blocks in drawn orders.  Pure.
 
-Contrasts of one group share their blocks: a block holds every arm and the base once, back to back.
-Orders come in twos, one drawn and its reverse (ABBA for two arms).
+Contrasts of one group share their blocks: a block holds every arm and the base once.  The order of
+each block is drawn independently of all others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from iobench.core.cases import Case, Contrast, Trial
+from iobench.core.cases import Case, Contrast, Plan, Trial
 from iobench.plan.ladder import number
 
 #: Group -> (blocks that are planned already, blocks wanted).
@@ -35,6 +35,14 @@ def members(contrasts: Iterable[Contrast]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for c in contrasts for label in (c.arm, c.base)))
 
 
+def comparable(plan: Plan, trials: Sequence[Trial]) -> list[Trial]:
+    """Return those of one block's trials that a contrast compares with another of them."""
+    left = {trial.arm for trial in trials}
+    together = groups(plan.contrasts).get(trials[0].contrast, []) if trials else []
+    wanted = {label for c in together if {c.arm, c.base} <= left for label in (c.arm, c.base)}
+    return [trial for trial in trials if trial.arm in wanted]
+
+
 def blocks(
     contrasts: Sequence[Contrast],
     cases: Sequence[Case],
@@ -43,7 +51,7 @@ def blocks(
     start: int,
     spans: Spans | None = None,
 ) -> list[Trial]:
-    """Return the paired trials: all arms of a block back to back, in balanced orders, shuffled.
+    """Return the paired trials: all arms of a block together, in drawn orders, shuffled.
 
     ``start``: number of the first trial.  ``spans``: the groups wanted and which blocks of each;
     every group up to its first look when it is not given.
@@ -67,7 +75,7 @@ def blocks(
 def probe_blocks(
     together: Sequence[Contrast], cases: Sequence[Case], *, seed: int, start: int, done: int = 0
 ) -> list[Trial]:
-    """Return the serial probes of contrasts of one group, interleaved in balanced orders.
+    """Return the serial probes of contrasts of one group, interleaved in drawn orders.
 
     ``done``: blocks of probes that the group has already.
     """
@@ -108,13 +116,6 @@ def block_of(
     ]
 
 
-def _orders(labels: Sequence[str], count: int, rng: random.Random) -> list[tuple[str, ...]]:
-    """Return an order a block: each drawn one is followed by its reverse."""
-    orders: list[tuple[str, ...]] = []
-    while len(orders) < count:
-        if len(labels) == 2:
-            first = tuple(labels) if rng.random() < 0.5 else tuple(labels[::-1])
-        else:
-            first = tuple(rng.sample(list(labels), len(labels)))
-        orders += [first, first[::-1]]
-    return orders[:count]
+def _orders(labels: Sequence[str], count: int, rng: random.Random) -> list[list[str]]:
+    """Return an order a block, each drawn independently."""
+    return [rng.sample(labels, len(labels)) for _ in range(count)]

@@ -18,6 +18,7 @@ from iobench.analysis.evidence import Evidence, trial_window
 from iobench.analysis.verdicts import judge
 from iobench.core import stages
 from iobench.core.cases import Contrast, Plan, Trial
+from iobench.core.records import FAILED
 from iobench.equations import signed_rank
 from iobench.plan.blocks import Spans, block_of, blocks, group_of, groups, members, probe_blocks
 from iobench.plan.contrasts import contrasts
@@ -79,7 +80,8 @@ def _repeat(plan: Plan, ledger: Ledger) -> list[Trial]:
     if any(t.id not in ledger.last for t in block) or str(last.block) in repeated:
         return []
     enough = len(repeated) >= plan.max_repeated_pairs
-    if enough or not any(disturbed(ledger.last[t.id]) for t in block):
+    records = [ledger.last[t.id] for t in block]
+    if enough or any(r.status == FAILED for r in records) or not any(map(disturbed, records)):
         return []
     contrast = groups(plan.contrasts)[last.contrast][0]
     again = block_of(
@@ -219,7 +221,7 @@ def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
     """Return group -> (blocks planned, blocks of its next look), of the groups that go on.
 
     A group ends when all of its primary contrasts are decided, or all of them where none is
-    primary.
+    primary.  One whose arm or base has failed in every block waits for nothing.
     """
     plan = evidence.plan
     due = {}
@@ -228,7 +230,8 @@ def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
         later = [n for n in together[0].looks if n > done]
         primary = [c for c in together if c.primary]
         deciding = primary or [c for c in together if c.pairs >= signed_rank.FLOOR_PAIRS]
-        if later and not all(judge(evidence, c).final for c in deciding):
+        found = [judge(evidence, c) for c in deciding]
+        if later and any(c.pairs_run and not c.final for c in found):
             due[group] = (done, later[0])
     return due
 

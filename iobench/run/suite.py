@@ -19,7 +19,7 @@ from iobench.core.cases import Trial
 from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop
 from iobench.core.records import FAILED, INVALID
-from iobench.plan.blocks import blocks
+from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
 from iobench.run.block import run_block
 from iobench.run.ledger import Ledger
@@ -72,7 +72,7 @@ class Suite:
 
         They are tried alone first; where one does not fail, the whole block is run.
         """
-        failing = [] if block[0].slice_s else self.ledger.failing(block)
+        failing = self.ledger.failing(block)
         works = [self._try(trial, apart=True) for trial in failing]
         if any(works):
             for trial in failing:
@@ -106,6 +106,7 @@ class Suite:
     def _take_turns(self, block: Sequence[Trial]) -> None:
         """Run a block whose arms take turns until none is INVALID, three times at most.
 
+        Where an arm FAILED, the others that are compared with each other run again without it.
         Where this user may not stop an arm, arms run one after the other from now on.
         """
         for _ in range(ATTEMPTS):
@@ -121,7 +122,10 @@ class Suite:
                 self.store.save(record)
                 self.ledger.add(record)
             statuses = {record.status for record in records}
-            if INVALID not in statuses or FAILED in statuses:
+            if INVALID not in statuses:
+                return
+            block = comparable(self.plan, [r.trial for r in records if r.status != FAILED])
+            if len(block) < 2:
                 return
 
     def left_s(self) -> float:

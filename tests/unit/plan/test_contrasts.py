@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_where_limits_the_cases() -> None:
     assert not short(contrasts, "jpeg")
 
 
-def test_a_block_holds_every_arm_once_back_to_back_in_balanced_orders() -> None:
+def test_a_block_holds_every_arm_once_back_to_back_in_an_order_drawn_for_it() -> None:
     parsed = load.parse(document(also=[2], pairs=12))
     cases = load.expand(parsed)
     contrasts = of_spec(parsed, cases)
@@ -103,21 +103,10 @@ def test_a_block_holds_every_arm_once_back_to_back_in_balanced_orders() -> None:
         assert len({(t.contrast, t.block) for t in block}) == 1
         assert [t.position for t in block] == [0, 1, 2, 3]
         assert len({t.arm for t in block}) == 4
-    for group in plan_blocks.groups(contrasts):
-        places = {t.block: [] for t in trials if t.contrast == group}
-        for trial in trials:
-            if trial.contrast == group:
-                places[trial.block].append(trial.arm)
-        for odd in range(1, 12, 2):
-            assert places[odd] == places[odd + 1][::-1]
-        means = Counter()
-        for order in places.values():
-            for position, arm in enumerate(order):
-                means[arm] += position
-        assert set(means.values()) == {12 * 1.5}
-        for one, other in permutations(means, 2):
-            before = sum(o.index(one) < o.index(other) for o in places.values())
-            assert before == 6
+    orders = Counter(tuple(t.arm for t in block) for block in blocks)
+    assert len(orders) > 12, "drawn of 2 x 24 possible orders"
+    follows = [a == b[::-1] for a, b in pairwise(tuple(t.arm for t in block) for block in blocks)]
+    assert sum(follows) < 6, "an order is no reverse of the one before but by chance"
 
 
 def test_later_looks_go_on_with_the_same_orders() -> None:

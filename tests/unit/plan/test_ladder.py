@@ -62,7 +62,7 @@ def pairs_of(trials: list[Trial]) -> list[tuple[Trial, Trial]]:
     return list(zip(trials[::2], trials[1::2], strict=True))
 
 
-def test_blocks_are_pairs_back_to_back_in_abba_orders() -> None:
+def test_blocks_are_pairs_back_to_back_in_drawn_orders() -> None:
     parsed, cases = suite()
     found = contrasts.contrasts(
         rules.rules(parsed, cases), {("load", "warm"): ["torch:jpeg", "torch:lmdb"]}
@@ -84,9 +84,7 @@ def test_blocks_are_pairs_back_to_back_in_abba_orders() -> None:
     for contrast in found:
         firsts = {t.block: t.arm for t in trials if t.contrast == contrast.id and t.position == 0}
         assert sorted(firsts) == list(range(1, 11))
-        assert Counter(firsts.values()) == {contrast.arm: 5, contrast.base: 5}
-        for block in range(1, 11, 2):
-            assert firsts[block] != firsts[block + 1], "AB is followed by BA, or BA by AB"
+        assert set(firsts.values()) == {contrast.arm, contrast.base}
     assert [t.contrast for t in trials] != sorted(t.contrast for t in trials), "shuffled"
 
 

@@ -374,30 +374,69 @@ def test_a_block_in_turns_that_a_kill_cut_is_run_again_as_a_whole(
     assert Counter(r.attempt for r in last.values() if r.trial.contrast) == {1: 27, 2: 3}
 
 
-@pytest.mark.parametrize("status", [INVALID, FAILED])
-def test_a_block_in_turns_is_one_attempt(
+@pytest.fixture
+def spoilt(
+    together: list[list[Trial]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Trial], bool], str], None]:
+    """Let arms of blocks end with a status, and the others of these blocks be INVALID."""
+    real = scheduler.run_block
+
+    def spoil(which: Callable[[Trial], bool], status: str) -> None:
+        def run_block(trials: Sequence[Trial], *rest: Any) -> list[Record]:
+            records = real(trials, *rest)
+            hurt = [t for t in trials if which(t)]
+            return [
+                dataclasses.replace(r, status=status if r.trial in hurt else INVALID) if hurt else r
+                for r in records
+            ]
+
+        monkeypatch.setattr(scheduler, "run_block", run_block)
+
+    return spoil
+
+
+def test_a_block_in_turns_that_was_invalid_is_run_again_at_once(
     begin: Callable[..., Any],
     together: list[list[Trial]],
-    monkeypatch: pytest.MonkeyPatch,
-    status: str,
+    spoilt: Callable[[Callable[[Trial], bool], str], None],
 ) -> None:
-    """INVALID: all of it again, at once; FAILED: only by a resume."""
-    make = begin(QUIET, contrasts=[TURNS])
-    real, spoilt = scheduler.run_block, [status]
-
-    def run_block(trials: Sequence[Trial], *rest: Any) -> list[Record]:
-        records = real(trials, *rest)
-        if spoilt:
-            records[0] = dataclasses.replace(records[0], status=spoilt.pop())
-        return records
-
-    monkeypatch.setattr(scheduler, "run_block", run_block)
+    make, once = begin(QUIET, contrasts=[TURNS]), [True]
+    spoilt(lambda t: bool(once) and once.pop(), INVALID)
     make().run()
     blocks = [(b[0].contrast, b[0].block) for b in together]
-    assert len(blocks) == (11 if status == INVALID else 10)
-    assert (blocks[0] == blocks[1]) == (status == INVALID)
+    assert len(blocks) == 11
+    assert blocks[0] == blocks[1]
     make().run()
     assert len(together) == 11
+
+
+def test_an_arm_that_always_fails_costs_the_others_no_verdict(
+    begin: Callable[..., Any],
+    together: list[list[Trial]],
+    spoilt: Callable[[Callable[[Trial], bool], str], None],
+) -> None:
+    make = begin(QUIET, contrasts=[TURNS])
+    failing = next(c.label for c in make().plan.cases if c.prefetch == 2)
+    spoilt(lambda t: t.arm == failing, FAILED)
+    suite = make()
+    suite.run()
+    assert [len(block) for block in together] == [3, 2] * 10
+    found = analyse(suite.store.plan(), suite.store.records()).contrasts
+    assert {c.arm == failing: c.outcome.verdict for c in found}[False] == "EQUIVALENT"
+
+
+def test_a_block_whose_base_fails_waits_for_a_resume(
+    begin: Callable[..., Any],
+    together: list[list[Trial]],
+    spoilt: Callable[[Callable[[Trial], bool], str], None],
+) -> None:
+    make, once = begin(QUIET, contrasts=[TURNS]), [True]
+    base = next(c.label for c in make().plan.cases if c.prefetch == 1)
+    spoilt(lambda t: t.arm == base and bool(once) and once.pop(), FAILED)
+    make().run()
+    assert [len(block) for block in together] == [3] * 10
+    make().run()
+    assert [len(block) for block in together] == [3] * 11
     assert judged(make())["2"]["verdict"] == "EQUIVALENT"
 
 
