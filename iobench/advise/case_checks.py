@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from iobench.core import registry, transforms
-from iobench.core.cases import Case, Dataset
+from iobench.core.cases import Case, Dataset, Plan
 from iobench.core.dataset import form_root
 from iobench.core.errors import SpecError
 from iobench.core.inside import DATA_INSIDE, JPEG_INSIDE
 from iobench.core.protocols import Mount, Start
 from iobench.host import probes
 from iobench.host.mounts import mount_of
+from iobench.host.page_cache import effective_memory_bytes
+from iobench.plan.blocks import groups, members
+from iobench.plan.contrasts import contrasts
 
 SELINUX = Path("/sys/fs/selinux/enforce")
 #: Files and folders of a dataset that are looked at.
@@ -73,6 +76,27 @@ def before(cases: Iterable[Case], dataset: Dataset) -> list[str]:
     return list(lines)
 
 
+def no_turns(plan: Plan) -> str:
+    """Return why the arms of a block cannot be started together here, "" where they can.
+
+    All of them keep a queue of batches in shared memory at once, and the data in the page cache.
+    """
+    by_label = {case.label: case for case in plan.cases}
+    taking = [c for c in contrasts(plan.rules, {}) if c.slice_s]
+    shared = probes.host().shm_bytes
+    for together in groups(taking).values():
+        queues = [_queue_bytes(by_label[label]) for label in members(together)]
+        need = sum(queues)
+        if need > shared:
+            return (
+                f"/dev/shm has {shared >> 20} MiB, and the queues of {len(queues)} arms need "
+                f"{-(-need >> 20)} MiB together; enlarge it, or use a smaller batch or prefetch"
+            )
+        if need + plan.dataset.bytes > effective_memory_bytes():
+            return f"the queues of {len(queues)} arms and the data do not fit into memory together"
+    return ""
+
+
 def look(case: Case, dataset: Dataset) -> Facts:
     """Return the facts that :func:`findings` needs for one case."""
     host = probes.host()
@@ -125,11 +149,16 @@ def findings(case: Case, dataset: Dataset, facts: Facts) -> list[CaseFinding]:
     return found
 
 
-def _shared_memory(case: Case, facts: Facts) -> Iterator[CaseFinding]:
+def _queue_bytes(case: Case) -> int:
+    """Return the bytes of the batches that a case's loader keeps in shared memory."""
     if case.loader != "torch" or not case.workers:
-        return
-    need = (case.workers * case.prefetch + 1) * case.world_size
-    need *= transforms.batch_bytes(case.transform, case.batch)
+        return 0
+    batches = (case.workers * case.prefetch + 1) * case.world_size
+    return batches * transforms.batch_bytes(case.transform, case.batch)
+
+
+def _shared_memory(case: Case, facts: Facts) -> Iterator[CaseFinding]:
+    need = _queue_bytes(case)
     ranks = f" x {case.world_size} ranks" if case.world_size > 1 else ""
     if facts.shm_bytes < need:
         yield CaseFinding(

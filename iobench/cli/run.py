@@ -18,6 +18,7 @@ from iobench.core.cases import Plan, alike
 from iobench.core.protocols import ImageUse
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
+from iobench.plan.contrasts import without_turns
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.plan.rules import check
 from iobench.report import publish, terminal
@@ -115,6 +116,9 @@ def _plan(
     plan = resolve(spec, here, seconds, now)
     for line in case_checks.before(plan.cases, dataset):
         say(f"warning: {line}")
+    if reason := case_checks.no_turns(plan):
+        plan = without_turns(plan, reason)
+        say(f"note: {plan.notes[-1]}")
     say(
         f"suite {plan.name}: {len(plan.cases)} cases, estimated time "
         f"{duration(estimate_s(plan))} (budget {duration(seconds)})"

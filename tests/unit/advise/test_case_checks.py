@@ -12,10 +12,11 @@ from typing import Any, List
 
 import pytest
 
-from iobench.advise.case_checks import Facts, Seen, findings, look
+from iobench.advise.case_checks import Facts, Seen, findings, look, no_turns
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import BackendUnavailable
 from iobench.host import limits, probes
+from iobench.plan.resolve import Here, resolve
 from iobench.spec import load
 from tests.capabilities import need
 
@@ -33,6 +34,29 @@ def names(case: Case, facts: Facts) -> List[str]:
 @pytest.mark.parametrize("runtime", ["bare", "docker", "podman", "apptainer", "charliecloud"])
 def test_a_healthy_machine_has_no_finding(runtime: str) -> None:
     assert names(dataclasses.replace(CASE, runtime=runtime), WELL) == []
+
+
+def test_queues_of_arms_that_take_turns_must_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps 2 x 2 + 1 batches of 64 x 3 x 224 x 224 floats: 184 MiB."""
+    document = {
+        "name": "turns",
+        "case": {"trainer": "null", "batch": 64, "workers": 2, "prefetch": 2},
+        "matrix": {"pipeline": ["jpeg"], "order": ["shuffled", "stored"]},
+        "contrasts": [{"over": "order", "base": "shuffled", "caches": ["warm"], "pairs": 6}],
+    }
+
+    def reason(shm_mib: int, **changes: object) -> str:
+        monkeypatch.setattr(
+            probes, "host", lambda: dataclasses.replace(host, shm_bytes=shm_mib << 20)
+        )
+        wanted = load.parse({**document, **changes})
+        return no_turns(resolve(wanted, Here(DATA), 60.0, "now"))
+
+    host = probes.host()
+    assert reason(368) == ""
+    assert "/dev/shm has 367 MiB, and the queues of 2 arms need 368 MiB" in reason(367)
+    cold = {**document["contrasts"][0], "caches": ["cold"]}
+    assert reason(367, contrasts=[cold]) == "", "these run one after the other"
 
 
 def seen(**fields: object) -> Seen:
