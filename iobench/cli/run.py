@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from iobench.core.protocols import ImageUse
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan.contrasts import without_turns
+from iobench.plan.outlook import in_turns, outlook
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.plan.rules import check
-from iobench.report import publish, terminal
+from iobench.report import publish, terminal, words
 from iobench.report.progress import Reporter, duration
 from iobench.run import availability, placing, prepare, store
 from iobench.run.command import images_for
@@ -30,6 +32,9 @@ from iobench.run.trial import TrialSettings
 from iobench.spec import load
 from iobench.spec.load import expand
 from iobench.spec.schema import Spec
+
+#: How long the cores' speed is watched at a suite's start: at most, and of the budget.
+PROBE_S, PROBE_SHARE = 10.0, 0.01
 
 
 @click.command()
@@ -81,6 +86,7 @@ def run(
             for trial in plan.trials:
                 out.print(trial.id)
             return 0
+        plan = _with_outlook(plan, reporter)
         used = images_for(plan.cases, images)
         plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
         plan = placing.placed(plan, spec.stage_to, used, reporter.say)
@@ -123,6 +129,22 @@ def _plan(
         f"suite {plan.name}: {len(plan.cases)} cases, estimated time "
         f"{duration(estimate_s(plan))} (budget {duration(seconds)})"
     )
+    return plan
+
+
+def _with_outlook(plan: Plan, reporter: Reporter) -> Plan:
+    """Measure how evenly the cores run, where arms take turns; say and keep what follows."""
+    taking = in_turns(plan)
+    if not taking:
+        return plan
+    seconds = min(PROBE_S, PROBE_SHARE * plan.budget_s)
+    reporter.say(f"measuring for {duration(seconds)} how evenly this machine's cores run")
+    slice_s, cores = min(c.slice_s for c in taking), len(os.sched_getaffinity(0))
+    plan = dataclasses.replace(plan, slice_sd=LOCAL.speed_noise(seconds, slice_s, cores).sd)
+    if found := outlook(plan):
+        note = words.outlook(found, plan.slice_sd)
+        reporter.say(f"note: {note}")
+        plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     return plan
 
 

@@ -239,6 +239,7 @@ class Plan:
     max_repeated_pairs: int = 2
     allow_drop_caches: bool = False
     version: str = ""
+    slice_sd: float = 0.0  # of the cores' speed, at the start: host/speed_noise.py
     notes: Tuple[str, ...] = ()  # what a reader of every figure should know
     placements: Tuple[Placement, ...] = ()
     images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> digest

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Mapping, Optional, Tuple
 
 from iobench.core.records import IoCounters
-from iobench.host import fio, limits, mounts, page_cache, page_lock, strace
+from iobench.host import fio, limits, mounts, page_cache, page_lock, speed_noise, strace
 from iobench.host import freezer as turns
 from iobench.host.fio import FioResult
 from iobench.host.freezer import Freezer
@@ -37,6 +37,7 @@ class Agent:
     group = staticmethod(limits.group)
     processes = staticmethod(strace.processes)
     trace = staticmethod(strace.trace)
+    speed_noise = staticmethod(speed_noise.measure)
     freezer = staticmethod(turns.freezer)
     family = staticmethod(turns.family)
     fio = staticmethod(fio.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from iobench.analysis.case_results import CaseResult, NoCommunication, NoStall, 
 from iobench.analysis.results import SuiteResult
 from iobench.core.records import VALID
 from iobench.equations.stats import Interval
+from iobench.plan.outlook import Outlook
 from iobench.report.numbers import NONE, limits, milliseconds, percent
 
 K = TypeVar("K")
@@ -148,3 +150,15 @@ def data(suite: SuiteResult) -> str:
     d = suite.dataset
     size = f" of {d.mean_bytes / 1024:,.0f} KiB" if d.mean_bytes else ""
     return f"{d.name}: {d.samples:,} samples{size}"
+
+
+def outlook(found: Outlook, slice_sd: float) -> str:
+    """Return what the start's probe says of the suite's verdicts."""
+    hour = "quiet" if found.quiet else "noisy"
+    shown = "no change" if math.isinf(found.can_show) else percent(found.can_show)
+    return (
+        f"at the start this machine was {hour}: the speed of its cores changed by "
+        f"{percent(slice_sd)} from slice to slice, so that two equal arms in turns differ by about "
+        f"{percent(found.block_sd)} a pair; {found.pairs} pairs can show {shown}, and "
+        f"{percent(found.margin)} takes {found.needed} pairs, about {found.needed_s / 60:.0f} min"
+    )

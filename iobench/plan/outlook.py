@@ -1,0 +1,64 @@
+"""The cores' noise at a suite's start -> what its verdicts can show, in which time.  Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from iobench.core.cases import Contrast, Plan
+from iobench.equations import signed_rank, stats
+from iobench.plan.blocks import groups, members
+from iobench.plan.contrasts import contrasts
+from iobench.plan.cost import OVERHEAD_S
+
+#: Up to this sd of a block of two equal arms an hour is called quiet.
+QUIET_SD = 0.01
+
+
+class Outlook(NamedTuple):
+    """What to expect of the contrasts whose arms take turns.
+
+    ``block_sd``: of the log ratio of two equal arms.  ``can_show``: relative change that ``pairs``
+    pairs resolve with 90 % power (infinite: none).  ``needed``: pairs for the ``margin``, which
+    take about ``needed_s`` seconds for all of them.
+    """
+
+    block_sd: float
+    pairs: int
+    can_show: float
+    margin: float
+    needed: int
+    needed_s: float
+
+    @property
+    def quiet(self) -> bool:
+        """Tell whether the hour is quiet."""
+        return self.block_sd <= QUIET_SD
+
+
+def outlook(plan: Plan) -> Outlook | None:
+    """Return the expectation from the start's probe; None where no arms take turns.
+
+    Slices differ independently, so a loop of n of them varies by 1 / sqrt(n) of what one does.
+    """
+    taking = in_turns(plan)
+    if not taking or not plan.slice_sd:
+        return None
+    slices = min(c.loop_s / c.slice_s for c in taking)
+    sd = plan.slice_sd / math.sqrt(max(slices, 1.0))
+    alpha = stats.ALPHA / len(taking)
+    pairs, margin = min(c.pairs for c in taking), min(c.margin for c in taking)
+    needed = signed_rank.pairs_for(margin, sd, alpha=alpha)
+    can_show = signed_rank.smallest_effect(sd, pairs, alpha=alpha)
+    block_s = sum(
+        (OVERHEAD_S + together[0].loop_s) * len(members(together))
+        for together in groups(taking).values()
+    )
+    return Outlook(sd, pairs, can_show, margin, needed, needed * block_s)
+
+
+def in_turns(plan: Plan) -> list[Contrast]:
+    """Return the contrasts with a verdict whose arms take turns, primary ones if there are any."""
+    found = plan.contrasts or contrasts(plan.rules, {})
+    taking = [c for c in found if c.slice_s and c.pairs >= signed_rank.FLOOR_PAIRS]
+    return [c for c in taking if c.primary] or taking
