@@ -35,6 +35,11 @@ def members(contrasts: Iterable[Contrast]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for c in contrasts for label in (c.arm, c.base)))
 
 
+def first_look(contrast: Contrast) -> int:
+    """Return after how many pairs a contrast can be decided first."""
+    return contrast.looks[0] if contrast.looks else contrast.pairs
+
+
 def comparable(plan: Plan, trials: Sequence[Trial]) -> list[Trial]:
     """Return those of one block's trials that a contrast compares with another of them."""
     left = {trial.arm for trial in trials}
@@ -61,8 +66,7 @@ def blocks(
     drawn: list[list[Trial]] = []
     for group, together in groups(contrasts).items():
         drawn_orders = _orders(members(together), together[0].pairs, rng)
-        first_look = (together[0].looks or (together[0].pairs,))[0]
-        before, upto = (0, first_look) if spans is None else spans.get(group, (0, 0))
+        before, upto = (0, first_look(together[0])) if spans is None else spans.get(group, (0, 0))
         drawn += [
             block_of(together[0], by_label, order, number_)
             for number_, order in enumerate(drawn_orders, 1)

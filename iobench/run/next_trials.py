@@ -20,7 +20,16 @@ from iobench.core import stages
 from iobench.core.cases import Contrast, Plan, Trial
 from iobench.core.records import FAILED
 from iobench.equations import signed_rank
-from iobench.plan.blocks import Spans, block_of, blocks, group_of, groups, members, probe_blocks
+from iobench.plan.blocks import (
+    Spans,
+    block_of,
+    blocks,
+    first_look,
+    group_of,
+    groups,
+    members,
+    probe_blocks,
+)
 from iobench.plan.contrasts import contrasts
 from iobench.plan.ladder import number
 from iobench.run.disturbance import disturbed
@@ -150,27 +159,34 @@ def within_budget(
 ) -> list[Contrast]:
     """Set, before the first pair, how many each contrast gets: the spec's, or what the budget buys.
 
-    Contrasts with several looks keep the spec's numbers.
+    Contrasts with several looks keep them where the budget reaches the first, else they get one;
+    a larger budget than the spec's adds a last look.
     """
     single = [dataclasses.replace(c, pairs=1, looks=()) for c in found]
     round_s = {
         group: ledger.cost_s(blocks(together, plan.cases, seed=0, start=1))
         for group, together in groups(single).items()
     }
-    most = {group_of(c): c.pairs for c in found}
+    first = {group_of(c): first_look(c) for c in found}
 
     def cost_s(pairs: int) -> float:
-        """Return what so many pairs of each contrast cost, none more than the spec's."""
-        return sum(min(pairs, most[group]) * seconds for group, seconds in round_s.items())
+        """Return what so many pairs of each contrast cost, none more than up to its first look."""
+        return sum(min(pairs, first[group]) * seconds for group, seconds in round_s.items())
 
-    def pairs(wanted: int) -> int:
-        if plan.budget_s > plan.usual_budget_s:
-            fit = int(room_s // max(sum(round_s.values()), 1e-9))
-            return max(wanted, fit - fit % 2)
-        fit = bisect_right(range(1 + max(most.values())), room_s, key=cost_s) - 1
-        return min(wanted, max(signed_rank.FLOOR_PAIRS, fit))
+    more = plan.budget_s > plan.usual_budget_s
+    fit = bisect_right(range(1 + max(first.values())), room_s, key=cost_s) - 1
+    bought = int(room_s // max(sum(round_s.values()), 1e-9)) // 2 * 2
 
-    return [c if c.looks else dataclasses.replace(c, pairs=pairs(c.pairs)) for c in found]
+    def within(contrast: Contrast) -> Contrast:
+        looks, wanted = contrast.looks, first_look(contrast)
+        if more and bought > contrast.pairs:
+            return dataclasses.replace(contrast, pairs=bought, looks=looks and (*looks, bought))
+        if more or wanted <= fit:
+            return contrast
+        pairs = min(wanted, max(signed_rank.FLOOR_PAIRS, fit))
+        return dataclasses.replace(contrast, pairs=pairs, looks=())
+
+    return [within(c) for c in found]
 
 
 def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:

@@ -68,7 +68,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             rng = random.Random(f"{trial.case.prefetch}-{trial.block}-{trial.repeat_of}")
             parts = {"read_s": seconds, "decode_s": 1e-3 * rng.gauss(1, 1e-3), "transform_s": 1e-3}
             record = fixture.record(trial, seconds * rng.lognormvariate(0, noise), probe=parts)
-            return dataclasses.replace(record, attempt=attempt)
+            return dataclasses.replace(record, attempt=attempt, wall_s=1.0)
 
         monkeypatch.setattr(scheduler, "run_trial", run_trial)
         parsed = load.parse({**DOCUMENT, **changes})
@@ -251,8 +251,16 @@ def test_probes_killed_half_way_are_finished(begin: Callable[..., Any]) -> None:
     assert judged(make())["3"]["attribution"]["stage"] == "read"
 
 
-def test_without_budget_no_further_look_and_resume_goes_on(begin: Callable[..., Any]) -> None:
-    make = begin(NOISY, budget="0.001s")
+def test_without_budget_no_further_look_and_resume_goes_on(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ladder and the first look take 33 s of stated times."""
+
+    def room_s(suite: scheduler.Suite) -> float:
+        return suite.plan.budget_s - sum(r.wall_s for r in suite.store.records())
+
+    monkeypatch.setattr(scheduler.Suite, "_room_s", room_s)
+    make = begin(NOISY, budget="35s")
     make().run()
     suite = make()
     assert blocks_run(suite) == {"1": 10, "2": 10, "3": 10}

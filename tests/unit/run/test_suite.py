@@ -252,6 +252,9 @@ def test_a_bigger_budget_buys_more_pairs(dataset: Dataset) -> None:
         planned(dataset, 60.0), contrasts(plan.rules, {}), ledger, 60.0
     )
     assert usual.pairs == 2
+    looking = dataclasses.replace(found, pairs=20, looks=(12, 20))
+    (last,) = next_trials.within_budget(plan, [looking], ledger, 4000.0)
+    assert (last.pairs, last.looks) == (200, (12, 20, 200))
 
 
 def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Dataset) -> None:
@@ -268,6 +271,11 @@ def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Datas
     assert pairs(301.0) == [3, 12]
     assert pairs(299.0) == [3, 11]
     assert pairs(1.0) == [3, 6]
+    both[1] = dataclasses.replace(both[1], pairs=20, looks=(12, 20))
+    assert pairs(301.0) == [3, 20]
+    assert pairs(299.0) == [3, 11]
+    (few,) = next_trials.within_budget(plan, both[1:], ledger, 200.0)
+    assert (few.pairs, few.looks) == (10, ())
 
 
 def test_a_failing_trial_is_tried_once_a_run(
