@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from iobench.core.cases import Contrast, Plan
 from iobench.equations import signed_rank, stats
-from iobench.plan.blocks import groups, members
+from iobench.plan.blocks import first_look, groups, members
 from iobench.plan.contrasts import contrasts
 from iobench.plan.cost import OVERHEAD_S
 
@@ -47,7 +47,7 @@ def outlook(plan: Plan) -> Outlook | None:
     slices = min(c.loop_s / c.slice_s for c in taking)
     sd = plan.slice_sd / math.sqrt(max(slices, 1.0))
     alpha = stats.ALPHA / len(taking)
-    pairs, margin = min(c.pairs for c in taking), min(c.margin for c in taking)
+    pairs, margin = min(map(first_look, taking)), min(c.margin for c in taking)
     needed = signed_rank.pairs_for(margin, sd, alpha=alpha)
     can_show = signed_rank.smallest_effect(sd, pairs, alpha=alpha)
     block_s = sum(
