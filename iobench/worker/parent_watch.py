@@ -18,6 +18,8 @@ def end_when_closed(fd: int) -> None:
     not even a long call into a framework delays it.
     """
     own = os.getpid()
+    if os.getpgrp() != own:
+        os.setpgid(0, 0)  # a launcher, or a container, that leaves its ranks in its own group
     if own == 1:
         # A SIGKILL from within does not reach the first process of a container, a signal that it
         # handles does.  With it the kernel ends all others.  _exit itself is the handler, because
@@ -27,8 +29,6 @@ def end_when_closed(fd: int) -> None:
         libc.signal(signal.SIGIO, ctypes.cast(libc._exit, ctypes.c_void_p))
         fcntl.fcntl(fd, fcntl.F_SETOWN, own)
     else:
-        if os.getpgrp() != own:
-            os.setpgid(0, 0)  # a launcher that leaves its ranks in its own group
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(fd, fcntl.F_SETOWN, -own)
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
