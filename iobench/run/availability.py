@@ -72,7 +72,7 @@ def same_images(plan: Plan, folder: Path, say: Say) -> None:
         if now != digest:
             raise ImageError(
                 f"image {name} is now {now[:19]}, and this suite began with {digest[:19]}: bring "
-                f"that one back to {folder}, or run the suite anew"
+                "that one back, or run the suite anew"
             )
     for case in _once(plan.cases):
         _ready(case, folder, say, making=True)

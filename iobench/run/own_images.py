@@ -68,7 +68,7 @@ def fitted(
             raise ImageError(f"nothing can run in the image {image}: {reasons}")
         apart = "unpacked shows that part alone" if "unpacked" in arms else "no arm shows it alone"
         notes.append(
-            f"{', '.join(arms)} run the user's own image {image}: its software is part of their "
+            f"the user's own image {image} runs in {', '.join(arms)}: its software is part of any "
             f"difference from bare ({apart})"
         )
     keys = ("pipeline", "runtime", "image", "trainer")

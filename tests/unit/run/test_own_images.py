@@ -197,7 +197,7 @@ def test_only_the_cases_that_cannot_run_are_left_out(tmp_path: Path, lacks_dali:
     }  # fmt: skip
     assert f"torch:lmdb, dali:jpeg: left out: runtime docker: cannot run {tmp_path}" in notes[0]
     assert "lacks nvidia-dali-cuda120 (No module named 'nvidia'): add them to the image" in notes[2]
-    assert f"apptainer, unpacked run the user's own image {tmp_path}" in notes[-1]
+    assert f"the user's own image {tmp_path} runs in apptainer, unpacked: its software" in notes[-1]
     assert more == ["runtime charliecloud is left out: no program ch-run"]
     check(left)
 
