@@ -148,8 +148,7 @@ def start(
     launching = registry.load("launchers", case.launcher)
     form = form_of(case)
     image = image_of(case, form, images) if form else ""
-    if place and place.image:
-        image = place.image
+    image = place.image if place and place.image else image
     mounted: tuple[Mount, ...] = ()
     if backend.isolated:
         python, env = _in_image(case, form)
@@ -157,8 +156,7 @@ def start(
         seen, folder = inside(dataset), WORK_INSIDE
     else:
         seen, folder = dataset, str(work)
-        interpreter, env = _on_host(case, image, work)
-        python = [interpreter]
+        python, env = _on_host(case, image, work)
     wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
     env = {**_COMMON, **wanted, HELD: name, **env}
     asked = Start(image=image, name=name, gpus=wants_gpu(case), mounts=mounted, env=env)
@@ -211,8 +209,8 @@ def _in_image(case: Case, form: str) -> tuple[list[str], dict[str, str]]:
     return ["/bin/sh", "-c", _OWN_PYTHON, "python3"], {**env, **path, **_inherited()}
 
 
-def _on_host(case: Case, image: str, work: Path) -> tuple[str, dict[str, str]]:
-    """Return the interpreter of a worker without a container, and what its environment gets.
+def _on_host(case: Case, image: str, work: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the words that begin a worker without a container, and what its environment gets.
 
     ``image``: the unpacked folder that it runs from; "": the case's stack on this host.
     """
@@ -220,25 +218,25 @@ def _on_host(case: Case, image: str, work: Path) -> tuple[str, dict[str, str]]:
         from iobench.images import own
 
         alone = {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        return own.python_in(image), {**alone, "PYTHONPATH": str(_package_alone(work))}
+        return [own.python_in(image)], {**alone, "PYTHONPATH": str(_package_alone(work))}
     if image:
         root = image.rstrip("/")
         stack = registry.load("stacks", case.image)
         env = stack.prefix_environment(root + PREFIX_INSIDE, os.environ)
-        return root + PYTHON_INSIDE, {**env, "PYTHONPATH": str(_package_alone(work))}
+        return [root + PYTHON_INSIDE], {**env, "PYTHONPATH": str(_package_alone(work))}
     here, env = registry.installed(stack_of(case)), {}
     if here.python != sys.executable:
         path = [str(_package_alone(work)), *here.python_path]
         env = {**here.env, "PYTHONPATH": os.pathsep.join(path)}
     home = registry.load("loaders", case.loader).stack
     if home in ("", stack_of(case)):
-        return here.python, env
+        return [here.python], env
     there = registry.installed(home)  # the loader is brought in from there
     restored = {name: os.environ.get(name) for name in env}
     if there.python != sys.executable:
         restored.update({**there.env, "PYTHONPATH": os.pathsep.join(there.python_path) or None})
     far = {remote_loader.PYTHON: there.python, remote_loader.RESTORE: json.dumps(restored)}
-    return here.python, {**env, **far}
+    return [here.python], {**env, **far}
 
 
 def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
