@@ -1,8 +1,9 @@
 """Input loops as a competent user writes them by hand; nothing of iobench is imported here.
 
-``python benchmarks/handwritten.py TASK.json`` reads one epoch and prints the seconds per sample of
-everything after the warm-up.  TASK.json: pipeline, root, index (samples.tsv), ids (.npy), batch,
-workers, prefetch and warmup.  ``benchmarks/fidelity.py`` runs it.
+``python benchmarks/handwritten.py TASK.json`` reads the listed samples and prints when its loop
+began and when each step was done, by CLOCK_MONOTONIC.  TASK.json: loader, format, root, index
+(samples.tsv), ids (.npy), batch, workers and prefetch.  It prints a line and waits for one before
+it opens the data, before its loop and after it.  ``benchmarks/by_hand.py`` runs it.
 """
 
 from __future__ import annotations
@@ -171,15 +172,23 @@ def torch_loop(task, index, ids):
     import cv2  # noqa: F401  (before the workers fork)
     import simplejpeg  # noqa: F401
 
-    return iter(
+    gate = torch.multiprocessing.Event()  # workers do not begin before the loop
+    iterator = iter(
         torch.utils.data.DataLoader(
             Batches(source, len(ids)),
             batch_sampler=order,
             collate_fn=same,
             num_workers=task["workers"],
             prefetch_factor=task["prefetch"],
+            worker_init_fn=lambda worker: gate.wait(),
         )
     )
+
+    def batches():
+        gate.set()
+        yield from iterator
+
+    return batches()
 
 
 # -- DALI --------------------------------------------------------------------------------------
@@ -238,24 +247,32 @@ def dali_loop(task, index, ids):
 # -- the loop ----------------------------------------------------------------------------------
 
 
+def meet(word):
+    print(word, flush=True)
+    if not sys.stdin.readline():
+        sys.exit(1)
+
+
 def main():
     task = json.loads(Path(sys.argv[1]).read_text())
+    ids = np.load(task["ids"])
+    meet("ready")
     index = []
     with open(task["index"]) as lines:
         for line in lines:
             key, label = line.split("\t")[:2]
             index.append((key, int(label)))
-    ids = np.load(task["ids"])
     loop = dali_loop if task["loader"] == "dali" else torch_loop
     batches = loop(task, index, ids)
+    meet("barrier")
     done, samples = [], 0
+    began = time.perf_counter()
     for _ in range(len(ids) // task["batch"]):
         _, labels = next(batches)
         done.append(time.perf_counter())
         samples += len(labels)
-    warmup = task["warmup"]
-    window = (len(done) - warmup) * task["batch"]
-    print(json.dumps({"seconds_per_sample": (done[-1] - done[warmup - 1]) / window}))
+    meet("barrier")
+    print(json.dumps({"began_s": began, "done_s": done, "samples": samples}), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ In all: the whole main-process path of a shipped spec's pipelines (loader's gene
 record, counters before and after) against the loop by hand over the same library outputs, which
 were made beforehand; target: the smaller of 50 us and 1 % of that stage's measured warm step.
 What the workers of a loader do is in the ratio of ``benchmarks/fidelity.py``.
+Both sides run in one process, one after the other in an order that is reversed, for milliseconds
+each: less than a slice, so arms that take turns would add the cost of stopping and gain nothing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Comparisons drawn from noise: recorded runs in blocks, or synthetic ones with outliers and drift.
+"""Comparisons drawn from noise: recorded blocks, or synthetic runs with outliers and drift.
 
-A comparison is a series of log run times in the order they ran, arms in ABBA/BAAB blocks, judged by
-the product's own rule look by look.  Recorded noise is resampled in stretches of consecutive runs,
-so that drift, bursts and outliers stay as they were; nothing is trimmed.
+A comparison is a series of blocks, log times of their two runs in the order they were started, to
+which the arms are put in the orders that the product draws; it is judged by the product's own rule
+look by look.  Recorded noise is resampled in stretches of consecutive blocks, so that drift, bursts
+and outliers stay as they were; nothing is trimmed.
 """
 
 from __future__ import annotations
 
 import collections
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 
 from iobench.equations import sequential as looking
 from iobench.equations import stats
+from iobench.plan import blocks
 
 LOOKS = (10, 20, 30)
 MARGIN = 0.03
@@ -24,30 +27,34 @@ STRETCH = 5
 MOVED = (stats.FASTER, stats.SLOWER)
 
 
-def judge(logs: np.ndarray, family: int = 1) -> stats.Verdict:
-    """Judge paired log ratios (arm - base) by looks at 10, 20 and 30 pairs."""
+def judge(logs: np.ndarray, looks: Sequence[int] = LOOKS) -> stats.Verdict:
+    """Judge paired log ratios (arm - base) by looks at so many pairs."""
     arm, base = np.exp(logs), np.ones(len(logs))
-    at = [(list(arm[:n]), list(base[:n])) for n in LOOKS if n <= len(logs)]
-    return looking.judge(at, LOOKS, margin=MARGIN, family=family).verdict
+    at = [(list(arm[:n]), list(base[:n])) for n in looks if n <= len(logs)]
+    return looking.judge(at, tuple(looks), margin=MARGIN).verdict
 
 
 def pair_up(runs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the log ratios of consecutive runs; orders of the arms are drawn, then reversed."""
-    pairs = runs[: len(runs) // 2 * 2].reshape(-1, 2)
-    sign = np.empty(len(pairs))
-    for i in range(len(pairs)):
-        sign[i] = (1 if rng.random() < 0.5 else -1) if i % 2 == 0 else -sign[i - 1]
-    ratios: np.ndarray = sign * (pairs[:, 0] - pairs[:, 1])
+    """Return the log ratios of consecutive runs, whose arms stand in the orders of the product."""
+    pairs = runs.reshape(-1, 2)
+    return signed(pairs[:, 0] - pairs[:, 1], rng)
+
+
+def signed(differences: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return arm - base of first - second of each block, by the orders that the product draws."""
+    draw = random.Random(int(rng.integers(1 << 62)))
+    orders = blocks._orders(("arm", "base"), len(differences), draw)
+    ratios: np.ndarray = differences * [1 if order[0] == "arm" else -1 for order in orders]
     return ratios
 
 
 def stretches(
     series: Sequence[np.ndarray], wanted: int, length: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return ``wanted`` values: stretches of ``length`` consecutive ones, each of one series."""
+    """Return ``wanted`` entries: stretches of ``length`` consecutive ones, each of one series."""
     usable = [s for s in series if len(s) >= length]
     if not usable:
-        raise ValueError(f"no recorded series of {length} values")
+        raise ValueError(f"no recorded series of {length} entries")
     weights = np.array([len(s) for s in usable], dtype=float)
     parts = []
     for _ in range(math.ceil(wanted / length)):
@@ -78,17 +85,26 @@ def synthetic(kind: str, rho: float, runs: int, sd: float, rng: np.random.Genera
     return out
 
 
-def verdicts(draw: Callable[[], np.ndarray], draws: int, family: int = 1) -> dict[str, Any]:
-    """Judge ``draws`` comparisons of log ratios; return the share of each verdict, and of looks."""
+def verdicts(
+    draw: Callable[[], np.ndarray], draws: int, looks: Sequence[int] = LOOKS
+) -> dict[str, Any]:
+    """Judge ``draws`` comparisons of log ratios; return the share of each verdict, and of looks.
+
+    ``excluded``: the share whose interval at its look's level excludes 1, which an EQUIVALENT one
+    may too.
+    """
     found: collections.Counter[str] = collections.Counter()
     pairs: collections.Counter[int] = collections.Counter()
+    excluded = 0
     for _ in range(draws):
-        verdict = judge(draw(), family)
+        verdict = judge(draw(), looks)
         found[verdict.verdict] += 1
         pairs[verdict.pairs] += 1
+        excluded += verdict.simultaneous.low > 1 or verdict.simultaneous.high < 1
     return {
         "draws": draws,
         "verdicts": {k: v / draws for k, v in sorted(found.items())},
         "moved": sum(found[k] for k in MOVED) / draws,
+        "excluded": excluded / draws,
         "mean_pairs": sum(n * k for n, k in pairs.items()) / draws,
     }

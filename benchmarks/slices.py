@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import suites
+from benchmarks.fidelity import epochs_of
 from iobench.analysis import ranks
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.records import Slices
@@ -37,6 +38,9 @@ SLICES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 ROUND_S = 2.0
 PIPELINES = ("lmdb", "hdf5", "jpeg", "dali")
 BATCH = 32
+#: Loops are so much longer than their rounds take at the rate of an epoch that runs alone.
+SPARE = 1.1
+FEWEST = 3
 #: A loader whose batches cost stated CPU seconds, whatever they hold.
 BURN = """
 import time
@@ -86,12 +90,15 @@ def uneven(found: Dataset, pairs: int) -> dict[str, Any]:
     return {"ratio": entry["ratio"], "interval": entry["interval"], "verdict": entry["verdict"]}
 
 
-def arms_of(found: Dataset, pipeline: str, epochs: int) -> list[Attempt]:
+def case_of(found: Dataset, pipeline: str) -> Case:
     loader, form = ("dali", "jpeg") if pipeline == "dali" else ("torch", pipeline)
-    case = Case(
+    return Case(
         label=pipeline, loader=loader, format=form, trainer="null", location=found.root,
         batch=BATCH, workers=2,
     )  # fmt: skip
+
+
+def arms_of(found: Dataset, case: Case, epochs: int) -> list[Attempt]:
     return [
         Attempt(
             Trial(str(i), case, "load", "warm", epochs=epochs, slice_s=1.0), found,
@@ -130,13 +137,18 @@ def rates(arm: Arm, count: int, turns: int) -> list[float]:
     return [float(n) for n in np.diff(steps) / np.diff([0.0, *ends])]
 
 
-def sliced_over_whole(
-    found: Dataset, pipeline: str, slice_s: float, count: int, epochs: int
-) -> dict[str, Any]:
-    """Return the ratio of times, sliced / uninterrupted, with its 95 % interval over rounds."""
+def sliced_over_whole(found: Dataset, pipeline: str, slice_s: float, count: int) -> dict[str, Any]:
+    """Return the ratio of times, sliced / uninterrupted, with its 95 % interval over rounds.
+
+    The rounds end with the first loop that does.
+    """
+    case = case_of(found, pipeline)
+    epochs = epochs_of(case, found, SPARE * (1 + count) * ROUND_S)
     with contextlib.ExitStack() as stack:
-        arms = opened(arms_of(found, pipeline, epochs), LOCAL, stack)
+        arms = opened(arms_of(found, case, epochs), LOCAL, stack)
         count = rounds(arms, slice_s, 1 + count, random.Random(f"{pipeline}-{slice_s}"))
+        if count < FEWEST:
+            raise SystemExit(f"{pipeline}: the loops ended after {count} rounds")
         for arm in arms:
             if not arm.done:
                 arm.turn(math.inf)
@@ -156,7 +168,6 @@ def main() -> int:
     parser.add_argument("--pipelines", nargs="*", default=list(PIPELINES))
     parser.add_argument("--slices", nargs="+", type=float, default=list(SLICES_S), help="seconds")
     parser.add_argument("--rounds", type=int, default=150, help="of two seconds an arm")
-    parser.add_argument("--epochs", type=int, default=300, help="in which the rounds end")
     args = parser.parse_args()
     forms = [p for p in args.pipelines if p in ("lmdb", "hdf5")]
     found = suites.dataset(args.data, "imagenet-like", 1280, forms)
@@ -169,7 +180,7 @@ def main() -> int:
     for pipeline in args.pipelines:
         shortest = None
         for slice_s in args.slices:
-            row = sliced_over_whole(found, pipeline, slice_s, args.rounds, args.epochs)
+            row = sliced_over_whole(found, pipeline, slice_s, args.rounds)
             figures["slices"].append(row)
             good = row["low"] >= 1 - BIAS and row["high"] <= 1 + BIAS
             shortest = shortest or (slice_s if good else None)

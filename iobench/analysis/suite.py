@@ -25,6 +25,7 @@ from iobench.core import registry, stages
 from iobench.core.cases import Case, Contrast, Plan, alike
 from iobench.core.errors import SpecError
 from iobench.core.order import add_sums
+from iobench.core.own_images import is_own
 from iobench.core.records import Record
 from iobench.equations import stats
 from iobench.plan.blocks import group_of, groups
@@ -163,6 +164,7 @@ def _not_separated(found: Evidence, contrast: Contrast) -> str:
     Only the image's files without a container, in the same blocks, separate the two.
     """
     runtimes = {c.label: c.runtime for c in found.plan.cases}
+    images = {c.label: c.image for c in found.plan.cases}
     pair = {runtimes.get(contrast.arm, ""), runtimes.get(contrast.base, "")}
     if len(pair) < 2 or UNPACKED in pair or BARE not in pair or not any(map(_has_image, pair)):
         return ""
@@ -173,6 +175,8 @@ def _not_separated(found: Evidence, contrast: Contrast) -> str:
     reason = "no arm runs the image's files without a container (runtime 'unpacked')"
     if apart:
         reason = "runtime 'unpacked' gave no pair"
+    if is_own(image := images.get(contrast.arm, "")):
+        reason = f"the software is that of the user's own image {image}, and {reason}"
     return f"stack and container not separated: {reason}"
 
 

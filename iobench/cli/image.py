@@ -152,9 +152,8 @@ def image_verify(
 def image_export(name: str, path: Path, folder: Path) -> None:
     """Write image NAME to PATH: PATH.sif for apptainer, PATH.tar for docker and podman load.
 
-    For use without iobench, which runs only images derived from NAME.tar and NAME.json. To measure
-    on a node without Docker, copy those two files to its images folder and run
-    `iobench image build NAME --form sif` there.
+    For use without iobench. To measure on a node without Docker, copy NAME.tar and NAME.json to its
+    images folder and run `iobench image build NAME --form sif` there.
     """
     found = catalogue.find(name, folder)
     if path.suffix not in (".sif", ".tar"):

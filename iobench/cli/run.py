@@ -25,7 +25,7 @@ from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.plan.rules import check
 from iobench.report import publish, terminal, words
 from iobench.report.progress import Reporter, duration
-from iobench.run import availability, placing, prepare, store
+from iobench.run import availability, own_images, placing, prepare, store
 from iobench.run.command import images_for
 from iobench.run.suite import Suite
 from iobench.run.trial import TrialSettings
@@ -49,6 +49,10 @@ PROBE_S, PROBE_SHARE = 10.0, 0.01
     show_default=True,
     help="Folder of the container images (`iobench image build`).",
 )
+@click.option(
+    "--image",
+    help="Your own image for the containers: docker://NAME, a .sif file or a folder.",
+)
 @click.option("--budget", help="Planned time, such as 15m or 4h; more time runs more pairs.")
 @click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY).")
 @click.option("--resume", is_flag=True, help="Continue RESULTS (or its latest suite).")
@@ -57,8 +61,8 @@ PROBE_S, PROBE_SHARE = 10.0, 0.01
 )
 @JSON
 def run(
-    spec_name: str, results: Path, images: Path, resume: bool, dry_run: bool, as_json: bool,
-    **options: Any,
+    spec_name: str, results: Path, images: Path, image: str | None, resume: bool, dry_run: bool,
+    as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Run SPEC (a .toml file, or a name from `iobench list`; default bench-io).
 
@@ -67,6 +71,7 @@ def run(
       iobench run pipelines                              four pipelines, bare metal only
       iobench run --budget 4h                            more pairs, narrower intervals
       iobench run --data /scratch/imagenet --out /scratch/me
+      iobench run --image my.sif                         your container against bare metal
       iobench run --resume                               after a kill or Ctrl-C
     """
     with Reporter(err) as reporter, contextlib.ExitStack() as undo:
@@ -78,7 +83,7 @@ def run(
             used = images_for(plan.cases, images)
             return _run(found, used, reporter, as_json)
         text, where = load.read(spec_name)
-        spec = load.parse_text(text, where)
+        spec = load.parse_text(text, where, image=image)
         check(spec)
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
         plan = _plan(spec, results, images, reporter, dry_run=dry_run, **options)
@@ -107,8 +112,9 @@ def _plan(
     say = reporter.say
     seconds = units.seconds(budget or spec.budget)
     missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
+    spec, own_notes = own_images.fitted(spec, missing, images, say, making=not dry_run)
     left, notes = fit(spec, missing)
-    for note in notes:
+    for note in [*own_notes, *notes]:
         say(f"note: {note}")
     cases = expand(left)
     LOCAL.check_limits(cases)
@@ -117,7 +123,7 @@ def _plan(
     for note in fit(spec, missing, no_cold)[1][len(notes) :]:
         say(f"note: {note}")
     prepare.ready(cases, dataset, reporter.step)
-    here = Here(dataset, missing, no_cold, prepare.notes(cases, dataset, results))
+    here = Here(dataset, missing, no_cold, [*own_notes, *prepare.notes(cases, dataset, results)])
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     plan = resolve(spec, here, seconds, now)
     for line in case_checks.before(plan.cases, dataset):

@@ -87,13 +87,15 @@ class RuntimeBackend(Backend[Runtime]):
     """``limits``: for one that enforces ``Start.cpus`` and ``Start.memory_bytes`` itself: "" where
     it does, else why it would not.  None: the driver puts its processes into a control group.
     ``data_images``: for one that mounts a file that holds a filesystem: by what, ``squashfs`` (the
-    kernel) or ``squashfuse``.
+    kernel) or ``squashfuse``.  ``takes``: forms of image that it can be started with beside its
+    ``form()``.
     """
 
     isolated: bool = False  # it shows a worker its own tree and the mounts only (DATA_INSIDE)
     limits: Optional[Callable[[], str]] = None
     data_images: Optional[Callable[[], str]] = None
     no_overlay: str = "it has no overlays"  # why it cannot lay a data image over its own; "": can
+    takes: Tuple[str, ...] = ()
 
 
 class Failure(NamedTuple):

@@ -272,11 +272,15 @@ class Placing(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ImageUse:
-    """An image as trials use it."""
+    """An image as trials use it.
+
+    ``digests``: form -> its digest, of an image that does not have the same one in every form.
+    """
 
     name: str
     digest: str
     forms: Mapping[str, str]  # form -> the string that the runtime takes
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Measured(NamedTuple):

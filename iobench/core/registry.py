@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.members import Installed
+from iobench.core.own_images import forms_of, is_own
 from iobench.core.protocols import Format
 
 AXES = (
@@ -115,6 +116,11 @@ def home_stack(trainer: str, loader: str) -> str:
     return next(filter(None, wanted), DEFAULT_STACK)
 
 
+def stack_of(case: Case) -> str:
+    """Return the stack of a case: what its image is named by, unless that is the user's own."""
+    return home_stack(case.trainer, case.loader) if is_own(case.image) else case.image
+
+
 def libraries(stack: str, **members: str) -> Tuple[Mapping[str, str], Mapping[str, str]]:
     """Return (the stack's libraries, what the members bring beside them): module -> distribution.
 
@@ -142,3 +148,15 @@ def format_of(case: Case) -> Format:
 def runtime_of(case: Case) -> Any:
     """Return the case's runtime, made with its options; it need not be available."""
     return load("runtimes", case.runtime).make(**case.runtime_options)
+
+
+def form_of(case: Case) -> str:
+    """Return the form of image that the case's runtime is started with; "" for none.
+
+    An image of the user's own comes as it is, where the runtime takes several forms.
+    """
+    form = str(runtime_of(case).form())
+    if form and is_own(case.image) and form not in forms_of(case.image):
+        others: Tuple[str, ...] = load("runtimes", case.runtime).takes
+        return next((f for f in others if f in forms_of(case.image)), form)
+    return form

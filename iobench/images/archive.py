@@ -132,7 +132,7 @@ def _file(archive: tarfile.TarFile, member: tarfile.TarInfo | str) -> IO[bytes]:
 def _apply(layer: tarfile.TarFile, root: Path, modes: dict[Path, int]) -> None:
     fresh: set[Path] = set()  # made by this layer: an opaque folder keeps these
     for item in layer:
-        parent = _folder_inside(root, os.path.dirname(item.name))
+        parent = within(root, os.path.dirname(item.name))
         name = os.path.basename(item.name.rstrip("/"))
         if name in ("", "."):
             continue
@@ -165,7 +165,7 @@ def _make(
     if item.issym():
         path.symlink_to(item.linkname)
     elif item.islnk():
-        source = _folder_inside(root, os.path.dirname(item.linkname))
+        source = within(root, os.path.dirname(item.linkname))
         os.link(source / os.path.basename(item.linkname), path, follow_symlinks=False)
     elif item.isreg():
         with open(path, "wb") as file:
@@ -174,8 +174,8 @@ def _make(
         os.utime(path, (item.mtime, item.mtime))
 
 
-def _folder_inside(root: Path, name: str) -> Path:
-    """Return the folder that ``name`` is below ``root``, links followed as in a root of their own.
+def within(root: Path, name: str) -> Path:
+    """Return what ``name`` is below ``root``, links followed as in a root of their own.
 
     Raises ImageError where that would leave ``root`` or goes in circles.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import iobench.images.archive as archive
@@ -152,22 +153,34 @@ def sif_labels(path: Path) -> dict[str, str]:
 
 def build_sif(image: Image, out: Path) -> None:
     """Write the SIF of ``image`` to ``out`` by apptainer; neither root nor a daemon is needed."""
+    definition = str(recipe.root() / "singularity/image.def")
+    words = ["--build-arg", f"ARCHIVE={image.archive.resolve()}"]
+    words += ["--build-arg", f"DIGEST={image.digest}"]
+    scratch = Path(image.folder) / ".cache"
+    apptainer_build(out, definition, scratch, f"building {image.sif}", words)
+    found = sif_labels(out).get(_LABEL)
+    if found != image.digest:
+        raise ImageError(f"{out} carries the digest {found} and was made from {image.digest}")
+
+
+def apptainer_build(
+    out: Path, source: str, folder: Path, what: str, words: Sequence[str] = ()
+) -> None:
+    """Write the SIF ``out`` of what apptainer calls ``source``; ``folder``: for what it unpacks.
+
+    ``words``: further options.  Raises ImageError, which begins with ``what`` was done.
+    """
     program = tools.apptainer()
     if not program:
         raise ImageError(
             "neither apptainer nor singularity is on PATH or in .tools/: `requirements/install.sh "
             "containers`, or `module load apptainer`"
         )
-    definition = recipe.root() / "singularity/image.def"
     argv = [program, "-q", "build", "--force", "--mksquashfs-args", _SQUASHFS]
-    argv += ["--build-arg", f"ARCHIVE={image.archive.resolve()}"]
-    argv += ["--build-arg", f"DIGEST={image.digest}", str(out.resolve()), str(definition)]
-    scratch = Path(image.folder).resolve() / ".cache" / "apptainer"
+    scratch = folder.resolve() / "apptainer"
     with disk.partial(scratch) as temporary:
         temporary.mkdir()
         env = {"APPTAINER_TMPDIR": str(temporary), "APPTAINER_CACHEDIR": str(temporary)}
-        disk.call(argv, f"building {image.sif}", env={**env, **tools.apptainer_env()})
+        env.update(tools.apptainer_env())
+        disk.call([*argv, *words, str(out.resolve()), source], what, env=env)
     shutil.rmtree(scratch)
-    found = sif_labels(out).get(_LABEL)
-    if found != image.digest:
-        raise ImageError(f"{out} carries the digest {found} and was made from {image.digest}")

@@ -141,7 +141,7 @@ def _wanted(
     Raises SpecError for one that compares nothing.
     """
     matrix = [c for c in cases if c.label not in extra_cases(spec, cases)] or list(cases)
-    some_left_out, runtimes = bool(left_out(spec)), len({c.runtime for c in cases})
+    some_left_out, runtimes = bool(left_out(spec) or spec.exclude), len({c.runtime for c in cases})
     for i, wanted in enumerate(spec.contrasts):
         where = f"contrasts[{i}]"
         found = _groups([c for c in matrix if matches(c, wanted.where)], wanted.over)

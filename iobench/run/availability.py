@@ -12,24 +12,26 @@ from pathlib import Path
 from iobench.core import registry
 from iobench.core.cases import Case, Plan
 from iobench.core.errors import BackendUnavailable, ImageError
+from iobench.core.own_images import is_own
 from iobench.core.protocols import Say
-from iobench.core.registry import runtime_of
+from iobench.core.registry import runtime_of, stack_of
 from iobench.host import tools
 from iobench.images import catalogue, docker_daemon, forms
 from iobench.plan.resolve import fit
-from iobench.run.command import check_launcher
+from iobench.run.command import check_launcher, images_for
 from iobench.spec.load import expand, named
 from iobench.spec.schema import Spec
 
 
 def image_names(spec: Spec) -> list[str]:
     """Return the images that the spec's runtimes run, on this machine or another."""
-    return sorted({case.image for case in expand(spec) if runtime_of(case).form()})
+    cases = [case for case in expand(spec) if not is_own(case.image)]
+    return sorted({case.image for case in cases if runtime_of(case).form()})
 
 
 def host_stacks(spec: Spec) -> list[str]:
     """Return the stacks that the spec needs on this host, no container, and that are not here."""
-    bare = {case.image for case in expand(spec) if not runtime_of(case).form()}
+    bare = {stack_of(case) for case in expand(spec) if not runtime_of(case).form()}
     return sorted(name for name in bare if registry.unavailable("stacks", name))
 
 
@@ -64,12 +66,13 @@ def missing_runtimes(spec: Spec, folder: Path, say: Say, *, making: bool = True)
 
 def same_images(plan: Plan, folder: Path, say: Say) -> None:
     """Make what a resumed suite's runtimes need; raises ImageError for a changed image."""
+    own = images_for([case for case in plan.cases if is_own(case.image)], folder, say)
     for name, digest in plan.images.items():
-        now = catalogue.find(name, folder).digest
+        now = own[name].digest if name in own else catalogue.find(name, folder).digest
         if now != digest:
             raise ImageError(
                 f"image {name} is now {now[:19]}, and this suite began with {digest[:19]}: bring "
-                f"that one back to {folder}, or run the suite anew"
+                "that one back, or run the suite anew"
             )
     for case in _once(plan.cases):
         _ready(case, folder, say, making=True)
@@ -89,9 +92,12 @@ def _why_not(spec: Spec, runtime: str, folder: Path, say: Say, making: bool) -> 
 
 
 def _starts(case: Case, folder: Path) -> None:
-    """Raise ImageError where the runtime itself finds that the image cannot run here."""
+    """Raise ImageError where the runtime itself finds that the image cannot run here.
+
+    One of the user's own is looked into later (:mod:`iobench.run.own_images`).
+    """
     runtime = runtime_of(case)
-    if runtime.form():
+    if runtime.form() and not is_own(case.image):
         image = forms.in_form(catalogue.find(case.image, folder), runtime.form())
         if reason := runtime.identify(image).get("cannot_run"):
             raise ImageError(f"the image's Python does not start on this host: {reason}")
@@ -117,7 +123,9 @@ def _ready(case: Case, folder: Path, say: Say, making: bool) -> None:
         raise BackendUnavailable(f"runtime {case.runtime!r} with {options}: {reason}")
     form = runtime.form()
     if not form:
-        check_launcher(case, registry.installed(case.image).env)
+        check_launcher(case, registry.installed(stack_of(case)).env)
+        return
+    if is_own(case.image):
         return
     image = catalogue.find(case.image, folder)
     if not making:

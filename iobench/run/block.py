@@ -33,17 +33,23 @@ def run_block(
     CannotStop where this user may not stop an arm's processes.
     """
     tries = [Attempt(trial, dataset, settings) for trial in trials]
+    take_turns(tries, settings.agent)
+    return [a.record(n, share=len(tries)) for a, n in zip(tries, attempts, strict=True)]
+
+
+def take_turns(tries: Sequence[Attempt], agent: Agent) -> None:
+    """Run the attempts of one block in turns; where one fails, the others are INVALID."""
+    trial = tries[0].trial
     try:
         with contextlib.ExitStack() as stack:
-            arms = opened(tries, settings.agent, stack)
-            driver_s = _take_turns(arms, trials[0].slice_s, random.Random(trials[0].id))
+            arms = opened(tries, agent, stack)
+            driver_s = _rounds(arms, trial.slice_s, random.Random(trial.id))
             end(arms, driver_s)
     except _Spoilt as spoilt:
         for other in tries:
             if other is not spoilt.attempt:
                 arm, why = spoilt.attempt.trial.arm, spoilt.attempt.reasons[0]
                 other.status, other.reasons = INVALID, (f"{arm}, which took turns with it: {why}",)
-    return [a.record(n, share=len(tries)) for a, n in zip(tries, attempts, strict=True)]
 
 
 class _Spoilt(Exception):
@@ -141,7 +147,7 @@ def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) 
     return arms
 
 
-def _take_turns(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
+def _rounds(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
     """Let every arm run to the end of its loop: each once a round, in an order drawn for it.
 
     Return the CPU seconds that this process used for it.

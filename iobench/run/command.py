@@ -25,14 +25,16 @@ from iobench.core.inside import (
     DATA_INSIDE,
     HELD,
     JPEG_INSIDE,
+    OWN_PATH,
     PATH_INSIDE,
     PLUGINS_INSIDE,
     PREFIX_INSIDE,
     PYTHON_INSIDE,
     WORK_INSIDE,
 )
-from iobench.core.protocols import ImageUse, Mount, Start
-from iobench.core.registry import runtime_of
+from iobench.core.own_images import is_own
+from iobench.core.protocols import ImageUse, Mount, Say, Start
+from iobench.core.registry import form_of, runtime_of, stack_of
 from iobench.host.fingerprint import steering
 from iobench.worker import remote_loader
 
@@ -51,6 +53,8 @@ _INSIDE = {
     "PYTHONNOUSERSITE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+#: In an image of the user's own its PATH finds the Python, and its PYTHONPATH stays.
+_OWN_PYTHON = f'PYTHONPATH={CODE_INSIDE}${{PYTHONPATH:+:$PYTHONPATH}} exec python3 "$@"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +83,28 @@ class Started:
         return extent
 
 
-def images_for(cases: Iterable[Case], folder: Path) -> dict[str, ImageUse]:
+def images_for(
+    cases: Iterable[Case], folder: Path, say: Say = lambda line: None
+) -> dict[str, ImageUse]:
     """Return the images that the cases' runtimes need, each in every form that is asked for.
 
-    Raises ImageError for one that is missing, stale, half-built or not made in a form.
+    Raises ImageError for one that is missing, stale, half-built or not made in a form, or that is
+    the user's own and cannot be brought into it.
     """
-    from iobench.images import catalogue, forms
+    from iobench.images import catalogue, forms, own
 
     used: dict[str, ImageUse] = {}
     for case in cases:
-        form = runtime_of(case).form()
+        form = form_of(case)
         if not form or form in getattr(used.get(case.image), "forms", {}):
+            continue
+        if is_own(case.image):
+            digest, source = own.use(case.image, form, folder, say)
+            known = used.get(case.image, ImageUse(case.image, "", {}))
+            digests = {**known.digests, form: digest}
+            every = ", ".join(dict.fromkeys(digests.values()))
+            made = {**known.forms, form: source}
+            used[case.image] = ImageUse(case.image, every, made, digests)
             continue
         found = catalogue.find(case.image, folder)
         known = used.get(case.image, ImageUse(found.name, found.digest, {}))
@@ -117,11 +132,13 @@ def start(
     on_host: bool = False,
     place: Placement | None = None,
     world_size: int = 1,
+    words: Sequence[str] = (),
 ) -> Started:
     """Return how the case's worker is started on ``work`` (its folder, the invitation in it).
 
     ``on_host``: without the case's runtime and launcher, for what only looks at files.  ``place``:
-    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  Raises
+    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  ``words``:
+    arguments of the interpreter, if not those that start a worker.  Raises
     BackendUnavailable where the runtime cannot run here or the case's stack or launcher is not on
     this host, ImageError where its image is not given.
     """
@@ -129,16 +146,14 @@ def start(
     backend = registry.require("runtimes", case.runtime)
     runtime = backend.make(**case.runtime_options)
     launching = registry.load("launchers", case.launcher)
-    form = runtime.form()
+    form = form_of(case)
     image = image_of(case, form, images) if form else ""
-    if place and place.image:
-        image = place.image
+    image = place.image if place and place.image else image
     mounted: tuple[Mount, ...] = ()
     if backend.isolated:
-        stack = registry.load("stacks", case.image).environment(PREFIX_INSIDE)
-        env = {**_INSIDE, **stack, **_inherited()}
+        python, env = _in_image(case, form)
         mounted = mounts(dataset, work, place)
-        seen, folder, python = inside(dataset), WORK_INSIDE, PYTHON_INSIDE
+        seen, folder = inside(dataset), WORK_INSIDE
     else:
         seen, folder = dataset, str(work)
         python, env = _on_host(case, image, work)
@@ -147,7 +162,7 @@ def start(
     asked = Start(image=image, name=name, gpus=wants_gpu(case), mounts=mounted, env=env)
     if backend.limits is not None:
         asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
-    command = [python, "-m", "iobench.worker", f"{folder}/{INVITATION}"]
+    command = [*python, *(words or ("-m", "iobench.worker", f"{folder}/{INVITATION}"))]
     launcher = launching.make(**case.launcher_options)
     if not (launching.inside and backend.isolated):
         check_launcher(case, asked.env)
@@ -184,38 +199,53 @@ def check_launcher(case: Case, env: Mapping[str, str]) -> None:
         raise BackendUnavailable(f"launcher {case.launcher!r} cannot run here: {reason}")
 
 
-def _on_host(case: Case, image: str, work: Path) -> tuple[str, dict[str, str]]:
-    """Return the interpreter of a worker without a container, and what its environment gets.
+def _in_image(case: Case, form: str) -> tuple[list[str], dict[str, str]]:
+    """Return the words that begin a worker inside an image, and what its environment gets."""
+    if not is_own(case.image):
+        stack = registry.load("stacks", case.image).environment(PREFIX_INSIDE)
+        return [PYTHON_INSIDE], {**_INSIDE, **stack, **_inherited()}
+    env = {n: v for n, v in _INSIDE.items() if n not in ("PATH", "PYTHONPATH")}
+    path = {"PATH": OWN_PATH} if form == "rootfs" else {}
+    return ["/bin/sh", "-c", _OWN_PYTHON, "python3"], {**env, **path, **_inherited()}
+
+
+def _on_host(case: Case, image: str, work: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the words that begin a worker without a container, and what its environment gets.
 
     ``image``: the unpacked folder that it runs from; "": the case's stack on this host.
     """
+    if image and is_own(case.image):
+        from iobench.images import own
+
+        alone = {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        return [own.python_in(image)], {**alone, "PYTHONPATH": str(_package_alone(work))}
     if image:
         root = image.rstrip("/")
         stack = registry.load("stacks", case.image)
         env = stack.prefix_environment(root + PREFIX_INSIDE, os.environ)
-        return root + PYTHON_INSIDE, {**env, "PYTHONPATH": str(_package_alone(work))}
-    here, env = registry.installed(case.image), {}
+        return [root + PYTHON_INSIDE], {**env, "PYTHONPATH": str(_package_alone(work))}
+    here, env = registry.installed(stack_of(case)), {}
     if here.python != sys.executable:
         path = [str(_package_alone(work)), *here.python_path]
         env = {**here.env, "PYTHONPATH": os.pathsep.join(path)}
     home = registry.load("loaders", case.loader).stack
-    if home in ("", case.image):
-        return here.python, env
+    if home in ("", stack_of(case)):
+        return [here.python], env
     there = registry.installed(home)  # the loader is brought in from there
     restored = {name: os.environ.get(name) for name in env}
     if there.python != sys.executable:
         restored.update({**there.env, "PYTHONPATH": os.pathsep.join(there.python_path) or None})
     far = {remote_loader.PYTHON: there.python, remote_loader.RESTORE: json.dumps(restored)}
-    return here.python, {**env, **far}
+    return [here.python], {**env, **far}
 
 
 def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
     """Return what a record says of the case's runtime: image, form and :meth:`identify`."""
     runtime = runtime_of(case)
-    if not (form := runtime.form()):
+    if not (form := form_of(case)):
         return dict(runtime.identify(""))
     image, used = image_of(case, form, images), images[case.image]
-    facts = {"image": used.name, "digest": used.digest, "form": form}
+    facts = {"image": used.name, "digest": used.digests.get(form, used.digest), "form": form}
     return {**facts, **runtime.identify(image)}
 
 

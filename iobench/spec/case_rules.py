@@ -7,6 +7,7 @@ from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.options import check_options
 from iobench.core.order import check_order
+from iobench.core.own_images import EXAMPLES, is_own
 from iobench.worker import remote_loader
 
 
@@ -83,15 +84,17 @@ def _check_shape(case: Case) -> None:
 def _check_image(case: Case) -> None:
     """Judge what a case runs in, and whether its data can lie there."""
     runtime = registry.load("runtimes", case.runtime)
-    if case.image not in (known := registry.names("stacks")):
-        raise SpecError(f"image {case.image!r} is unknown; allowed: {', '.join(known)}")
-    if runtime.make().form() and registry.load("stacks", case.image).image is None:
+    own, stack = is_own(case.image), registry.stack_of(case)
+    if stack not in (known := registry.names("stacks")):
+        allowed = f"{', '.join(known)}, or one of your own: {EXAMPLES}"
+        raise SpecError(f"image {case.image!r} is unknown; allowed: {allowed}")
+    if runtime.make().form() and not own and registry.load("stacks", stack).image is None:
         raise SpecError(
             f"runtime {case.runtime!r} runs images, and the stack {case.image!r} names "
             "none (no `image` in its file): use runtime bare"
         )
     needed = registry.load("trainers", case.trainer).stack
-    if needed not in ("", case.image):
+    if needed not in ("", stack):
         raise SpecError(
             f"trainer {case.trainer!r} runs in image {needed!r}, not in {case.image!r}; "
             "leave image out"
@@ -99,13 +102,13 @@ def _check_image(case: Case) -> None:
     if reason := out_of_reach(case):
         raise SpecError(reason)
     placement = registry.load("placements", case.placement)
-    if placement.in_image and not runtime.isolated:
+    if placement.in_image and (own or not runtime.isolated):
         known = registry.names("placements")
         others = [n for n in known if not registry.load("placements", n).in_image]
-        raise SpecError(
-            f"placement {case.placement!r} needs a container, and runtime "
-            f"{case.runtime!r} is none; allowed: {', '.join(others)}"
-        )
+        reason = f"needs a container, and runtime {case.runtime!r} is none"
+        if own:
+            reason = f"does not change an image of your own ({case.image!r})"
+        raise SpecError(f"placement {case.placement!r} {reason}; allowed: {', '.join(others)}")
     if reason := placement.refused(runtime):
         raise SpecError(
             f"placement {case.placement!r} is not possible with runtime {case.runtime!r}: {reason}"
@@ -115,7 +118,9 @@ def _check_image(case: Case) -> None:
 def out_of_reach(case: Case) -> str:
     """Return why the case's loader cannot be had where the case runs, "" where it can."""
     runtime = registry.load("runtimes", case.runtime)
-    return remote_loader.impossible(case.loader, case.image, container=bool(runtime.make().form()))
+    return remote_loader.impossible(
+        case.loader, registry.stack_of(case), container=bool(runtime.make().form())
+    )
 
 
 def _check_ranks(case: Case) -> None:

@@ -59,12 +59,14 @@ def read(name_or_path: str) -> tuple[str, str]:
         raise SpecError(f"spec {path} is not valid TOML: {error}") from error
 
 
-def parse_text(text: str, where: str) -> Spec:
-    """Validate the TOML text of a spec; raises SpecError."""
+def parse_text(text: str, where: str, *, image: str | None = None) -> Spec:
+    """Validate the TOML text of a spec; ``image``: its ``case.image``.  Raises SpecError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"spec {where} is not valid TOML: {error}") from error
+    if image and isinstance(case := document.setdefault("case", {}), dict):
+        case["image"] = image
     return parse(document, where=where)
 
 
@@ -76,6 +78,8 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
         raise SpecError(f"{where}: {_first_error(error)}") from None
     try:
         seconds(spec.budget)
+        for i, wanted in enumerate(spec.exclude):
+            contrast_rules.check_filter(f"exclude[{i}]", wanted)
         cases = expand(spec)
         used = {case.placement for case in cases}
         staged = sorted(n for n in used if registry.load("placements", n).stage_to)
@@ -105,6 +109,8 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     for case, where in built:
         check_case(case, where)
     made = [case for case, _ in built]
+    if not made:
+        raise SpecError("exclude: it leaves no case; leave out fewer")
     if len({repr(case) for case in made}) < len(made):
         raise SpecError("two cases are equal; remove one, or change one of its keys")
     usual = _case(spec, CaseSpec(), "case") if len(spec.matrix) > 1 else None
@@ -123,7 +129,7 @@ def left_out(spec: Spec) -> list[str]:
 def _matrix(spec: Spec) -> list[tuple[Case, str]]:
     """Return the case of every cell, not judged yet, and where it stands in the spec.
 
-    A case that several tables share counts once.
+    Those that the spec excludes are left out.  A case that several tables share counts once.
     """
     built: list[tuple[Case, str]] = []
     for cell in _cells(spec):
@@ -133,6 +139,8 @@ def _matrix(spec: Spec) -> list[tuple[Case, str]]:
         except pydantic.ValidationError as error:
             raise SpecError(f"matrix.{_first_error(error)}") from None
         case = _case(spec, overrides, where)
+        if any(contrast_rules.matches(case, wanted) for wanted in spec.exclude):
+            continue
         if len(spec.matrix) < 2 or all(case != other for other, _ in built):
             built.append((case, where))
     return built

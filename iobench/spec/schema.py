@@ -142,7 +142,8 @@ class Spec(Strict):
     """A whole suite.
 
     ``matrix``: a case for every combination of the listed values; of several tables, as a study
-    that varies one factor after the other writes them, all their cases, each once.
+    that varies one factor after the other writes them, all their cases, each once.  ``exclude``:
+    those of its cases that have one of the values of every key are left out.
     """
 
     name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -157,6 +158,7 @@ class Spec(Strict):
     dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()
     matrix: Annotated[tuple[dict[str, list[Any]], ...], pydantic.BeforeValidator(_tables)] = ()
+    exclude: tuple[Filter, ...] = ()
     cases: tuple[ExtraCase, ...] = ()
     ladder: LadderSpec = pydantic.Field(default_factory=LadderSpec)
     contrasts: tuple[ContrastSpec, ...] = ()

@@ -74,11 +74,12 @@ def python_of(case: Case) -> str:
     home = registry.load("loaders", case.loader).stack
     if case.loader_options.get("walk") and case.loader_options.get(APART):
         raise SpecError("walk and apart together are not possible: leave one of them out")
-    if home in ("", case.image):
+    stack = registry.stack_of(case)
+    if home in ("", stack):
         return sys.executable if case.loader_options.get(APART) else ""
     python = os.environ.get(PYTHON, "") if registry.load("stacks", home).serves else ""
     if not python:
-        raise BackendUnavailable(impossible(case.loader, case.image, container=True))
+        raise BackendUnavailable(impossible(case.loader, stack, container=True))
     return python
 
 

@@ -162,5 +162,5 @@ def data_images() -> str:
 
 BACKEND = RuntimeBackend(
     Apptainer, "Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True,
-    data_images=data_images, no_overlay="",
+    data_images=data_images, no_overlay="", takes=("sif", "rootfs"),
 )  # fmt: skip

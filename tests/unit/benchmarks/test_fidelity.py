@@ -1,0 +1,75 @@
+"""The hand-written loop takes turns with iobench's own, and its readings are judged alike."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from benchmarks import by_hand, fidelity
+from iobench.core.cases import Case, Trial
+from iobench.core.errors import TrialFailed
+from iobench.core.records import FAILED, INVALID, VALID
+from iobench.run.block import take_turns
+from iobench.run.trial import Attempt
+from tests.build import containers
+from tests.capabilities import need
+
+CASE = Case(loader="torch", batch=4, workers=2, prefetch=2)
+
+
+def test_its_clock_readings_are_stored_as_iobench_stores_its_own() -> None:
+    steps = by_hand.steps_of(CASE, 10.0, [10.5 + i for i in range(20)], 80)
+    assert steps.request_s[:3] == [0.0, 0.5, 1.5]
+    assert steps.ready_s == steps.done_s == [0.5 + i for i in range(20)]
+    assert steps.warmup == by_hand.warmup_of(CASE, 20) == 4
+    with pytest.raises(TrialFailed, match="79 samples in 20 steps of 4"):
+        by_hand.steps_of(CASE, 10.0, [10.5 + i for i in range(20)], 79)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "met"), [(1.01, 0.001, True), (1.03, 0.001, False), (1.0, 0.03, False)]
+)
+def test_the_ratio_and_its_interval_are_judged(ratio: float, noise: float, met: bool) -> None:
+    pairs = [
+        {"iobench": ratio * (1 + noise * (-1) ** i), "handwritten": 1 - 1e-5 * i} for i in range(16)
+    ]
+    row = fidelity.judge("torch:jpeg", pairs)
+    assert row["met"] is met
+    assert row["low"] <= row["ratio"] <= row["high"]
+
+
+def test_both_loops_take_turns(tmp_path: Path) -> None:
+    need("torch")
+    data = containers.small_dataset(tmp_path / "data", samples=64)
+    args = argparse.Namespace(batch=4, workers=2, prefetch=2, samples=64)
+    case = fidelity.case_of("torch:jpeg", data, args)
+    tries = [
+        kind(
+            Trial(str(i), case, "load", "warm", arm=str(i), epochs=3, slice_s=0.05), data,
+            fidelity.SETTINGS,
+        )
+        for i, kind in enumerate((Attempt, by_hand.ByHand))
+    ]  # fmt: skip
+    take_turns(tries, fidelity.SETTINGS.agent)
+    records = [one.record(1, share=2) for one in tries]
+    assert [(r.status, r.reasons) for r in records] == [(VALID, ())] * 2
+    assert [sum(r.ranks[0].steps.samples) for r in records] == [192, 192]
+    assert [r.slices.processes for r in records] == [3, 3]
+    turns = sorted(slice_ for r in records for slice_ in r.slices.thawed)
+    assert all(one[1] < next_[0] for one, next_ in zip(turns, turns[1:], strict=False))
+    assert all(fidelity.seconds(r) > 0 for r in records)
+
+
+def test_a_loop_that_fails_spoils_its_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = containers.small_dataset(tmp_path / "data", samples=64)
+    monkeypatch.setattr(by_hand, "HANDWRITTEN", tmp_path / "none.py")
+    trial = Trial("1", fidelity.case_of("torch:jpeg", data, argparse.Namespace(
+        batch=4, workers=0, prefetch=2, samples=64)), "load", "warm", slice_s=0.05)  # fmt: skip
+    tries = [kind(trial, data, fidelity.SETTINGS) for kind in (by_hand.ByHand, Attempt)]
+    take_turns(tries, fidelity.SETTINGS.agent)
+    assert [one.status for one in tries] == [FAILED, INVALID]
+    assert "No such file" in tries[0].reasons[0]
