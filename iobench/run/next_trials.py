@@ -174,7 +174,7 @@ def within_budget(
         return sum(min(pairs, first[group]) * seconds for group, seconds in round_s.items())
 
     more = plan.budget_s > plan.usual_budget_s
-    fit = bisect_right(range(1 + max(first.values())), room_s, key=cost_s) - 1
+    fit = bisect_right(range(1 + max(first.values(), default=0)), room_s, key=cost_s) - 1
     bought = int(room_s // max(sum(round_s.values()), 1e-9)) // 2 * 2
 
     def within(contrast: Contrast) -> Contrast:

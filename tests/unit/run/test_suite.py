@@ -276,6 +276,7 @@ def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Datas
     assert pairs(299.0) == [3, 11]
     (few,) = next_trials.within_budget(plan, both[1:], ledger, 200.0)
     assert (few.pairs, few.looks) == (10, ())
+    assert next_trials.within_budget(plan, [], ledger, 200.0) == []
 
 
 def test_a_failing_trial_is_tried_once_a_run(
