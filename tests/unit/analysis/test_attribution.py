@@ -52,7 +52,8 @@ def test_the_stage_that_moved_is_named(part: str) -> None:
     assert entry.attribution.stage == stage
     assert entry.attribution.parts[stage].value == pytest.approx(1e-4, rel=0.1)
     assert entry.attribution.parts[stage].level == pytest.approx(1 - 0.05 / 3)
-    assert f"attributed to {stage} (+0.1" in contrast_words.sentence(entry)
+    shown = f"{1e3 * entry.attribution.parts[stage].value:+.3g} ms a sample"
+    assert f"attributed to {stage} ({shown}" in contrast_words.sentence(entry)
 
 
 def test_a_faster_arm_is_attributed_in_its_own_direction() -> None:
