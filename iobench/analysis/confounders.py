@@ -13,8 +13,8 @@ from iobench.core.records import Slices
 from iobench.equations.stats import hodges_lehmann
 from iobench.spec.labels import PIPELINE_FIELDS
 
-#: Difference of the times until stopped that is a confounder, as a share of the running time.
-STOPPING_SHARE = 1e-3
+#: Difference of the times to stop or to go on that is a confounder, as a share of running time.
+LATE_SHARE = 1e-3
 #: Facts that differ between any two processes and explain nothing.
 VOLATILE = frozenset({"pid", "rank", "boot_id"})
 #: What a bind mount may set beside the filesystem's own options.
@@ -102,24 +102,26 @@ def _short(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _of_stopping(pairs: Sequence[Pair]) -> list[str]:
-    """Return that arms which take turns stop at different speeds, where that moves the ratio.
+def _of_turns(pairs: Sequence[Pair]) -> list[str]:
+    """Return that arms which take turns stop or go on at different speeds, where that matters.
 
-    What runs on between the signal and the stop is not counted.
+    What runs on between the signal and the stop is not counted; what still stands still while the
+    others of its arm go on is.
     """
     both = [(p.arm.slices, p.base.slices) for p in pairs if p.arm.slices and p.base.slices]
-    if not both:
-        return []
-    late = [[_stopping(side) for side in sides] for sides in zip(*both, strict=True)]
-    found = hodges_lehmann([a - b for a, b in zip(*late, strict=True)])
-    if found.low <= STOPPING_SHARE and found.high >= -STOPPING_SHARE:
-        return []
-    arm, base = map(median, late)
-    return [f"time until stopped, of the running time: {arm:.2%} against {base:.2%}"]
+    lines = []
+    for words, seconds in (("until stopped", "stop_s"), ("until all of it goes on", "thaw_s")):
+        late = [[_share(side, seconds) for side in sides] for sides in both]
+        found = hodges_lehmann([arm - base for arm, base in late]) if late else None
+        if found and (found.low > LATE_SHARE or found.high < -LATE_SHARE):
+            arm, base = map(median, zip(*late, strict=True))
+            lines.append(f"time {words}, of the running time: {arm:.2%} against {base:.2%}")
+    return lines
 
 
-def _stopping(slices: Slices) -> float:
-    return sum(slices.stop_s) / sum(end - begun for begun, end in slices.thawed)
+def _share(slices: Slices, seconds: str) -> float:
+    late: Sequence[float] = getattr(slices, seconds)
+    return sum(late) / sum(end - begun for begun, end in slices.thawed)
 
 
 _OPTIONS = ("loader_options", "format_options", "trainer_options")
@@ -135,7 +137,7 @@ STUDIED = {
 
 def confounders(pairs: Sequence[Pair]) -> Confounders:
     """Return what differs between the arms' fingerprints beside the factor under study."""
-    found: dict[str, None] = dict.fromkeys(_of_stopping(pairs))
+    found: dict[str, None] = dict.fromkeys(_of_turns(pairs))
     seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for pair in pairs:
         factor = factors(pair.arm.trial.case, pair.base.trial.case)
