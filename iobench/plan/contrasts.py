@@ -6,20 +6,34 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, alike
+from iobench.plan.blocks import group_of
 
 #: (stage, cache) -> case labels, fastest first, as the ladder found them.
 Ranking = Mapping[tuple[str, str], Sequence[str]]
 
 
 def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]:
-    """Return every contrast of a plan; before the ladder has run, the first case is the fastest."""
+    """Return every contrast of a plan; before the ladder has run, the first case is the fastest.
+
+    Entries of a spec that share blocks also share them with each other where base, stage, cache,
+    loops and numbers of pairs are the same.
+    """
     out: list[Contrast] = []
+    sharing: dict[tuple[object, ...], str] = {}
     for rule in rules:
         for cell in rule.cells:
             ranked = fastest.get((rule.stage, cell.cache), ())
             if not rule.fastest_only or cell.group == _with_fastest(rule, ranked):
                 fastest_here = next((c for c in ranked if c in cell.cases), cell.cases[0])
-                out += _of_cell(rule, cell, cell.base or fastest_here, len(out))
+                base = cell.base or fastest_here
+                made = _of_cell(rule, cell, base, len(out))
+                if made and rule.shared:
+                    loops = cell.slice_s, rule.loop_s, rule.pairs, rule.looks
+                    key = base, rule.stage, cell.cache, *loops
+                    group = sharing.setdefault(key, group_of(made[0]))
+                    if group != group_of(made[0]):
+                        made = [dataclasses.replace(c, group=group) for c in made]
+                out += made
     return out
 
 

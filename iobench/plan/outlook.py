@@ -11,19 +11,25 @@ from iobench.plan.blocks import first_look, groups, members
 from iobench.plan.contrasts import contrasts
 from iobench.plan.cost import OVERHEAD_S
 
-#: Up to this sd of a block of two equal arms an hour is called quiet.
+#: Up to this share of the cores in the sd of a block of two equal arms an hour is called quiet.
 QUIET_SD = 0.01
+#: sd of the log ratio of two equal loaders that take turns for a second each, beyond that of the
+#: cores: their processes wait for each other.  Two workers on two cores, four pipelines,
+#: docs/validation.md; it falls with the root of the time.
+LOADER_SD = 0.04
 
 
 class Outlook(NamedTuple):
     """What to expect of the contrasts whose arms take turns.
 
-    ``block_sd``: of the log ratio of two equal arms.  ``can_show``: relative change that ``pairs``
+    ``block_sd``: of the log ratio of two equal arms; ``cores_sd``: what the uneven speed of the
+    cores alone would make it.  ``can_show``: relative change that ``pairs``
     pairs resolve with 90 % power (infinite: none).  ``needed``: pairs for the ``margin``, which
     take about ``needed_s`` seconds for all of them.
     """
 
     block_sd: float
+    cores_sd: float
     pairs: int
     can_show: float
     margin: float
@@ -33,7 +39,7 @@ class Outlook(NamedTuple):
     @property
     def quiet(self) -> bool:
         """Tell whether the hour is quiet."""
-        return self.block_sd <= QUIET_SD
+        return self.cores_sd <= QUIET_SD
 
 
 def outlook(plan: Plan) -> Outlook | None:
@@ -44,8 +50,9 @@ def outlook(plan: Plan) -> Outlook | None:
     taking = in_turns(plan)
     if not taking or not plan.slice_sd:
         return None
-    slices = min(c.loop_s / c.slice_s for c in taking)
-    sd = plan.slice_sd / math.sqrt(max(slices, 1.0))
+    shortest = min(taking, key=lambda c: c.loop_s / c.slice_s)
+    cores_sd = plan.slice_sd / math.sqrt(max(shortest.loop_s / shortest.slice_s, 1.0))
+    sd = math.hypot(cores_sd, LOADER_SD / math.sqrt(shortest.loop_s))
     alpha = stats.ALPHA / len(taking)
     pairs, margin = min(map(first_look, taking)), min(c.margin for c in taking)
     needed = signed_rank.pairs_for(margin, sd, alpha=alpha)
@@ -54,7 +61,7 @@ def outlook(plan: Plan) -> Outlook | None:
         (OVERHEAD_S + together[0].loop_s) * len(members(together))
         for together in groups(taking).values()
     )
-    return Outlook(sd, pairs, can_show, margin, needed, needed * block_s)
+    return Outlook(sd, cores_sd, pairs, can_show, margin, needed, needed * block_s)
 
 
 def in_turns(plan: Plan) -> list[Contrast]:

@@ -23,6 +23,10 @@ from iobench.host.agent import Agent, Freezer
 from iobench.run.trial import Attempt
 from iobench.run.worker_process import TrialSettings, Worker
 
+#: So many blocks of a group start one arm after the other, each alone on the machine: these
+#: measure the start-up.  As many as an interval at 95 % takes; later blocks start all at once.
+STARTED_ALONE = 6
+
 
 def run_block(
     trials: Sequence[Trial], dataset: Dataset, attempts: Sequence[int], settings: TrialSettings
@@ -92,6 +96,13 @@ class Arm:
             raise CannotStop(f"no process of {self.attempt.trial.case.runtime} is seen from here")
         self.freezer.watch(self.processes)
 
+    def ready(self) -> float:
+        """Wait until it is ready, and stop it; return the seconds since it was started."""
+        ready_s = self.worker.wait_ready()
+        self.find()
+        self.stop()
+        return ready_s
+
     def go(self) -> tuple[float, float]:
         """Let it run; the time that it was stopped counts against no limit."""
         begun, last = self.freezer.go(self.processes)
@@ -123,18 +134,25 @@ class Arm:
 
 
 def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) -> list[Arm]:
-    """Start every arm, alone on the machine, and bring it to the barrier before its loop."""
+    """Start every arm and bring one after the other to the barrier before its loop.
+
+    The time that a start takes is kept where each was alone on the machine.
+    """
     freezer, arms = stack.enter_context(agent.freezer()), []
+    alone = tries[0].trial.block <= STARTED_ALONE
     for attempt in tries:
         with _blamed(attempt):
             work = stack.enter_context(tempfile.TemporaryDirectory(prefix="iobench-"))
-            worker = stack.enter_context(attempt.running(Path(work)))
+            worker = stack.enter_context(attempt.started_in(Path(work)))
             worker.listener.holds = True
             arm = Arm(attempt, worker, agent, freezer)
             stack.callback(arm.release)  # what is stopped ends late
-            arm.find()
-            arm.stop()
             arms.append(arm)
+            if alone:
+                attempt.ready_s = arm.ready()
+    for arm in () if alone else arms:
+        with _blamed(arm.attempt):
+            arm.ready()
     for arm in arms:
         with _blamed(arm.attempt):
             arm.go()
@@ -163,14 +181,15 @@ def _rounds(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
 
 
 def end(arms: Sequence[Arm], driver_s: float = 0.0) -> None:
-    """Have one arm after the other send its result and end; judge each.
+    """Have all arms send their results and end; judge each.
 
     ``driver_s``: CPU seconds of the driver while they took turns.
     """
     for arm in arms:
+        arm.go()
+        arm.worker.listener.begin()
+    for arm in arms:
         with _blamed(arm.attempt):
-            arm.go()
-            arm.worker.listener.begin()
             arm.attempt.ranks = arm.worker.results()
     used_s = [_cpu_s(arm.attempt) for arm in arms]
     for arm, own_s in zip(arms, used_s, strict=True):

@@ -52,6 +52,20 @@ def short(contrasts: list[Contrast], form: str = "lmdb") -> list[str]:
     ]
 
 
+def test_entries_of_equal_base_and_loops_share_their_blocks() -> None:
+    made = document(arms=[2], pairs=12)
+    rest = {"over": "prefetch", "base": 1, "caches": ["warm"], "shared": True, "primary": False}
+    made["contrasts"] += [
+        {**rest, "arms": [3], "pairs": 12},
+        {**rest, "arms": [4], "pairs": 3},
+        {**rest, "arms": [3, 4], "pairs": 12, "shared": False},
+    ]
+    parsed = load.parse(made)
+    groups = plan_blocks.groups(of_spec(parsed, load.expand(parsed)))
+    of_lmdb = [short(together) for together in groups.values() if "lmdb" in together[0].arm]
+    assert of_lmdb == [["2/1 primary", "3/1"], ["4/1"], ["3/1"], ["4/1"]]
+
+
 def test_a_group_shares_its_base() -> None:
     contrasts = found(also=[2])
     assert short(contrasts) == ["2/1", "3/1 primary", "4/1 primary", "3/2", "4/2"]

@@ -10,7 +10,7 @@ import pytest
 
 from iobench.core.cases import Plan
 from iobench.equations import signed_rank
-from iobench.plan.outlook import QUIET_SD, in_turns, outlook
+from iobench.plan.outlook import LOADER_SD, QUIET_SD, in_turns, outlook
 from iobench.plan.resolve import Here, resolve
 from iobench.report import words
 from iobench.spec import load
@@ -35,7 +35,8 @@ def test_a_loop_of_n_slices_varies_by_a_root_of_n_less(tmp_path: Path) -> None:
     plan = dataclasses.replace(planned(tmp_path, loop_s=2.5), slice_sd=0.1)
     found = outlook(plan)
     assert found is not None
-    assert found.block_sd == pytest.approx(0.1 / math.sqrt(2.5 / 0.1))
+    assert found.cores_sd == pytest.approx(0.1 / math.sqrt(2.5 / 0.1))
+    assert found.block_sd == pytest.approx(math.hypot(found.cores_sd, LOADER_SD / math.sqrt(2.5)))
     assert not found.quiet
     assert found.needed == signed_rank.pairs_for(0.03, found.block_sd, alpha=0.05 / 2)
     assert found.can_show == signed_rank.smallest_effect(found.block_sd, 12, alpha=0.05 / 2)
@@ -44,7 +45,7 @@ def test_a_loop_of_n_slices_varies_by_a_root_of_n_less(tmp_path: Path) -> None:
     text = words.outlook(found, plan.slice_sd)
     assert text.startswith("at the start this machine was noisy: the speed of its cores changed by")
     assert "by 10 % from" in text
-    assert "2.0 % a pair" in text
+    assert "3.2 % a pair" in text
 
 
 def test_a_quiet_hour_is_called_so(tmp_path: Path) -> None:
