@@ -37,7 +37,7 @@ POOLED = 0.004
 PIPELINES = ("lmdb", "jpeg", "hdf5", "dali")
 RUNTIMES = ("bare", "docker", "apptainer")
 #: Of each run; its start costs 2 s and more.
-PAIRS, BATCH, SAMPLES, LOOP_S = 12, 16, 320, 1.0
+PAIRS, BATCH, SAMPLES, LOOP_S = 12, 16, 320, 2.5
 #: The same runtime under a second name: only the name differs between the arms.
 AGAIN = """import dataclasses
 

@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--recipe", default="imagenet-like")
     parser.add_argument("--pipelines", nargs="+", default=PIPELINES, choices=PIPELINES)
     parser.add_argument("--blocks", type=int, default=16, help="each of two fresh processes")
-    parser.add_argument("--loop-s", type=float, default=5.0, help="of each loop, alone")
+    parser.add_argument("--loop-s", type=float, default=20.0, help="of each loop, alone")
     parser.add_argument("--slice-s", type=float, default=0.1)
     parser.add_argument("--samples", type=int, default=1280, help="an epoch")
     parser.add_argument("--batch", type=int, default=32)
