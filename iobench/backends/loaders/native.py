@@ -259,6 +259,7 @@ def _digest(seen: np.ndarray, stored: Any) -> str:
 
 _ONE_THREAD = "one thread of Caffe's data layer reads, decodes and crops: no step of it runs alone"
 _NO_TRANSFORM = "Caffe's layers crop, mirror and take a mean off, and resize nothing at random"
+_TURNS = "Caffe decodes with OpenCV's imread, which turns them and has no option against it here"
 _STORED = frozenset({"stored"})
 _WALKED = ("lmdb", "lmdb-raw", "leveldb", "leveldb-raw", "hdf5-float", "null")
 
@@ -277,4 +278,5 @@ BACKEND = LoaderBackend(
     transforms=frozenset({"crop224"}),
     no_transform=_NO_TRANSFORM,
     threads=1,
+    turns=_TURNS,
 )
