@@ -30,7 +30,10 @@ def processed(request: LoadRequest, stored: Any, *, device: str, antialias: bool
         # one pass over the bytes, on the worker threads: a mapped file is read by touching it
         return stored if request.digest else fn.reductions.max(stored)
     transform = transforms.transform(request.transform)
-    decoder: Dict[str, Any] = {"device": device, "output_type": types.RGB}
+    # pixels as they are stored: by default DALI alone turns them by their EXIF orientation
+    decoder: Dict[str, Any] = {
+        "device": device, "output_type": types.RGB, "adjust_orientation": False,
+    }  # fmt: skip
     crop: Dict[str, Any] = {}
     if request.transform == "rrc224":
         area: Dict[str, Any] = {
