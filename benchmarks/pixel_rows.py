@@ -34,6 +34,7 @@ BLUE_FIRST = ("native",)
 FEW, NEAR = 64, 4
 PROBES = ((0, 200), (200, 0), (200, 200), (97, 101), (31, 7))
 SEED = 11
+TRANSFORMS = ("crop224", "rrc224")
 
 
 class Pipeline(NamedTuple):
@@ -129,9 +130,9 @@ def _fitting(window: np.ndarray, image: np.ndarray) -> Any:
     """Return the places (top, left) in the image at which a few pixels of the window fit."""
     side = window.shape[0]
     height, width = image.shape[0] - side + 1, image.shape[1] - side + 1
-    corner = image[:height, :width].astype(np.int16) - np.rint(window[0, 0]).astype(np.int16)
-    places = np.argwhere((np.abs(corner) <= NEAR).all(axis=2))
-    for y, x in PROBES:
+    red, corner = image[:height, :width, 0], float(window[0, 0, 0])
+    places = np.argwhere((red >= max(corner - NEAR, 0)) & (red <= min(corner + NEAR, 255)))
+    for y, x in ((0, 0), *PROBES):
         gaps = image[places[:, 0] + y, places[:, 1] + x].astype(np.int16) - window[y, x]
         places = places[(np.abs(gaps) <= NEAR).all(axis=1)]
     return places.tolist()
@@ -141,24 +142,25 @@ class Audit:
     """The datasets and the reference pixels that the pipelines are held against.
 
     ``kept``: files as they are, read in place.  ``copied``: the copies that a run makes of them.
-    ``twins``: the same samples without what is odd.  ``flat``: of one colour, of any size.
+    ``twins``: the same samples without what is odd.  ``flat``: of one of ``colours`` each.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         names = ("kept", "copied", "twins", "flat")
         self.data = {name: datasets.locate(Path(document[name])) for name in names}
         self.forms: List[str] = document["forms"]
-        self.colour = np.array(document["colour"])
+        self.colours = np.array(document["colours"], np.float32)
         self._pixels = Path(document["pixels"])
 
     def judge(self, pipeline: Pipeline) -> Dict[str, Any]:
         """Return the differences of a pipeline by sample id, or why there are none."""
         backend: LoaderBackend = registry.load("loaders", pipeline.loader)
-        able = backend.transforms or {"crop224", "rrc224"}
+        decodes = "-" not in pipeline.form  # else pixels are stored, which nothing can turn
+        able = set(backend.transforms or TRANSFORMS) & set(TRANSFORMS if decodes else ["crop224"])
         answer: Dict[str, Any] = {"pipeline": pipeline.name, "data": self._data(backend)}
         try:
             gaps = np.zeros(self.data["kept"].samples)
-            for transform in sorted({"crop224", "rrc224"} & set(able)):
+            for transform in sorted(able):
                 gaps = np.maximum(gaps, self._gaps(pipeline, transform, answer["data"]))
             answer["differences"] = gaps.round(2).tolist()
             if "rrc224" in able:
@@ -175,10 +177,13 @@ class Audit:
     def _gaps(self, pipeline: Pipeline, transform: str, name: str) -> np.ndarray:
         """Return how far each sample is from its twin, and under crop224 from the reference."""
         seen = levels(self.data[name], pipeline, transform)
-        twins = levels(self.data["twins"], pipeline, transform)
-        gaps: np.ndarray = np.abs(seen - twins).max(axis=(1, 2, 3))
+        gaps = np.zeros(len(seen))
+        stored = "resized"
+        if "-" not in pipeline.form:
+            stored = "whole"
+            twins = levels(self.data["twins"], pipeline, transform)
+            gaps = np.abs(seen - twins).max(axis=(1, 2, 3))
         if transform == "crop224":
-            stored = "resized" if "-" in pipeline.form else "whole"
             for i, window in enumerate(seen):
                 image = np.load(self._pixels / stored / f"{i}.npy", mmap_mode="r")
                 gaps[i] = max(gaps[i], from_windows(window, image))
@@ -186,8 +191,8 @@ class Audit:
 
     def _flat(self, pipeline: Pipeline) -> List[float]:
         seen = levels(self.data["flat"], pipeline, "rrc224")
-        gaps: List[float] = np.abs(seen - self.colour).max(axis=(1, 2, 3)).round(2).tolist()
-        return gaps
+        gaps = np.abs(seen - self.colours[:, None, None]).max(axis=(1, 2, 3))
+        return [round(float(gap), 2) for gap in gaps]
 
 
 def main(argv: List[str]) -> int:

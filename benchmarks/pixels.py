@@ -78,6 +78,7 @@ def prepare(folder: Path, files: Sequence[odd_files.Odd], forms: Iterable[str]) 
     for each in found.values():
         for form in forms:
             _convert(each, form)
+    narrow = [Path(name).stem for name in datasets.load_index(found["flat"]).files]
     _references(folder / "pixels", [placed[name].data for name in names])
     document = {name: each.root for name, each in found.items()}
     (folder / "audit.json").write_text(
@@ -85,7 +86,7 @@ def prepare(folder: Path, files: Sequence[odd_files.Odd], forms: Iterable[str]) 
             {
                 **document,
                 "forms": ["jpeg", *forms],
-                "colour": odd_files.FLAT,
+                "colours": [_colour(by_key[key].data) for key in narrow],
                 "pixels": str(folder / "pixels"),
             }
         )
@@ -96,9 +97,9 @@ def prepare(folder: Path, files: Sequence[odd_files.Odd], forms: Iterable[str]) 
     return Corpus(
         folder,
         [placed[name].key for name in names],
-        [Path(name).stem for name in datasets.load_index(found["flat"]).files],
+        narrow,
         refused,
-        {odd.key: odd for odd in placed.values()},
+        {odd.key: odd for odd in [*placed.values(), *flat]},
     )
 
 
@@ -110,6 +111,13 @@ def _convert(found: Dataset, form: str) -> None:
     name, _, content = form.partition("-")
     options = {"side": SIDE} if content else {}
     convert(found, name, content=content or "jpeg", options=options)
+
+
+def _colour(data: bytes) -> list[int]:
+    """Return the one colour of a picture."""
+    pixels = decoders.decoders()["pillow"](data)
+    assert (pixels == pixels[0, 0]).all()
+    return [int(value) for value in pixels[0, 0]]
 
 
 def _references(folder: Path, files: Sequence[bytes]) -> None:
@@ -157,13 +165,17 @@ def through_loaders(
         paths = [str(ROOT), *installed.python_path]
         env = {**os.environ, **installed.env, "PYTHONPATH": os.pathsep.join(paths)}
         argv = [installed.python, "-B", "-m", "benchmarks.pixel_rows"]
-        argv += [str(corpus.folder / "audit.json"), *only]
-        done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = " ".join(done.stderr.split())[-500:]
-            rows.append({"stack": stack, "pipeline": "all", "failed": reason})
-            continue
-        rows += [{"stack": stack, **row} for row in json.loads(done.stdout.splitlines()[-1])]
+        argv += [str(corpus.folder / "audit.json")]
+        for loader in only or registry.names("loaders"):  # Caffe may end a process
+            found = subprocess.run(
+                [*argv, loader], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            if found.returncode:
+                reason = " ".join(found.stderr.split())[-500:]
+                rows.append({"stack": stack, "pipeline": f"{loader}:all", "failed": reason})
+                continue
+            answer = json.loads(found.stdout.splitlines()[-1])
+            rows += [{"stack": stack, **row} for row in answer]
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from benchmarks import odd_files
 from iobench.cli.main import cli
@@ -22,6 +24,7 @@ from iobench.data import accounting
 from iobench.data.accounting import LEFT_OUT, NOTED, Accounting, FileNote
 from iobench.data.adopt import adopt
 from iobench.data.tree import scan
+from iobench.report.progress import Reporter
 from tests.build.trees import picture
 
 NOBODY = 65534
@@ -229,6 +232,12 @@ def test_the_line_of_a_run_has_the_counts_and_where_the_rest_is() -> None:
         "CMYK or YCCK colours, 2 not a JPEG); 3 found through a symbolic link; all of "
         "them: `iobench data info /d`"
     )
+
+
+def test_a_path_with_brackets_is_said_as_it_is() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    Reporter(console).say("files of /a[/b]c[red]: 1 of 1 used")
+    assert console.file.getvalue() == "files of /a[/b]c[red]: 1 of 1 used\n"
 
 
 def test_the_page_has_every_kind() -> None:
