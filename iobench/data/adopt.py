@@ -20,6 +20,9 @@ from iobench.data.make import Progress, claim
 from iobench.data.tree import Found, links, scan
 from iobench.host import files
 
+#: Key of ``Dataset.recipe``: the shortest side of any picture, pixels.
+MIN_SIDE = "min_side"
+
 
 class _Drawn(NamedTuple):
     found: Found
@@ -176,7 +179,7 @@ def _declare(
         in_place=in_place,
         recipe={
             "identity": identity,
-            "min_side": min(each.min_side for each in drawn),  # pixels
+            MIN_SIDE: min(each.min_side for each in drawn),
             accounting.KEY: accounting.to_json(counted),
         },
     )

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from iobench.core import dataset as datasets
-from iobench.core import registry
+from iobench.core import registry, transforms
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import DatasetError, SpecError
 from iobench.core.protocols import Say
 from iobench.data import accounting, make
-from iobench.data.adopt import adopt, apart
+from iobench.data.adopt import MIN_SIDE, adopt, apart
 from iobench.data.convert import convert
 from iobench.host.agent import LOCAL
 from iobench.spec.schema import DatasetSpec
@@ -149,12 +149,23 @@ def check_batches(cases: Sequence[Case], dataset: Dataset) -> None:
 
 
 def check_pictures(cases: Sequence[Case], dataset: Dataset) -> None:
-    """Raise SpecError for a case whose loader would turn pictures that the others do not turn."""
+    """Raise SpecError for a case whose loader would turn pictures that others do not turn, or that
+    crops pictures that are too small.  Pixels that are stored are upright, and of one size.
+    """
     counted = accounting.of(dataset)
     turned = counted.noted.get("turned", 0) if counted and dataset.in_place else 0
-    for case in cases if turned else ():
+    side = int(dataset.recipe.get(MIN_SIDE, 0))
+    for case in cases:
+        if case.content != "jpeg":
+            continue
+        resizes = case.transform != "crop224" or case.loader_options.get("new_height")
+        if 0 < side < transforms.transform(case.transform).shape[1] and not resizes:
+            raise SpecError(
+                f"case {case.label}: a picture has a side of {side} pixels, too small for "
+                f"{case.transform}: remove small pictures from the tree, or use transform rrc224"
+            )
         loader = registry.load("loaders", case.loader)
-        if case.content == "jpeg" and loader.turns:
+        if turned and loader.turns:
             raise SpecError(
                 f"case {case.label}: {turned} pictures have an EXIF orientation, and "
                 f"{loader.turns}: leave --in-place out (copies are made upright), or use another "

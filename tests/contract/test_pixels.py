@@ -78,7 +78,7 @@ def turned(data, *, delay_s=0.0):
     import cv2
     import numpy as np
 
-    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
 
 
 class Turning(threads.ThreadsLoader):

@@ -136,3 +136,20 @@ def test_a_loader_that_turns_pictures_is_refused_before_it_reads_them(tmp_path: 
         prepare.check_pictures(cases, kept)
     prepare.check_pictures([case for case in cases if case.loader == "torch"], kept)
     prepare.check_pictures(cases, adopt(tmp_path / "tree", tmp_path / "copied", **settings))
+
+
+def test_pictures_too_small_for_the_crop_are_named_before_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    for side in (300, 100):
+        data = odd_files.jpeg(odd_files.picture(side, 300))
+        (tmp_path / "tree" / "a" / f"{side}.jpg").write_bytes(data)
+    found = adopt(tmp_path / "tree", tmp_path / "out", max_samples=9, max_bytes=1 << 30, seed=1)
+    document = {"name": "t", "matrix": {"pipeline": ["torch:jpeg"]}}
+    for transform in ("rrc224", "crop224"):
+        case = {"trainer": "null", "batch": 1, "transform": transform}
+        cases = load.expand(load.parse({**document, "case": case}))
+        if transform == "rrc224":
+            prepare.check_pictures(cases, found)
+        else:
+            with pytest.raises(SpecError, match=r"torch:jpeg: .*side of 100 pixels.*rrc224"):
+                prepare.check_pictures(cases, found)
