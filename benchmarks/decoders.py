@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -33,10 +34,13 @@ def decoders() -> dict[str, Decode]:
         return simplejpeg.decode_jpeg(data, colorspace="RGB")
 
     def by_opencv(data: bytes) -> np.ndarray:
-        return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        how = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION  # else it turns photos by EXIF
+        return cv2.imdecode(np.frombuffer(data, np.uint8), how)
 
     def by_pillow(data: bytes) -> np.ndarray:
-        return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        with warnings.catch_warnings():  # it warns of broken EXIF, which says nothing of pixels
+            warnings.simplefilter("ignore")
+            return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
     return {"simplejpeg": by_simplejpeg, "opencv": by_opencv, "pillow": by_pillow}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from iobench.analysis.case_results import CaseResult, Validity
 from iobench.analysis.contrast_results import ContrastResult
+from iobench.data.accounting import Accounting
 from iobench.equations.stats import Interval
 
 
@@ -39,7 +40,7 @@ def to_json(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetResult:
-    """The dataset that a suite measured."""
+    """The dataset that a suite measured; ``files``: what became of the files of a user's tree."""
 
     name: str
     source: str
@@ -50,6 +51,7 @@ class DatasetResult:
     digest: str
     root: str
     in_place: bool
+    files: Accounting | None = dataclasses.field(default=None, metadata={"optional": True})
 
 
 @dataclasses.dataclass(frozen=True)

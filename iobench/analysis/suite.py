@@ -27,6 +27,7 @@ from iobench.core.errors import SpecError
 from iobench.core.order import add_sums
 from iobench.core.own_images import is_own
 from iobench.core.records import Record
+from iobench.data import accounting
 from iobench.equations import stats
 from iobench.plan.blocks import group_of, groups
 
@@ -46,7 +47,7 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         SuiteResult,
         plan,
         schema=ANALYSIS_SCHEMA,
-        dataset=alike(DatasetResult, data, mean_bytes=mean_bytes),
+        dataset=alike(DatasetResult, data, mean_bytes=mean_bytes, files=accounting.of(data)),
         notes=[*plan.notes, *_late(found), *_unheld(found)],
         complete=plan.phase == 2
         and all(t.id in found.last and enters(found.last[t.id]) for t in plan.trials),

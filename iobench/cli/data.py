@@ -13,8 +13,8 @@ from iobench.cli.console import JSON, PATH, err, out, print_json
 from iobench.core import dataset as datasets
 from iobench.core.cases import Dataset
 from iobench.core.errors import SpecError
+from iobench.data import accounting, describe, make
 from iobench.data import convert as conversion
-from iobench.data import describe, make
 from iobench.report.progress import Reporter
 
 
@@ -92,7 +92,7 @@ def data_verify(root: Path, forms: tuple[str, ...], as_json: bool) -> int:
 @click.argument("root", type=PATH)
 @JSON
 def data_info(root: Path, as_json: bool) -> None:
-    """Describe the dataset at ROOT: samples, sizes, forms, skipped files."""
+    """Describe the dataset at ROOT: samples, sizes, forms, and what became of every file."""
     _describe(datasets.locate(root), as_json)
 
 
@@ -100,9 +100,21 @@ def _describe(found: Dataset, as_json: bool) -> None:
     facts = describe.info(found)
     if as_json:
         print_json(facts)
-    else:
-        for key, value in facts.items():
-            out.print(f"{key}: {value}")
+        return
+    listed = {key: facts.pop(key, []) for key in ("left_out", "noted")}
+    facts.pop(accounting.KEY, None)
+    for key, value in facts.items():
+        out.print(f"{key}: {value}", markup=False, soft_wrap=True)
+    counted = accounting.of(found)
+    for line in accounting.table(counted) if counted else ():
+        out.print(f"files {line.state}: {line.files:,}", markup=False, soft_wrap=True)
+        if line.remedy:
+            out.print(f"    {line.remedy}", markup=False, soft_wrap=True)
+    for key, rows in listed.items():
+        for row in rows:  # names as JSON has them: no byte of a name acts on the terminal
+            name = json.dumps(row["file"])
+            reason = json.dumps(row["reason"], ensure_ascii=False)[1:-1]
+            out.print(f"{key}: {name}: {reason}", markup=False, soft_wrap=True)
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -4,7 +4,7 @@
 
     <root>/dataset.json      written last, by an atomic rename: without it there is no dataset
     <root>/samples.tsv       one line a sample, in id order: key, label, bytes, digest [, file]
-    <root>/left_out.tsv      user's trees: file and why it was left out
+    <root>/files.tsv         user's trees: files left out, or worth knowing of (data/accounting)
     <root>/jpeg/<class>/<name>.jpg
     <root>/<form>/           lmdb, hdf5, lmdb-raw, hdf5-float ...; format.json in it, written last
 """
@@ -23,7 +23,7 @@ from iobench.core import registry
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import DatasetError
 
-MARKER, INDEX, LEFT_OUT, FORM_MARKER = "dataset.json", "samples.tsv", "left_out.tsv", "format.json"
+MARKER, INDEX, FILES, FORM_MARKER = "dataset.json", "samples.tsv", "files.tsv", "format.json"
 #: Describes what is being made, until it is complete.
 PARTIAL = "partial.json"
 #: Hexadecimal digits of a digest.

@@ -60,6 +60,7 @@ class LoaderBackend(Backend[Any]):
     sharings: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
     transforms: Optional[FrozenSet[str]] = None
     no_transform: str = ""  # why it can do no other
+    turns: str = ""  # why its decoder turns pictures by their EXIF orientation; "": it does not
     threads: int = 0  # of its decoder, fixed: a case's ``workers``; 0 if the user may set those
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict
 
 import numpy as np
 
 from iobench.core.cases import Dataset
-from iobench.core.dataset import LEFT_OUT, form_facts, forms, load_index
+from iobench.core.dataset import form_facts, forms, load_index
+from iobench.data import accounting
 
 
 def info(dataset: Dataset) -> Dict[str, Any]:
@@ -34,18 +33,14 @@ def info(dataset: Dataset) -> Dict[str, Any]:
         if key in dataset.recipe:
             facts[key] = round(float(dataset.recipe[key]), 5)
     facts["forms"] = {form: form_facts(dataset, form) for form in forms(dataset)}
-    left_out = load_left_out(dataset)
-    if left_out or "not_drawn" in dataset.recipe:
-        facts["not_drawn"] = dataset.recipe.get("not_drawn", 0)
-        facts["left_out"] = [{"file": file, "reason": reason} for file, reason in left_out]
+    counted = accounting.of(dataset)
+    if counted is not None:
+        rows = accounting.read(dataset)
+        facts["files"] = accounting.to_json(counted)
+        for key, kinds in (("left_out", accounting.LEFT_OUT), ("noted", accounting.NOTED)):
+            facts[key] = [
+                {"file": row.file, "kind": row.kind, "reason": row.reason}
+                for row in rows
+                if row.kind in kinds
+            ]
     return facts
-
-
-def load_left_out(dataset: Dataset) -> List[Tuple[str, str]]:
-    """Return (file, reason) of what a user's tree held and the dataset does not."""
-    path = Path(dataset.root, LEFT_OUT)
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8", errors="surrogateescape")
-    rows = [line.partition("\t") for line in text.split("\n") if line]
-    return [(json.loads(file), reason) for file, _, reason in rows]

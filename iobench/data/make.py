@@ -143,8 +143,8 @@ def _same(root: Path, there: Any, wanted: dict[str, Any]) -> None:
     if there == wanted:
         return
     there = there if isinstance(there, dict) else {}
-    keys = [key for key in wanted if there.get(key) != wanted[key]]
-    differing = ", ".join(f"{k} = {_brief(there.get(k))} not {_brief(wanted[k])}" for k in keys)
+    keys = [key for key in {**wanted, **there} if there.get(key) != wanted.get(key)]
+    differing = ", ".join(f"{k} = {_brief(there.get(k))} not {_brief(wanted.get(k))}" for k in keys)
     raise DatasetError(
         f"{root} holds another dataset ({differing}): choose another folder or delete that one"
     )

@@ -17,11 +17,12 @@ from iobench.core.errors import DatasetError, IobenchError
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` atomically and durably (temporary name, fsync, rename).
 
-    A crash leaves the old file or the new one.  Raises OSError; the temporary file is then removed.
+    A crash leaves the old file or the new one.  Bytes of a path that are not UTF-8 are written as
+    ``\\udcXX``.  Raises OSError; the temporary file is then removed.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -52,6 +52,8 @@ def render(suite: SuiteResult, console: Console) -> None:
     _runtimes(across, console)
     _advice(advise(suite), console)
     console.print()
+    if listed := words.files_line(suite):
+        _print(console, Text(listed))
     notes = [*suite.notes, *words.remarks(suite.pipelines)]
     _print(console, *(Text(f"note: {note}") for note in notes))
     bad = suite.validity.statuses[INVALID] + suite.validity.statuses[FAILED]

@@ -10,6 +10,8 @@ from iobench.advise.bottleneck import Advice
 from iobench.analysis.case_results import CaseResult, NoCommunication, NoStall, StallResult
 from iobench.analysis.results import SuiteResult
 from iobench.core.records import VALID
+from iobench.data import accounting
+from iobench.data.accounting import TableLine
 from iobench.equations.stats import Interval
 from iobench.plan.outlook import Outlook
 from iobench.report.numbers import NONE, limits, milliseconds, percent
@@ -150,6 +152,17 @@ def data(suite: SuiteResult) -> str:
     d = suite.dataset
     size = f" of {d.mean_bytes / 1024:,.0f} KiB" if d.mean_bytes else ""
     return f"{d.name}: {d.samples:,} samples{size}"
+
+
+def files(suite: SuiteResult) -> list[TableLine]:
+    """Return what became of the files of a user's tree; none for a synthetic dataset."""
+    return accounting.table(suite.dataset.files) if suite.dataset.files else []
+
+
+def files_line(suite: SuiteResult) -> str:
+    """Return the same as one line of counts, "" for a synthetic dataset."""
+    d = suite.dataset
+    return accounting.line(d.files, d.source, d.root) if d.files else ""
 
 
 def outlook(found: Outlook, slice_sd: float) -> str:

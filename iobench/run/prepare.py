@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from iobench.core import dataset as datasets
-from iobench.core import registry
+from iobench.core import registry, transforms
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import DatasetError, SpecError
 from iobench.core.protocols import Say
-from iobench.data import make
-from iobench.data.adopt import adopt, apart
+from iobench.data import accounting, make
+from iobench.data.adopt import MIN_SIDE, adopt, apart
 from iobench.data.convert import convert
 from iobench.host.agent import LOCAL
 from iobench.spec.schema import DatasetSpec
@@ -56,13 +56,20 @@ def dataset_for(
     if (data / "dataset.json").exists():
         found = datasets.locate(data)
         say(f"dataset: {found.samples} samples of {found.source} in {data}")
-        return found
+        return _accounted(found, say)
     if not data.is_dir():
         raise DatasetError(
             f"{data} is not a folder; --data takes an ImageFolder tree (<tree>/<class>/*.jpg) or a "
             "folder made by `iobench data make`"
         )
-    return _users(wanted, data, out, in_place, say, progress)
+    return _accounted(_users(wanted, data, out, in_place, say, progress), say)
+
+
+def _accounted(found: Dataset, say: Say) -> Dataset:
+    """Say what became of the files of a user's tree."""
+    if counted := accounting.of(found):
+        say(accounting.line(counted, found.source, found.root))
+    return found
 
 
 def _users(
@@ -91,7 +98,6 @@ def _users(
         max_bytes=room,
         seed=wanted.seed,
         in_place=in_place,
-        check="decode",  # one file that no loader can decode would fail every trial
         progress=functools.partial(progress, "copying samples"),
     )
 
@@ -102,6 +108,7 @@ def ready(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
     Raises SpecError or DatasetError for what cannot be run on it.
     """
     check_batches(cases, dataset)
+    check_pictures(cases, dataset)
     forms(cases, dataset, progress)
     check_forms(cases, dataset)
 
@@ -138,6 +145,31 @@ def check_batches(cases: Sequence[Case], dataset: Dataset) -> None:
             raise SpecError(
                 f"case {case.label}: {samples} samples a rank are no whole batch of {case.batch}; "
                 f"use a smaller batch or more samples (the dataset has {dataset.samples})"
+            )
+
+
+def check_pictures(cases: Sequence[Case], dataset: Dataset) -> None:
+    """Raise SpecError for a case whose loader would turn pictures that others do not turn, or that
+    crops pictures that are too small.  Pixels that are stored are upright, and of one size.
+    """
+    counted = accounting.of(dataset)
+    turned = counted.noted.get("turned", 0) if counted and dataset.in_place else 0
+    side = int(dataset.recipe.get(MIN_SIDE, 0))
+    for case in cases:
+        if case.content != "jpeg":
+            continue
+        resizes = case.transform != "crop224" or case.loader_options.get("new_height")
+        if 0 < side < transforms.transform(case.transform).shape[1] and not resizes:
+            raise SpecError(
+                f"case {case.label}: a picture has a side of {side} pixels, too small for "
+                f"{case.transform}: remove small pictures from the tree, or use transform rrc224"
+            )
+        loader = registry.load("loaders", case.loader)
+        if turned and loader.turns:
+            raise SpecError(
+                f"case {case.label}: {turned} pictures have an EXIF orientation, and "
+                f"{loader.turns}: leave --in-place out (copies are made upright), or use another "
+                "loader"
             )
 
 

@@ -9,18 +9,25 @@ from iobench.backends.caffe.prototxt import Message, Word, message
 
 
 def transform(
-    *, crop: int = 0, mirror: bool = False, mean: Sequence[float] = (), scale: float = 1.0
+    *,
+    crop: int = 0,
+    mirror: bool = False,
+    mean: Sequence[float] = (),
+    scale: float = 1.0,
+    colour: bool = False,
 ) -> Optional[Message]:
     """Return a ``transform_param``, None for none.
 
     ``mean``: one value a channel in the stored order (blue, green, red), taken off before
-    ``scale`` multiplies.
+    ``scale`` multiplies.  ``colour``: grey JPEGs of a database get three channels, as those of a
+    list do; else Caffe ends the process at the first (``mean_values_.size()``).
     """
     found = message(
         crop_size=crop or None,
         mirror=mirror or None,
         mean_value=list(map(float, mean)),
         scale=scale if scale != 1.0 else None,
+        force_color=colour or None,
     )
     return found if found.fields else None
 

@@ -9,9 +9,12 @@ import numpy as np
 from iobench.core import transforms
 from iobench.core.protocols import LoadRequest
 
+_TURN = "adjust_orientation"
+
 
 def dali() -> Any:
     """Return the package nvidia.dali, its parts imported."""
+    import nvidia.dali.backend
     import nvidia.dali.fn
     import nvidia.dali.pipeline
     import nvidia.dali.types
@@ -30,7 +33,7 @@ def processed(request: LoadRequest, stored: Any, *, device: str, antialias: bool
         # one pass over the bytes, on the worker threads: a mapped file is read by touching it
         return stored if request.digest else fn.reductions.max(stored)
     transform = transforms.transform(request.transform)
-    decoder: Dict[str, Any] = {"device": device, "output_type": types.RGB}
+    decoder: Dict[str, Any] = {"device": device, "output_type": types.RGB, **_as_stored()}
     crop: Dict[str, Any] = {}
     if request.transform == "rrc224":
         area: Dict[str, Any] = {
@@ -60,6 +63,15 @@ def processed(request: LoadRequest, stored: Any, *, device: str, antialias: bool
         std=list(transform.std),
         **crop,
     )
+
+
+def _as_stored() -> Dict[str, bool]:
+    """Return the decoders' option not to turn pictures by their EXIF orientation.
+
+    DALI 2 turns them by default; DALI 1 has no such option and turns none.
+    """
+    schema = dali().backend.GetSchema("decoders__Image")
+    return {_TURN: False} if schema.HasArgument(_TURN) else {}
 
 
 def padded_crop(images: Any) -> Any:

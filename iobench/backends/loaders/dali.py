@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Literal, Optional, Tuple
@@ -57,6 +59,7 @@ class DaliLoader:
         self._native = reader == "native" and self._form in NATIVE
         self._mmap, self._antialias, self._device = mmap, antialias, device
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
+        self._links = itertools.count()
         self._pipe: Any = self._build(start_method)
 
     def batches(self) -> Iterator[Batch]:
@@ -130,12 +133,12 @@ class DaliLoader:
             ids = request.ids.tolist()
             # in id order; not through extents(), which asks for every file's size
             paths = request.format.files(request.dataset, request.root)
-            files = [str(paths[i]) for i in ids]
+            files = [self._named(str(paths[i])) for i in ids]
             stored, seen = fn.readers.file(files=files, labels=ids, **common)
             return stored, {"ids": seen}
         _check_stored(request)
         if self._form == "lmdb":
-            stored, labels = fn.readers.caffe(path=str(request.root), **common)
+            stored, labels = fn.readers.caffe(path=self._named(str(request.root)), **common)
             return stored, {"labels": labels}
         shards, indices = self._tar_index()
         stored, digits = fn.readers.webdataset(
@@ -175,13 +178,28 @@ class DaliLoader:
                 digits = offset + -(-length // _BLOCK) * _BLOCK + _BLOCK
                 row = f"jpg {offset} {length} cls {digits} {len(str(label))}"
                 rows.setdefault(path, []).append(row)
-        self._folder = tempfile.TemporaryDirectory(prefix="iobench-dali-")
         indices = []
         for number, lines in enumerate(rows.values()):
-            index = Path(self._folder.name, f"{number}.idx")
+            index = Path(self._made(), f"{number}.idx")
             index.write_text("\n".join([f"v1.1 {len(lines)}", *lines]) + "\n")
             indices.append(str(index))
-        return list(rows), indices
+        return [self._named(path) for path in rows], indices
+
+    def _made(self) -> str:
+        """Return the folder of what is written for DALI, which lasts until :meth:`close`."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="iobench-dali-")
+        return self._folder.name
+
+    def _named(self, path: str) -> str:
+        """Return a path as DALI takes it: text, or a link where its bytes are not UTF-8."""
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            link = f"{self._made()}/{next(self._links)}"
+            os.symlink(os.path.abspath(path), link)
+            return link
+        return path
 
     def _batch(self, wanted: np.ndarray, outputs: Any) -> Batch:
         request = self._request
@@ -244,11 +262,16 @@ def _check(request: LoadRequest, device: str, reader: str) -> None:
         raise SpecError(f"reader {reader!r} is not possible; allowed: native, external")
     if request.decode_delay_s:
         raise SpecError("decode_delay_s cannot be put into DALI's decoder: use the torch loader")
-    if device == "mixed":
-        import torch
+    if device == "mixed" and not _cuda():
+        raise BackendUnavailable("DALI device 'mixed' needs a GPU and a CUDA build of torch")
 
-        if not torch.cuda.is_available():
-            raise BackendUnavailable("DALI device 'mixed' needs a GPU and a CUDA build of torch")
+
+def _cuda() -> bool:
+    try:
+        import torch
+    except ImportError:  # a stack without it
+        return False
+    return torch.cuda.is_available()
 
 
 def _check_stored(request: LoadRequest) -> None:

@@ -132,7 +132,7 @@ class NativeLoader:
         queued: Dict[str, Any] = {
             "batch": batch,
             "prefetch": request.prefetch,
-            "transform": None if plain else self._transform(),
+            "transform": self._transform(plain),
         }
         if self._layer == "Data":
             return layers.database(str(self._sources.database), request.format_name, **queued)
@@ -175,11 +175,14 @@ class NativeLoader:
         if request.stage != "load" and not request.digest:
             raise SpecError(f"stage {request.stage!r}: {_ONE_THREAD}")
 
-    def _transform(self) -> Optional[Message]:
+    def _transform(self, plain: bool) -> Optional[Message]:
+        colour = self._layer == "Data" and not self._request.root.name.endswith("-raw")
+        if plain:
+            return layers.transform(colour=colour)
         chosen = transforms.transform(self._request.transform)
         mean = tuple(reversed(chosen.mean)) if self._mean == "imagenet" else ()
         return layers.transform(
-            crop=chosen.shape[1], mirror=self._mirror, mean=mean, scale=self._scale
+            crop=chosen.shape[1], mirror=self._mirror, mean=mean, scale=self._scale, colour=colour
         )
 
     def _open(self) -> Any:
@@ -259,6 +262,7 @@ def _digest(seen: np.ndarray, stored: Any) -> str:
 
 _ONE_THREAD = "one thread of Caffe's data layer reads, decodes and crops: no step of it runs alone"
 _NO_TRANSFORM = "Caffe's layers crop, mirror and take a mean off, and resize nothing at random"
+_TURNS = "Caffe decodes with OpenCV's imread, which turns them and has no option against it here"
 _STORED = frozenset({"stored"})
 _WALKED = ("lmdb", "lmdb-raw", "leveldb", "leveldb-raw", "hdf5-float", "null")
 
@@ -277,4 +281,5 @@ BACKEND = LoaderBackend(
     transforms=frozenset({"crop224"}),
     no_transform=_NO_TRANSFORM,
     threads=1,
+    turns=_TURNS,
 )

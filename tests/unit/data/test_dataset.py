@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
 import pytest
-import simplejpeg  # noqa: TID253
 
 from iobench.core import dataset as datasets
 from iobench.core import registry
 from iobench.core.cases import Dataset
 from iobench.core.errors import BackendUnavailable, DatasetError, SpecError
-from iobench.data import adopt as userdata
 from iobench.data import convert, describe, make
+from tests.build.trees import converted, state
 from tests.capabilities import need
 
 
@@ -30,30 +28,6 @@ def dataset(made: Dataset, tmp_path: Path) -> Dataset:
     """A copy that the test may damage."""
     shutil.copytree(made.root, tmp_path / "set")
     return datasets.locate(tmp_path / "set")
-
-
-def picture(seed: int, *, side: int = 64) -> bytes:
-    image = np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
-    return simplejpeg.encode_jpeg(image, quality=80)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Three classes of ten files, in spellings that users have."""
-    root = tmp_path / "theirs"
-    for number, (folder, suffix) in enumerate((("n02", "JPEG"), ("n01", "jpg"), ("n03", "jpeg"))):
-        (root / folder).mkdir(parents=True)
-        for i in range(10):
-            (root / folder / f"{folder}_{i}.{suffix}").write_bytes(picture(number * 10 + i))
-    return root
-
-
-def state(root: Path) -> Dict[str, Any]:
-    """Everything of a tree that writing to it would change."""
-    return {
-        str(path): (path.stat().st_mtime_ns, path.stat().st_size, path.stat().st_mode)
-        for path in [root, *root.rglob("*")]
-    }
 
 
 # -- index and markers -----------------------------------------------------------------------
@@ -118,12 +92,6 @@ def test_a_damaged_index_is_told(dataset: Dataset, damage: str) -> None:
 # -- convert and verify ----------------------------------------------------------------------
 
 FORMS = [("lmdb", "jpeg"), ("lmdb", "raw"), ("hdf5", "jpeg"), ("hdf5", "raw"), ("tar", "jpeg")]
-
-
-def converted(dataset: Dataset, name: str, content: str) -> Path:
-    for module in registry.load("formats", name).requires:
-        need({"h5py": "hdf5"}.get(module, module))
-    return convert.convert(dataset, name, content=content)
 
 
 @pytest.mark.parametrize(("name", "content"), FORMS)
@@ -301,190 +269,3 @@ def test_info_says_what_is_there(dataset: Dataset) -> None:
     assert list(facts["forms"]) == ["jpeg", "tar"]
     assert facts["forms"]["tar"]["options"] == {"shard_bytes": 64 << 20}
     assert "left_out" not in facts
-
-
-# -- users' trees ----------------------------------------------------------------------------
-
-
-def adopt(tree: Path, out: Path, **changes: Any) -> Dataset:
-    settings: Dict[str, Any] = {"max_samples": 1000, "max_bytes": 1 << 30, "seed": 3, **changes}
-    return userdata.adopt(tree, out, **settings)
-
-
-def test_a_users_tree_is_copied_and_never_written(tree: Path, tmp_path: Path) -> None:
-    before = state(tree)
-    calls: List[Any] = []
-    found = adopt(tree, tmp_path / "out", progress=lambda i, n: calls.append((i, n)))
-    assert state(tree) == before
-    assert (found.samples, found.classes, calls[-1]) == (30, 3, (30, 30))
-    index = datasets.load_index(found)
-    assert index.keys == sorted(index.keys)
-    assert list(index.labels) == [0] * 10 + [1] * 10 + [2] * 10
-    assert index.keys[0] == "n01/n01_0"
-    copies = {str(p.relative_to(found.jpeg_root)) for p in Path(found.jpeg_root).rglob("*.jpg")}
-    assert copies == set(index.files)
-    assert (
-        Path(found.jpeg_root, index.files[12]).read_bytes()
-        == (tree / (index.keys[12] + ".JPEG")).read_bytes()
-    )
-    assert all(row.ok for row in convert.verify(datasets.locate(tmp_path / "out")))
-
-
-def test_in_place_references_the_users_files(tree: Path, tmp_path: Path) -> None:
-    before = state(tree)
-    found = adopt(tree, tmp_path / "out", in_place=True)
-    assert found.in_place
-    assert found.jpeg_root == str(tree)
-    converted(found, "tar", "jpeg")
-    assert state(tree) == before
-    again = datasets.locate(tmp_path / "out")
-    assert [row.ok for row in convert.verify(again)] == [True, True]
-    index = datasets.load_index(again)
-    assert {name.rpartition(".")[2] for name in index.files} == {"jpg", "JPEG", "jpeg"}
-    assert not (tmp_path / "out" / "jpeg").exists()
-    assert again.digest == adopt(tree, tmp_path / "copied").digest
-
-
-def test_the_subset_is_drawn_by_the_seed(tree: Path, tmp_path: Path) -> None:
-    keys = {}
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        found = adopt(tree, tmp_path / name, seed=seed, max_samples=12)
-        keys[name] = datasets.load_index(found).keys
-        assert found.samples == 12
-        assert describe.info(found)["not_drawn"] == 18
-    assert keys["a"] == keys["b"] != keys["c"]
-    assert len({key.split("/")[0] for key in keys["a"]}) == 3
-
-
-def test_the_subset_keeps_within_the_bytes(tree: Path, tmp_path: Path) -> None:
-    room = sum(p.stat().st_size for p in tree.rglob("*.*")) // 2
-    found = adopt(tree, tmp_path / "out", max_bytes=room)
-    assert 0.8 * room < found.bytes <= room
-
-
-DEFECTS = {
-    "n01/text.jpg": (b"hello", "not a JPEG"),
-    "n01/empty.jpg": (b"", "not a JPEG (begins with nothing)"),
-    "n02/really.png.JPEG": (b"\x89PNG\r\n\x1a\n", "begins with 89504e47"),
-    "n02/cut.JPEG": (picture(90)[:-700], "cut short"),
-    "n03/headless.jpeg": (b"\xff\xd8\xff\xe0" + bytes(20) + b"\xff\xd9", "header"),
-    "n03/README": (b"notes", "not a JPEG"),
-    "n03/tab\there.jpg": (picture(91), "a tab or a line end"),
-    "top.jpg": (picture(92), "not in a class folder"),
-}
-
-
-def spoil(tree: Path) -> None:
-    for name, (data, _) in DEFECTS.items():
-        (tree / name).write_bytes(data)
-
-
-def test_defects_are_named_counted_and_left_out(tree: Path, tmp_path: Path) -> None:
-    spoil(tree)
-    found = adopt(tree, tmp_path / "out")
-    assert found.samples == 30
-    facts = describe.info(datasets.locate(tmp_path / "out"))
-    told = {row["file"]: row["reason"] for row in facts["left_out"]}
-    assert set(told) == set(DEFECTS)
-    for name, (_, reason) in DEFECTS.items():
-        assert reason in told[name]
-    assert all(row.ok for row in convert.verify(found))
-
-
-def test_a_defect_can_be_fatal(tree: Path, tmp_path: Path) -> None:
-    (tree / "n02" / "cut.JPEG").write_bytes(DEFECTS["n02/cut.JPEG"][0])
-    with pytest.raises(DatasetError, match=r"n02/cut\.JPEG: cut short"):
-        adopt(tree, tmp_path / "out", on_corrupt="fatal")
-    with pytest.raises(DatasetError, match="half-written"):
-        datasets.locate(tmp_path / "out")
-    (tree / "n02" / "cut.JPEG").unlink()
-    assert adopt(tree, tmp_path / "out", on_corrupt="fatal").samples == 30
-
-
-def test_a_full_decode_finds_damage_inside(tree: Path, tmp_path: Path) -> None:
-    data = bytearray(picture(93))
-    data[-400:-200] = b"\xff\xd0" * 100
-    (tree / "n01" / "inside.jpg").write_bytes(data)
-    assert adopt(tree, tmp_path / "a").samples == 31
-    found = adopt(tree, tmp_path / "b", check="decode")
-    assert found.samples == 30
-    assert describe.load_left_out(found)[0][0] == "n01/inside.jpg"
-
-
-def test_cmyk_is_left_out(tree: Path, tmp_path: Path) -> None:
-    image = np.random.default_rng(1).integers(0, 256, (64, 64, 4), np.uint8)
-    data = simplejpeg.encode_jpeg(image, colorspace="CMYK")
-    (tree / "n01" / "print.jpg").write_bytes(data)
-    found = adopt(tree, tmp_path / "out")
-    ((file, reason),) = describe.load_left_out(found)
-    assert file == "n01/print.jpg"
-    assert "colours" in reason
-
-
-def test_equal_stems_keep_their_suffix(tree: Path, tmp_path: Path) -> None:
-    (tree / "n01" / "n01_0.jpeg").write_bytes(picture(94))
-    index = datasets.load_index(adopt(tree, tmp_path / "out"))
-    assert [key for key in index.keys if "n01_0" in key] == ["n01/n01_0.jpeg", "n01/n01_0.jpg"]
-    assert len(set(index.files)) == 31
-
-
-def test_folders_below_a_class_belong_to_it(tree: Path, tmp_path: Path) -> None:
-    (tree / "n01" / "more").mkdir()
-    (tree / "n01" / "more" / "x.jpg").write_bytes(picture(95))
-    index = datasets.load_index(adopt(tree, tmp_path / "out"))
-    assert index.labels[index.keys.index("n01/more/x")] == 0
-
-
-def test_adopting_again_gives_the_same(tree: Path, tmp_path: Path) -> None:
-    first = adopt(tree, tmp_path / "out", max_bytes=1 << 29)
-    assert adopt(tree, tmp_path / "out", max_bytes=1 << 30) == first
-    with pytest.raises(DatasetError, match="seed = 3 not 4"):
-        adopt(tree, tmp_path / "out", seed=4)
-
-
-def test_a_killed_copy_starts_again(tree: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
-    class Killed(Exception):
-        pass
-
-    def kill(done: int, total: int) -> None:
-        if done == 9:
-            raise Killed
-
-    with pytest.raises(Killed):
-        adopt(tree, out, progress=kill)
-    with pytest.raises(DatasetError, match="half-written"):
-        datasets.locate(out)
-    (out / "jpeg" / "n01" / "stray.jpg").parent.mkdir(exist_ok=True)
-    (out / "jpeg" / "n01" / "stray.jpg").write_bytes(b"half")
-    found = adopt(tree, out)
-    assert found.samples == 30
-    assert len(list((out / "jpeg").rglob("*.jpg"))) == 30
-
-
-def test_trees_that_are_none_are_told(tree: Path, tmp_path: Path) -> None:
-    (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "x.jpg").write_bytes(picture(1))
-    with pytest.raises(DatasetError, match="no ImageFolder tree"):
-        adopt(tmp_path / "flat", tmp_path / "out")
-    with pytest.raises(DatasetError, match="cannot read"):
-        adopt(tmp_path / "absent", tmp_path / "out")
-    with pytest.raises(DatasetError, match="lie in one another"):
-        adopt(tree, tree / "out")
-    with pytest.raises(DatasetError, match="lie in one another"):
-        adopt(tree, tmp_path)
-    with pytest.raises(DatasetError, match="no usable JPEG"):
-        adopt(tree, tmp_path / "small", max_bytes=10)
-    assert not (tree / "out").exists()
-
-
-def test_names_that_are_no_text_survive(tree: Path, tmp_path: Path) -> None:
-    name = os.fsdecode(b"n01/caf\xe9.jpg")
-    (tree / name).write_bytes(picture(96))
-    (tree / os.fsdecode(b"n01/bad\xe9.jpg")).write_bytes(b"bad")
-    found = adopt(tree, tmp_path / "out")
-    assert name in datasets.load_index(found).files
-    assert describe.load_left_out(found)[0][0] == os.fsdecode(b"n01/bad\xe9.jpg")
-    converted(found, "lmdb", "jpeg")
-    assert all(row.ok for row in convert.verify(found))

@@ -12,10 +12,11 @@ from typing import Any, List
 import pytest
 from rich.console import Console
 
-from iobench.analysis.results import SuiteResult
+from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Plan
 from iobench.core.records import Record
+from iobench.data import accounting
 from iobench.report import contrast_words, csv, html, numbers, terminal, words
 from tests.build import report as fixture
 
@@ -267,3 +268,40 @@ def test_what_the_parts_remark_stands_beside_the_figures(
     assert "no &lt;wait&gt; is told apart" in written
     assert 'id="remarks"' in written
     assert 'id="remarks"' not in html.render(*suite, analyse(*suite))
+
+
+# -- the files of a user's tree ---------------------------------------------------------------
+
+
+def with_files(plan: Plan, source: str) -> Plan:
+    counts = accounting.Accounting(1300, 1280, 12, {"cmyk": 3, "cut": 5}, {"turned": 41})
+    recipe = {accounting.KEY: accounting.to_json(counts)}
+    return dataclasses.replace(
+        plan, dataset=dataclasses.replace(plan.dataset, source=source, recipe=recipe)
+    )
+
+
+def test_every_file_of_a_tree_is_in_the_report(
+    suite: tuple[Plan, List[Record]], tmp_path: Path
+) -> None:
+    plan = with_files(suite[0], "/t/<script>alert(1)</script>\udce9[/red]")
+    found = analyse(plan, suite[1])
+    page = html.render(plan, suite[1], found)
+    table = page[page.index('id="files"') :].partition("</table>")[0]
+    for line in accounting.table(found.dataset.files):
+        assert line.state in table
+        assert f">{line.files:,}</td>" in table
+        assert line.remedy in table
+    assert "<script>alert" not in page
+    html.write(tmp_path / "report.html", plan, suite[1], found)
+    assert "\\udce9" in (tmp_path / "report.html").read_text()
+    console = Console(file=io.StringIO(), width=120)
+    terminal.render(found, console)
+    shown = console.file.getvalue()
+    assert "[/red]: 1,280 of 1,300 used; 12 not drawn; 8 left out (5 cut short" in shown
+    assert to_json(found)["dataset"]["files"]["left_out"] == {"cmyk": 3, "cut": 5}
+
+
+def test_synthetic_data_have_no_table_of_files(document: SuiteResult, page: str) -> None:
+    assert 'id="files"' not in page
+    assert "files" not in to_json(document)["dataset"]

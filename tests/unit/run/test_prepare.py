@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import odd_files
 from iobench.core.cases import Dataset
 from iobench.core.errors import CacheStateError, DatasetError, SpecError
-from iobench.data import convert, describe, make
+from iobench.data import accounting, convert, make
+from iobench.data.adopt import adopt
 from iobench.host.agent import LOCAL
 from iobench.plan.resolve import fit
 from iobench.run import prepare
@@ -101,14 +103,53 @@ def test_a_tree_with_broken_links_loops_and_pipes_is_read(tmp_path: Path) -> Non
     data = bytearray(bad.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 2] = b"\xff\x8e"  # whole at both ends, not between
     bad.write_bytes(data)
+    said: list[str] = []
     found = prepare.dataset_for(
         load.parse(DOCUMENT).dataset,
         data=tree,
         out=tmp_path / "out",
         in_place=False,
-        say=ignore,
+        say=said.append,
         progress=ignore,
     )
-    left_out = {Path(file).name for file, _ in describe.load_left_out(found)}
-    assert {"broken.jpg", "pipe.jpg", bad.name} <= left_out
+    kinds = {Path(row.file).name: row.kind for row in accounting.read(found)}
+    assert kinds == {"broken.jpg": "absent", "pipe.jpg": "special", "up": "loop", bad.name: "cut"}
+    said = [line for line in said if line.startswith("files of ")]
+    assert len(said) == 1
+    assert "7 of 11 used; 4 left out" in said[0]
     assert found.samples == 7
+
+
+def test_a_loader_that_turns_pictures_is_refused_before_it_reads_them(tmp_path: Path) -> None:
+    plain = odd_files.jpeg(odd_files.picture())
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    for n in (1, 6, 8):
+        data = odd_files.marked(plain, odd_files.exif(n))
+        (tmp_path / "tree" / "a" / f"{n}.jpg").write_bytes(data)
+    settings = {"max_samples": 9, "max_bytes": 1 << 30, "seed": 1}
+    document = {**DOCUMENT, "case": {"trainer": "null", "batch": 1, "transform": "crop224"}}
+    document["matrix"] = {"pipeline": ["native:jpeg", "torch:jpeg"]}
+    del document["contrasts"]
+    cases = load.expand(load.parse(document))
+    kept = adopt(tmp_path / "tree", tmp_path / "kept", in_place=True, **settings)
+    with pytest.raises(SpecError, match=r"native:jpeg.*2 pictures have an EXIF orientation"):
+        prepare.check_pictures(cases, kept)
+    prepare.check_pictures([case for case in cases if case.loader == "torch"], kept)
+    prepare.check_pictures(cases, adopt(tmp_path / "tree", tmp_path / "copied", **settings))
+
+
+def test_pictures_too_small_for_the_crop_are_named_before_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    for side in (300, 100):
+        data = odd_files.jpeg(odd_files.picture(side, 300))
+        (tmp_path / "tree" / "a" / f"{side}.jpg").write_bytes(data)
+    found = adopt(tmp_path / "tree", tmp_path / "out", max_samples=9, max_bytes=1 << 30, seed=1)
+    document = {"name": "t", "matrix": {"pipeline": ["torch:jpeg"]}}
+    for transform in ("rrc224", "crop224"):
+        case = {"trainer": "null", "batch": 1, "transform": transform}
+        cases = load.expand(load.parse({**document, "case": case}))
+        if transform == "rrc224":
+            prepare.check_pictures(cases, found)
+        else:
+            with pytest.raises(SpecError, match=r"torch:jpeg: .*side of 100 pixels.*rrc224"):
+                prepare.check_pictures(cases, found)
