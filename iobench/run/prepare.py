@@ -10,12 +10,13 @@ from pathlib import Path
 from iobench.core import dataset as datasets
 from iobench.core import registry
 from iobench.core.cases import Case, Dataset
-from iobench.core.errors import DatasetError, SpecError
+from iobench.core.errors import DatasetError
 from iobench.core.protocols import Say
 from iobench.data import make
 from iobench.data.adopt import adopt, apart
 from iobench.data.convert import convert
 from iobench.host.agent import LOCAL
+from iobench.spec import data_rules
 from iobench.spec.schema import DatasetSpec
 
 #: (what is being done, done, total)
@@ -101,7 +102,7 @@ def ready(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
 
     Raises SpecError or DatasetError for what cannot be run on it.
     """
-    check_batches(cases, dataset)
+    data_rules.check(cases, data_rules.looked_at(cases, dataset))
     forms(cases, dataset, progress)
     check_forms(cases, dataset)
 
@@ -128,17 +129,6 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
 
 def _converted(cases: Sequence[Case]) -> list[str]:
     return sorted({c.stored_form for c in cases} - {"jpeg"})
-
-
-def check_batches(cases: Sequence[Case], dataset: Dataset) -> None:
-    """Raise SpecError for a case that cannot fill one batch: a trial would only find out later."""
-    for case in cases:
-        samples = min(case.samples or dataset.samples, dataset.samples) // case.world_size
-        if samples < case.batch:
-            raise SpecError(
-                f"case {case.label}: {samples} samples a rank are no whole batch of {case.batch}; "
-                f"use a smaller batch or more samples (the dataset has {dataset.samples})"
-            )
 
 
 def check_forms(cases: Sequence[Case], dataset: Dataset) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from iobench.core import registry, stages
 from iobench.core.cases import Case
-from iobench.core.errors import SpecError
+from iobench.core.errors import SpecError, near, shown
 from iobench.core.units import nbytes
 from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.spec import schema
@@ -43,8 +43,7 @@ def check_keys(where: str, wanted: Iterable[str]) -> None:
     known = schema.CaseSpec.model_fields
     unknown = next((key for key in wanted if key not in known), None)
     if unknown is not None:
-        allowed = ", ".join(sorted(known))
-        raise SpecError(f"{where}: unknown key {unknown!r}; allowed: {allowed}")
+        raise SpecError(f"{where}: unknown key {shown(unknown)}{near(unknown, sorted(known))}")
 
 
 def check_caches(where: str, wanted: Sequence[str | float]) -> None:

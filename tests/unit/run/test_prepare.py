@@ -9,11 +9,12 @@ import pytest
 
 from iobench.core.cases import Dataset
 from iobench.core.errors import CacheStateError, DatasetError, SpecError
-from iobench.data import convert, describe, make
+from iobench.data import adopt, convert, describe, make
 from iobench.host.agent import LOCAL
 from iobench.plan.resolve import fit
 from iobench.run import prepare
 from iobench.spec import load
+from tests.build.photos import jpeg
 from tests.capabilities import need
 
 DOCUMENT = {
@@ -38,8 +39,20 @@ def ignore(*_: object) -> None:
 def test_a_batch_that_no_case_can_fill_is_refused(dataset: Dataset) -> None:
     wanted = load.parse({**DOCUMENT, "case": {"trainer": "null", "batch": 9}})
     with pytest.raises(SpecError, match=r"torch:jpeg.*batch of 9.*smaller batch"):
-        prepare.check_batches(load.expand(wanted), dataset)
-    prepare.check_batches(load.expand(load.parse(DOCUMENT)), dataset)
+        prepare.ready(load.expand(wanted), dataset, ignore)
+
+
+def test_a_users_image_that_is_too_small_for_the_crop_is_named(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a").mkdir(parents=True)
+    for i, side in enumerate((256, 200)):
+        (tree / "a" / f"{i}.jpg").write_bytes(jpeg(i, side, 300))
+    dataset = adopt.adopt(tree, tmp_path / "d", max_samples=2, max_bytes=10**9, seed=1)
+    document = {"name": "t", "case": {"trainer": "null", "batch": 2, "transform": "crop224"}}
+    with pytest.raises(SpecError, match=r"side of 200 pixels \(a/1.jpg\), less than 224"):
+        prepare.ready(load.expand(load.parse(document)), dataset, ignore)
+    resized = {**document, "case": {"trainer": "null", "batch": 2}}
+    prepare.ready(load.expand(load.parse(resized)), dataset, ignore)
 
 
 def test_files_in_memory_lose_what_has_to_be_cold() -> None:
