@@ -15,7 +15,7 @@ from iobench.core.errors import SpecError, near, shown
 #: Keywords of a trainer's ``make`` that are no options.
 GIVEN = ("batch", "rank", "world_size", "sharers", "labels")
 #: What TOML's whole numbers hold; no option means a larger number either.
-_HUGE = 2**63
+HUGE = 2**63
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _LIMITS = {"ge": "at least {}", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
 
@@ -106,7 +106,7 @@ def _fits(value: Any, hint: Any, limits: Sequence[Any] = ()) -> bool:
     if origin is typing.Union:
         return any(_fits(value, arg, limits) for arg in args)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if number and not (math.isfinite(value) and abs(value) < _HUGE):
+    if number and not (math.isfinite(value) and abs(value) < HUGE):
         return False
     if number and not all(limit.ge <= value <= limit.le for limit in limits):
         return False

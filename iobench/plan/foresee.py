@@ -62,6 +62,11 @@ def _planned(spec: Spec, data: Path | None, budget_s: float) -> Plan:
     count = samples.number or spec.dataset.samples
     dataset = Dataset("data", "", count, 0, 1, spec.dataset.seed, "", spec.dataset.recipe)
     plan = resolve(spec, Here(dataset), budget_s, "")
+    if not plan.trials and not plan.rules:
+        raise SpecError(
+            f"ladder.stages = {shown(spec.ladder.stages)}: no case can run any of them, and "
+            "nothing is compared: there is nothing to run; give other stages or caches"
+        )
     data_rules.check(plan.cases, samples)
     for case in plan.cases:
         check_device(case)

@@ -11,7 +11,7 @@ from iobench.core.errors import shown
 from iobench.core.own_images import is_own
 from iobench.plan.contrasts import contrasts
 from iobench.plan.rules import rules
-from iobench.spec.contrast_rules import matches
+from iobench.spec.contrast_rules import check_cache, matches
 from iobench.spec.load import expand, pipeline
 from iobench.spec.schema import ContrastSpec, Spec
 
@@ -50,8 +50,11 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
         states = {t.cache for t in trials} | {cell.cache for r in plan.rules for cell in r.cells}
         yield from _unless(bool(states - {"warm", "-"}), "allow_drop_caches", "no trial is cold")
     if "caches" in spec.ladder.model_fields_set:
-        reading = any(t.cache != "-" for t in trials if stages.of(t.stage).rung is not None)
-        yield from _unless(reading, "ladder.caches", "no stage of the ladder reads data")
+        rungs = [(t.cache, stages.of(t.stage)) for t in trials]
+        there = {cache for cache, stage in rungs if stage.rung is not None and not stage.always}
+        for cache in spec.ladder.caches:
+            state = check_cache("ladder.caches", cache)
+            yield from _unless(state in there, "ladder.caches", f"no trial of it can be {state}")
     if spec.cases and not spec.matrix:
         for key in ("stages", "repeats"):
             own = all(key in extra.model_fields_set for extra in spec.cases)
@@ -95,8 +98,10 @@ def _of_contrast(wanted: ContrastSpec, rule: ContrastRule) -> Iterator[Finding]:
         yield from ((key, why) for key in ("slice_s", "loop_s") if key in typed)
     elif "loop_s" in typed and not wanted.slice_s:
         yield "loop_s", "slice_s = 0: the arms do not take turns"
-    if "caches" in typed and all(cell.cache == "-" for cell in rule.cells):
-        yield "caches", "its cases read no files"
+    there = {cell.cache for cell in rule.cells}
+    for cache in wanted.caches if "caches" in typed and there else ():
+        state = check_cache("caches", cache)
+        yield from _unless(state in there, "caches", f"no two of its cases can be {state}")
 
 
 def _of_members(spec: Spec, cases: Sequence[Case]) -> Iterator[Finding]:

@@ -61,7 +61,7 @@ def _check_options(case: Case) -> None:
     for axis in ("loader", "format", "trainer", "runtime", "launcher"):
         name, options = getattr(case, axis), getattr(case, f"{axis}_options")
         member = registry.load(f"{axis}s", name)
-        check_options(f"{axis} {name}", member.make, options)
+        check_options(f"{axis}_options of {axis} {name}", member.make, options)
         member.judge(case)
     # only these know which of their values are possible
     launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)

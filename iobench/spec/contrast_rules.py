@@ -28,12 +28,13 @@ def check(where: str, contrast: schema.ContrastSpec, known: Collection[Any]) -> 
 def check_ladder(ladder: schema.LadderSpec, extra: Sequence[schema.ExtraCase]) -> None:
     """Judge ``[ladder]`` and the stages of each ``[[cases]]`` entry; raises SpecError."""
     rungs = stages.rungs()
-    own = {f"cases[{i}].stages": case.stages or () for i, case in enumerate(extra)}
+    own = {f"cases[{i}].stages": case.stages for i, case in enumerate(extra)}
     for where, wanted in {"ladder.stages": ladder.stages, **own}.items():
-        for stage in wanted:
+        for stage in wanted or ():
             if stage not in rungs:
                 raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(rungs)}")
-    not_empty("ladder.stages", ladder.stages)
+        if wanted is not None:
+            not_empty(where, wanted)
     check_caches("ladder.caches", ladder.caches)
     check_filter("ladder.only", ladder.only)
 
@@ -128,7 +129,7 @@ def _check_values(where: str, contrast: schema.ContrastSpec, known: Collection[A
             if aliases.get(str(value), value) not in allowed:
                 raise SpecError(
                     f"{where}.{key}: {value!r} is no value of {contrast.over}; allowed: "
-                    f"{', '.join(sorted(map(str, allowed)))}"
+                    f"{', '.join(sorted(map(str, allowed))) or 'none, as the matrix names none'}"
                 )
             if value == contrast.base:
                 raise SpecError(f"{where}.{key}: {value!r} is the base already; name the others")

@@ -20,7 +20,7 @@ import tomllib
 from iobench.core import explain, registry
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError, shown
-from iobench.core.options import check_options
+from iobench.core.options import HUGE, check_options
 from iobench.core.units import nbytes, seconds
 from iobench.data import toml_files
 from iobench.spec import contrast_rules
@@ -95,7 +95,7 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
 
 
 def _check_values(value: Any, at: Sequence[str | int] = ()) -> None:
-    """Raise SpecError for text that no terminal can show, and for a value twice in a list."""
+    """Raise SpecError for control characters, numbers that are none, a value twice in a list."""
     table = isinstance(value, Mapping)
     seen: set[str] = set()
     for key, each in value.items() if table else enumerate(value):
@@ -108,6 +108,8 @@ def _check_values(value: Any, at: Sequence[str | int] = ()) -> None:
             _check_values(each, (*at, key))
         elif any(unicodedata.category(c)[0] == "C" for c in str(each)):
             raise SpecError(f"{place} = {shown(each)}; allowed: text without control characters")
+        elif isinstance(each, float | int) and not abs(each) < HUGE:  # nan is not less either
+            raise SpecError(f"{place} = {shown(each)}; allowed: a finite number of 64 bits")
 
 
 def expand(spec: Spec) -> tuple[Case, ...]:
@@ -247,7 +249,9 @@ def _check_options(defaults: CaseSpec) -> None:
     for key in _WITH_OPTIONS:
         name = getattr(defaults, key) or getattr(Case, key)
         make = registry.load(f"{key}s", name).make
-        check_options(f"case: {key} {name}", make, getattr(defaults, f"{key}_options"))
+        check_options(
+            f"case.{key}_options of {key} {name}", make, getattr(defaults, f"{key}_options")
+        )
 
 
 def _set(fields: dict[str, Any], key: str, value: Any) -> None:

@@ -47,6 +47,14 @@ def notes(text: str, **others: Any) -> list[str]:
             f"[matrix]\nbatch = [1, 2]\nworkers = [{', '.join(map(str, range(300)))}]",
             ["600", "500"],
         ),
+        (
+            "[case]\npipeline = 'null:null'\n[ladder]\nstages = ['ceiling']",
+            ["ladder.stages = ['ceiling']", "nothing to run"],
+        ),
+        (
+            "[[cases]]\npipeline = 'lmdb'\nstages = []",
+            ["cases[0].stages", "the list is empty"],
+        ),
         ("[ladder]\nrepeats = 1000000", ["ladder.repeats = 1000000", "at most 1000"]),
     ],
 )
@@ -92,6 +100,10 @@ def test_a_gpu_that_is_not_here_is_said(
             "case.trainer_options.step_s",
         ),
         ("exclude = [{ batch = [3] }]\n[matrix]\nbatch = [8, 16]", "exclude[0]"),
+        (
+            "[case]\nplacement = 'tmpfs'\n[ladder]\ncaches = ['cold', 'warm']",
+            "ladder.caches",
+        ),
         ("[case]\nsharing = 'disjoint'", "sharing of torch:jpeg"),
         ("[case]\nworkers = 0\nprefetch = 4", "prefetch of torch:jpeg"),
         ("[case]\npipeline = 'null:null'\nprefetch = 4", "prefetch of null:null"),

@@ -74,7 +74,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         ),
         (
             changed(case={"trainer_options": {"net": "resnet18"}}, matrix={"trainer": ["torch"]}),
-            ["case: trainer emulated", "'net'", "step_s"],
+            ["case.trainer_options of trainer emulated", "'net'", "step_s"],
         ),
         (changed(ladder={"stages": ["raed"]}), ["raed", "read"]),
         (changed(ladder={"caches": ["hot"]}), ["hot", "cold", "warm"]),
@@ -138,10 +138,11 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(seed=2**63), ["seed = 9223372036854775808", "less than 9223372036854775808"]),
         (
             changed(case={"trainer": "emulated", "trainer_options": {"step_s": float("nan")}}),
-            ["step_s = nan", "a number, at least 0"],
+            ["step_s = nan", "a finite number"],
         ),
         (changed(ladder={"stages": ["read", "read"]}), ["ladder.stages", "'read' is named twice"]),
         (changed(about="a\nb"), ["about = 'a\\nb'", "control characters"]),
+        (changed(exclude=[{"batch": [float("nan")]}]), ["exclude[0].batch[0] = nan", "finite"]),
         (changed(budget="9" * 400), ["budget = '999", "15m"]),
         (changed(budget="\u0661\u0665m"), ["budget", "15m"]),
         (changed(case={"x\x1b[2J": 1}), ["'x\\x1b[2J'", "allowed"]),
