@@ -48,6 +48,7 @@ _RAW = (
 class Drawn:
     """One spec.  ``document``: as it was written; None: changed as text.
 
+    ``kind``: ``schema`` (as drawn), ``text``, ``several`` changes, or the one change that was made.
     ``changed``: the place whose value or name was changed last, () for none.  ``other``: a place of
     it, and another value that its key may have: it should make a difference.  ``before``: the text
     before it was changed.
