@@ -10,6 +10,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from iobench.core.errors import one_line
+
 INTERRUPTED = 130
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
@@ -29,7 +31,7 @@ err = _Console(stderr=True, highlight=False)
 
 def complain(message: str) -> int:
     """Write one line to stderr; return the exit status of a user's mistake."""
-    sys.stderr.write(f"iobench: {' '.join(message.split())}\n")
+    sys.stderr.write(f"iobench: {one_line(message)}\n")
     return 2
 
 

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from iobench.advise import case_checks
 from iobench.cli.console import INTERRUPTED, JSON, PATH, complain, err, out, print_json
 from iobench.core import units
 from iobench.core.cases import Plan, alike
+from iobench.core.errors import SpecError
 from iobench.core.protocols import ImageUse
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
+from iobench.plan import foresee
 from iobench.plan.contrasts import without_turns
 from iobench.plan.outlook import in_turns, outlook
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
-from iobench.plan.rules import check
 from iobench.report import publish, terminal, words
 from iobench.report.progress import Reporter, duration
 from iobench.run import availability, own_images, placing, prepare, store
@@ -31,8 +33,9 @@ from iobench.run.suite import Suite
 from iobench.run.trial import TrialSettings
 from iobench.spec import load
 from iobench.spec.load import expand
-from iobench.spec.schema import Spec
 
+#: Parameters that count when a suite is resumed.
+_RESUMING = ("resume", "results", "images", "as_json")
 #: How long the cores' speed is watched at a suite's start: at most, and of the budget.
 PROBE_S, PROBE_SHARE = 10.0, 0.01
 
@@ -74,8 +77,12 @@ def run(
       iobench run --image my.sif                         your container against bare metal
       iobench run --resume                               after a kill or Ctrl-C
     """
+    if options["in_place"] and options["data"] is None and not resume:
+        raise SpecError("--in-place is of a tree of your own; name it by --data")
     with Reporter(err) as reporter, contextlib.ExitStack() as undo:
         if resume:
+            for name in _unused():
+                reporter.say(f"note: {name} has no effect: a resumed suite goes on as planned")
             found = store.find(results)
             plan = found.resumable_plan()
             undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
@@ -83,10 +90,12 @@ def run(
             used = images_for(plan.cases, images)
             return _run(found, used, reporter, as_json)
         text, where = load.read(spec_name)
-        spec = load.parse_text(text, where, image=image)
-        check(spec)
+        foreseen = foresee.judged(
+            text, where, image=image, data=options["data"], budget=options["budget"]
+        )
+        spec = foreseen.spec
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
-        plan = _plan(spec, results, images, reporter, dry_run=dry_run, **options)
+        plan = _plan(foreseen, results, images, reporter, dry_run=dry_run, **options)
         if dry_run:
             for trial in plan.trials:
                 out.print(trial.id)
@@ -101,19 +110,31 @@ def run(
         return _run(found, used, reporter, as_json)
 
 
+def _unused() -> list[str]:
+    """Return the arguments of a resumed run that have no effect: it goes on as it was planned."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        and parameter.name not in _RESUMING
+    ]
+
+
 def _plan(
-    spec: Spec, results: Path, images: Path, reporter: Reporter, *, budget: str | None,
-    dry_run: bool, **place: Any,
+    foreseen: foresee.Foreseen, results: Path, images: Path, reporter: Reporter, *,
+    budget: str | None, dry_run: bool, **place: Any,
 ) -> Plan:  # fmt: skip
     """Resolve the spec with what is here; the dataset is made and converted for it.
 
     ``place``: the options that say where the dataset is, of :func:`prepare.dataset_for`.
     """
-    say = reporter.say
+    say, spec = reporter.say, foreseen.spec
     seconds = units.seconds(budget or spec.budget)
     missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
     spec, own_notes = own_images.fitted(spec, missing, images, say, making=not dry_run)
     left, notes = fit(spec, missing)
+    own_notes = [*foreseen.notes, *own_notes]
     for note in [*own_notes, *notes]:
         say(f"note: {note}")
     cases = expand(left)

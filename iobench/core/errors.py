@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class IobenchError(Exception):
@@ -53,3 +56,36 @@ def environment(error: OSError) -> str:
     else:
         raise error
     return f"{error.filename or 'writing'}: {error.strerror}; {cure}"
+
+
+def shown(value: Any, longest: int = 60) -> str:
+    """Return a value of a spec or an option as TOML writes it, in one line and not too long."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, (str, int, float)):
+        text = repr(value)
+    elif isinstance(value, Mapping):
+        text = f"{{{', '.join(f'{key} = {shown(inner)}' for key, inner in value.items())}}}"
+    elif isinstance(value, (list, tuple)):
+        text = f"[{', '.join(map(shown, value))}]"
+    else:
+        text = str(value)  # a date or a time
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def one_line(text: str, longest: int = 2000) -> str:
+    """Return text as one line that a terminal can show: no control characters, cut in the middle.
+
+    Names come from strangers' specs and folders.
+    """
+    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))
+    half = longest // 2
+    return line if len(line) <= longest else f"{line[:half]} ... {line[-half:]}"
+
+
+def near(name: str, allowed: Iterable[str]) -> str:
+    """Return ``; did you mean 'X'? allowed: X, Y``, the question only where a name is close."""
+    known = list(allowed)
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {close[0]!r}? allowed" if close else "; allowed"
+    return f"{meant}: {', '.join(known) or 'none'}"

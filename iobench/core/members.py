@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Callable, FrozenSet, Generic, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from iobench.core.cases import Scalar
+from iobench.core.cases import Case, Scalar
 from iobench.core.protocols import Filesystem, Format, Launcher, LoadRequest, Placing, Runtime
 
 T = TypeVar("T", covariant=True)
@@ -21,6 +21,9 @@ class Backend(Generic[T]):
 
     ``stack``: whose Python it runs in; "": any.  ``libraries``: what it brings beside the stack's:
     importable module -> distribution; the fingerprint records their versions and files.
+    ``judge``: raises SpecError for a case whose options do not go together or with the case;
+    called before anything is made.  ``unused``: (case) -> key or ``axis_options.key`` -> why it has
+    no effect there; a user who wrote it is told.
     """
 
     make: Callable[..., T]
@@ -28,6 +31,8 @@ class Backend(Generic[T]):
     requires: Tuple[str, ...] = ()
     stack: str = ""
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    judge: Callable[[Case], None] = lambda case: None
+    unused: Callable[[Case], Mapping[str, str]] = lambda case: {}
 
 
 @dataclasses.dataclass(frozen=True)

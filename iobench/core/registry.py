@@ -6,16 +6,17 @@ that begins with ``_`` is a helper, no backend.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
 import pkgutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Tuple
 
 from iobench.core.cases import Case
-from iobench.core.errors import BackendUnavailable, SpecError
+from iobench.core.errors import BackendUnavailable, SpecError, near, shown
 from iobench.core.members import Installed
 from iobench.core.own_images import forms_of, is_own
 from iobench.core.protocols import Format
@@ -52,7 +53,18 @@ def _package(axis: str) -> ModuleType:
 
 def names(axis: str) -> List[str]:
     """Return the members of an axis, sorted."""
-    return sorted(m.name for m in pkgutil.iter_modules(_package(axis).__path__) if m.name[0] != "_")
+    own, *plugins = _package(axis).__path__
+    return sorted({*_own(own), *_modules(plugins)})
+
+
+@functools.cache
+def _own(folder: str) -> FrozenSet[str]:
+    """Return the members in a folder of this package: they do not change while it runs."""
+    return _modules([folder])
+
+
+def _modules(folders: List[str]) -> FrozenSet[str]:
+    return frozenset(m.name for m in pkgutil.iter_modules(folders) if m.name[0] != "_")
 
 
 def load(axis: str, name: str) -> Any:
@@ -64,7 +76,7 @@ def load(axis: str, name: str) -> Any:
     """
     known = names(axis)
     if name not in known:
-        raise SpecError(f"unknown {axis[:-1]} {name!r}; there are: {', '.join(known)}")
+        raise SpecError(f"unknown {axis[:-1]} {shown(name)}{near(name, known)}")
     try:
         return importlib.import_module(f"{_package_name(axis)}.{name}").BACKEND
     except (SyntaxError, ImportError, AttributeError, NameError, TypeError) as error:

@@ -135,6 +135,7 @@ class Transform:
     mean: Tuple[float, float, float]
     std: Tuple[float, float, float]
     cut: Callable[[np.ndarray, SampleRandom], np.ndarray]
+    least: int  # pixels of an image's shorter side
     tables: Tuple[np.ndarray, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -189,6 +190,7 @@ TRANSFORMS: Dict[str, Transform] = {
             IMAGENET_MEAN,
             IMAGENET_STD,
             _rrc224,
+            1,
         ),
         Transform(
             "crop224",
@@ -197,6 +199,7 @@ TRANSFORMS: Dict[str, Transform] = {
             IMAGENET_MEAN,
             ONES,
             _random_crop,
+            224,
         ),
         Transform(
             "cifar32",
@@ -205,6 +208,7 @@ TRANSFORMS: Dict[str, Transform] = {
             CIFAR_MEAN,
             CIFAR_STD,
             _cifar32,
+            24,
         ),
     )
 }

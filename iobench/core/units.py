@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from iobench.core.errors import SpecError
+from iobench.core.errors import SpecError, shown
+
+#: A year: no budget is longer.
+LONGEST_S = 365 * 24 * 3600
 
 
 def seconds(text: str) -> float:
@@ -12,10 +15,13 @@ def seconds(text: str) -> float:
 
     Raises SpecError for anything else.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(text))
-    if not match or float(match[1]) <= 0:
-        raise SpecError(f"budget {text!r} is no duration; write 90s, 15m or 4h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smh]?)\s*", str(text))
+    found = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
+    if not 0 < found <= LONGEST_S:
+        raise SpecError(
+            f"budget = {shown(text)} is no duration; allowed: 90s, 15m or 4h, at most {LONGEST_S}s"
+        )
+    return found
 
 
 def nbytes(text: str) -> int:
@@ -23,8 +29,8 @@ def nbytes(text: str) -> int:
 
     Raises SpecError for anything else.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", str(text))
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?\s*", str(text))
     size = float(match[1]) * 1024 ** " KMGT".index(match[2] or " ") if match else 0.0
     if not 1 <= size < 2**63:
-        raise SpecError(f"memory {text!r} is no size; write 512M or 4G")
+        raise SpecError(f"memory = {shown(text)} is no size; allowed: a size such as 512M or 4G")
     return round(size)

@@ -15,20 +15,16 @@ from iobench.core.cases import Dataset
 from iobench.core.errors import DatasetError
 from iobench.data import accounting, defects, index
 from iobench.data.accounting import FileNote
-from iobench.data.jpeg_header import frame, orientations, upright
+from iobench.data.jpeg_header import orientations, upright
 from iobench.data.make import Progress, claim
 from iobench.data.tree import Found, links, scan
 from iobench.host import files
-
-#: Key of ``Dataset.recipe``: the shortest side of any picture, pixels.
-MIN_SIDE = "min_side"
 
 
 class _Drawn(NamedTuple):
     found: Found
     size: int
     digest: str
-    min_side: int
 
 
 def adopt(
@@ -83,7 +79,7 @@ def adopt(
                 data = upright(data)
                 _copy(data, copies / candidate.file)
             room -= len(data)
-            drawn.append(_drawn(candidate, data))
+            drawn.append(_Drawn(candidate, len(data), datasets.sample_digest(data)))
             report(len(drawn), min(max_samples, len(found)))
         accounting.write(out, rows)
         if not drawn:
@@ -100,12 +96,6 @@ def _nothing(tree: Path, rows: list[FileNote]) -> str:
 def _copy(data: bytes, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-
-
-def _drawn(found: Found, data: bytes) -> _Drawn:
-    head = frame(data)
-    side = min(head.height, head.width) if head else 0
-    return _Drawn(found, len(data), datasets.sample_digest(data), side)
 
 
 def apart(tree: Path, out: Path) -> None:
@@ -166,7 +156,7 @@ def _declare(
     folders = sorted({each.found.folder for each in drawn})
     label = {folder: number for number, folder in enumerate(folders)}
     samples = []
-    for found, size, digest, _ in drawn:
+    for found, size, digest in drawn:
         samples.append(index.Row(found.key, label[found.folder], size, digest, found.file))
     counted = accounting.count(rows, used=len(drawn), not_drawn=not_drawn)
     return index.declare(
@@ -179,7 +169,6 @@ def _declare(
         in_place=in_place,
         recipe={
             "identity": identity,
-            MIN_SIDE: min(each.min_side for each in drawn),
             accounting.KEY: accounting.to_json(counted),
         },
     )

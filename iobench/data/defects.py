@@ -1,7 +1,7 @@
 """Which files every loader reads as the same picture, and why the others are left out.
 
 All decoders share 8-bit baseline and progressive JPEG, grey or in three colours; the rest is left
-to each: docs/datasets.md has the table, ``benchmarks/pixels.py`` measures it.
+to each: docs/files.md has the table, ``benchmarks/pixels.py`` measures it.
 """
 
 from __future__ import annotations

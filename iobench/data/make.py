@@ -91,12 +91,7 @@ def make(
     made = recipes.load(recipe)
     count = made.samples if samples is None else samples
     seed = made.seed if seed is None else seed
-    _, shifts = pixels.bank_shape(made)
-    if not 1 <= count <= pixels.capacity(shifts):
-        raise DatasetError(
-            f"samples = {count}: recipe {made.name!r} makes 1 to {pixels.capacity(shifts)} samples "
-            f"without repeating a block"
-        )
+    check_count(made, count)
     identity = {"recipe": made.model_dump(), "samples": count, "seed": seed, "version": SYNTHESIS}
     root = Path(root).absolute()
     with claim(root, identity) as found:
@@ -112,6 +107,16 @@ def make(
         done = count - sum(len(chunk) for chunk in todo)
         _run(job, todo, workers or len(os.sched_getaffinity(0)), done, progress)
         return _assemble(job, chunks, identity)
+
+
+def check_count(recipe: recipes.Recipe, count: int) -> None:
+    """Raise DatasetError for more samples than a recipe makes, or none."""
+    _, shifts = pixels.bank_shape(recipe)
+    if not 1 <= count <= pixels.capacity(shifts):
+        raise DatasetError(
+            f"samples = {count}: recipe {recipe.name!r} makes 1 to {pixels.capacity(shifts)} "
+            "samples without repeating a block"
+        )
 
 
 @contextlib.contextmanager

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
 import pydantic
-import tomllib
 
-from iobench.core.errors import DatasetError
+from iobench.core import explain
+from iobench.core.errors import DatasetError, near, shown
+from iobench.data import toml_files
 
 #: In an installed package; in a clone, they are in its ``datasets/``.
 _INSTALLED = Path(__file__).parent / "shipped"
@@ -24,7 +26,9 @@ class Recipe(pydantic.BaseModel):
     amplitude of the finest octave, in per cent of the natural-image spectrum's.
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False
+    )
 
     name: str
     summary: str
@@ -74,34 +78,14 @@ def load(name: str | Path) -> Recipe:
     Raises DatasetError that names the file, the key, its value and what is allowed.
     """
     path = Path(name) if str(name).endswith(".toml") else FOLDER / f"{name}.toml"
-    try:
-        with open(path, "rb") as file:
-            document = tomllib.load(file)
-    except FileNotFoundError:
+    if not os.path.isfile(path):
         raise DatasetError(
-            f"no dataset recipe {str(name)!r}; there are: {', '.join(names())} "
-            f"(or give the path of a .toml file)"
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise DatasetError(f"recipe {path} is not valid TOML: {error}") from None
+            f"recipe {shown(str(name))} is unknown{near(str(name), names())}, or the path of a "
+            ".toml file"
+        )
+    text = toml_files.read(path, f"recipe {path}", DatasetError)
+    document = toml_files.parse(text, f"recipe {path}", DatasetError)
     try:
         return Recipe.model_validate({"name": path.stem, **document})
     except pydantic.ValidationError as error:
-        raise DatasetError(f"recipe {path}: {_explain(error)}") from None
-
-
-def _explain(error: pydantic.ValidationError) -> str:
-    """Return every problem on one line: key, value, what is allowed."""
-    parts = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            allowed = ", ".join(Recipe.model_fields)
-            parts.append(f"unknown key {key!r} = {problem['input']!r}; allowed: {allowed}")
-        elif problem["type"] == "missing":
-            parts.append(f"key {key!r} is missing")
-        elif key:
-            parts.append(f"{key} = {problem['input']!r}: {problem['msg']}")
-        else:
-            parts.append(problem["msg"].removeprefix("Value error, "))
-    return "; ".join(parts)
+        raise DatasetError(f"recipe {path}: {explain.first(error, Recipe)}") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 from iobench.core.errors import ImageError
@@ -59,7 +60,7 @@ def check(image: str) -> None:
     path = Path(image.removeprefix("docker-archive:"))
     if source and source != "docker-archive:":
         return
-    if not path.exists():
+    if not os.path.exists(path):
         known = ", ".join(SOURCES)
         raise ImageError(
             f"image {image}: there is no such file or folder, nor is it one of {known}"

@@ -74,9 +74,9 @@ def fit(spec: Spec, missing: Mapping[str, str], no_cold: str = "") -> tuple[Spec
 
 def estimate_s(plan: Plan) -> float:
     """Return a first guess of the whole suite's seconds, contrasts included."""
-    climbing = sum(guess_s(t, plan.compute_s) for t in plan.trials)
+    climbing = sum(guess_s(t, plan.compute_s, plan.dataset.samples) for t in plan.trials)
     trials = blocks(contrasts(plan.rules, {}), plan.cases, seed=plan.seed, start=1)
-    whole = climbing + sum(guess_s(t, plan.compute_s) for t in trials)
+    whole = climbing + sum(guess_s(t, plan.compute_s, plan.dataset.samples) for t in trials)
     return min(max(plan.budget_s, climbing), whole)
 
 

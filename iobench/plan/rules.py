@@ -12,7 +12,7 @@ from iobench.plan.ladder import ladder, rungs_missing
 from iobench.spec.contrast_rules import check_cache, check_passes, is_value, matches
 from iobench.spec.labels import PIPELINE_FIELDS
 from iobench.spec.load import expand, extra_cases, left_out, named, pipeline
-from iobench.spec.schema import ContrastSpec, Spec
+from iobench.spec.schema import MOST_PAIRED, MOST_TRIALS, ContrastSpec, Spec
 
 #: Fields of a case that follow from others.
 FOLLOWING = ("label", "location")
@@ -82,6 +82,7 @@ def check(spec: Spec) -> None:
     case has no rung for, and for ``fastest`` where the ladder ranks nothing.
     """
     cases = expand(spec)
+    _check_size(spec, cases)
     filters = [("ladder.only", spec.ladder.only)]
     filters += [(f"contrasts[{i}].where", c.where) for i, c in enumerate(spec.contrasts)]
     for where, wanted in filters:
@@ -92,7 +93,29 @@ def check(spec: Spec) -> None:
         for _, _, here in cells:
             _check_rungs(where, contrast, here)
         _check_fastest(where, contrast, cells, ranked)
-    rules(spec, cases)
+    compared = sum(
+        rule.pairs * sum(len(cell.cases) for cell in rule.cells) for rule in rules(spec, cases)
+    )
+    if compared > MOST_PAIRED:
+        raise SpecError(
+            f"contrasts: their pairs make {compared} trials; allowed: at most {MOST_PAIRED}; use "
+            "fewer pairs, arms or caches"
+        )
+
+
+def _check_size(spec: Spec, cases: Sequence[Case]) -> None:
+    """Judge how many trials the ladder has, before they are made."""
+    extras, rungs = extra_cases(spec, cases), spec.ladder
+    trials = 0
+    for case in cases:
+        extra = extras.get(case.label)
+        climbing = len((extra and extra.stages) or rungs.stages) * len(rungs.caches)
+        trials += ((extra and extra.repeats) or rungs.repeats) * climbing
+    if trials > MOST_TRIALS:
+        raise SpecError(
+            f"ladder.repeats = {rungs.repeats}: {trials} trials of {len(cases)} cases; allowed: "
+            f"at most {MOST_TRIALS}; use fewer repeats, stages or cases"
+        )
 
 
 def _check_rungs(where: str, wanted: ContrastSpec, group: Sequence[Case]) -> None:

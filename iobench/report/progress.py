@@ -44,7 +44,7 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def trial(self, done: int, total: int, left_s: float, trial: Trial | None) -> None:
         """Show the trial that starts now and the time left."""

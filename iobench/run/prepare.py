@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from iobench.core import dataset as datasets
-from iobench.core import registry, transforms
+from iobench.core import registry
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import DatasetError, SpecError
 from iobench.core.protocols import Say
 from iobench.data import accounting, make
-from iobench.data.adopt import MIN_SIDE, adopt, apart
+from iobench.data.adopt import adopt, apart
 from iobench.data.convert import convert
 from iobench.host.agent import LOCAL
+from iobench.spec import data_rules
 from iobench.spec.schema import DatasetSpec
 
 #: (what is being done, done, total)
@@ -107,8 +108,8 @@ def ready(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
 
     Raises SpecError or DatasetError for what cannot be run on it.
     """
-    check_batches(cases, dataset)
-    check_pictures(cases, dataset)
+    data_rules.check(cases, data_rules.looked_at(cases, dataset))
+    check_turned(cases, dataset)
     forms(cases, dataset, progress)
     check_forms(cases, dataset)
 
@@ -137,35 +138,16 @@ def _converted(cases: Sequence[Case]) -> list[str]:
     return sorted({c.stored_form for c in cases} - {"jpeg"})
 
 
-def check_batches(cases: Sequence[Case], dataset: Dataset) -> None:
-    """Raise SpecError for a case that cannot fill one batch: a trial would only find out later."""
-    for case in cases:
-        samples = min(case.samples or dataset.samples, dataset.samples) // case.world_size
-        if samples < case.batch:
-            raise SpecError(
-                f"case {case.label}: {samples} samples a rank are no whole batch of {case.batch}; "
-                f"use a smaller batch or more samples (the dataset has {dataset.samples})"
-            )
+def check_turned(cases: Sequence[Case], dataset: Dataset) -> None:
+    """Raise SpecError for a case whose loader would turn pictures that others do not turn.
 
-
-def check_pictures(cases: Sequence[Case], dataset: Dataset) -> None:
-    """Raise SpecError for a case whose loader would turn pictures that others do not turn, or that
-    crops pictures that are too small.  Pixels that are stored are upright, and of one size.
+    Pixels that are stored are upright.
     """
     counted = accounting.of(dataset)
     turned = counted.noted.get("turned", 0) if counted and dataset.in_place else 0
-    side = int(dataset.recipe.get(MIN_SIDE, 0))
     for case in cases:
-        if case.content != "jpeg":
-            continue
-        resizes = case.transform != "crop224" or case.loader_options.get("new_height")
-        if 0 < side < transforms.transform(case.transform).shape[1] and not resizes:
-            raise SpecError(
-                f"case {case.label}: a picture has a side of {side} pixels, too small for "
-                f"{case.transform}: remove small pictures from the tree, or use transform rrc224"
-            )
         loader = registry.load("loaders", case.loader)
-        if turned and loader.turns:
+        if turned and loader.turns and case.content == "jpeg":
             raise SpecError(
                 f"case {case.label}: {turned} pictures have an EXIF orientation, and "
                 f"{loader.turns}: leave --in-place out (copies are made upright), or use another "

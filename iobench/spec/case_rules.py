@@ -60,7 +60,9 @@ def _check_parts(case: Case) -> None:
 def _check_options(case: Case) -> None:
     for axis in ("loader", "format", "trainer", "runtime", "launcher"):
         name, options = getattr(case, axis), getattr(case, f"{axis}_options")
-        check_options(f"{axis} {name}", registry.load(f"{axis}s", name).make, options)
+        member = registry.load(f"{axis}s", name)
+        check_options(f"{axis}_options of {axis} {name}", member.make, options)
+        member.judge(case)
     # only these know which of their values are possible
     launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)
     launcher.argv((), world_size=case.world_size)

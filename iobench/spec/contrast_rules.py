@@ -7,7 +7,7 @@ from typing import Any
 
 from iobench.core import registry, stages
 from iobench.core.cases import Case
-from iobench.core.errors import SpecError
+from iobench.core.errors import SpecError, near, shown
 from iobench.core.units import nbytes
 from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.spec import schema
@@ -28,12 +28,13 @@ def check(where: str, contrast: schema.ContrastSpec, known: Collection[Any]) -> 
 def check_ladder(ladder: schema.LadderSpec, extra: Sequence[schema.ExtraCase]) -> None:
     """Judge ``[ladder]`` and the stages of each ``[[cases]]`` entry; raises SpecError."""
     rungs = stages.rungs()
-    own = {f"cases[{i}].stages": case.stages or () for i, case in enumerate(extra)}
+    own = {f"cases[{i}].stages": case.stages for i, case in enumerate(extra)}
     for where, wanted in {"ladder.stages": ladder.stages, **own}.items():
-        for stage in wanted:
+        for stage in wanted or ():
             if stage not in rungs:
                 raise SpecError(f"{where}: unknown stage {stage!r}; allowed: {', '.join(rungs)}")
-    not_empty("ladder.stages", ladder.stages)
+        if wanted is not None:
+            not_empty(where, wanted)
     check_caches("ladder.caches", ladder.caches)
     check_filter("ladder.only", ladder.only)
 
@@ -43,8 +44,7 @@ def check_keys(where: str, wanted: Iterable[str]) -> None:
     known = schema.CaseSpec.model_fields
     unknown = next((key for key in wanted if key not in known), None)
     if unknown is not None:
-        allowed = ", ".join(sorted(known))
-        raise SpecError(f"{where}: unknown key {unknown!r}; allowed: {allowed}")
+        raise SpecError(f"{where}: unknown key {shown(unknown)}{near(unknown, sorted(known))}")
 
 
 def check_caches(where: str, wanted: Sequence[str | float]) -> None:
@@ -129,7 +129,7 @@ def _check_values(where: str, contrast: schema.ContrastSpec, known: Collection[A
             if aliases.get(str(value), value) not in allowed:
                 raise SpecError(
                     f"{where}.{key}: {value!r} is no value of {contrast.over}; allowed: "
-                    f"{', '.join(sorted(map(str, allowed)))}"
+                    f"{', '.join(sorted(map(str, allowed))) or 'none, as the matrix names none'}"
                 )
             if value == contrast.base:
                 raise SpecError(f"{where}.{key}: {value!r} is the base already; name the others")

@@ -6,9 +6,10 @@ Every error is one line with the key, the value and what is allowed.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
-import typing
+import math
+import os
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,16 @@ from typing import Any
 import pydantic
 import tomllib
 
-from iobench.core import registry
+from iobench.core import explain, registry
 from iobench.core.cases import Case
-from iobench.core.errors import SpecError
-from iobench.core.options import check_options
+from iobench.core.errors import SpecError, shown
+from iobench.core.options import HUGE, check_options
 from iobench.core.units import nbytes, seconds
+from iobench.data import toml_files
 from iobench.spec import contrast_rules
 from iobench.spec.case_rules import check_case, out_of_reach
 from iobench.spec.labels import PIPELINE_FIELDS, label
-from iobench.spec.schema import CaseSpec, ExtraCase, Spec
+from iobench.spec.schema import MOST_CASES, CaseSpec, ExtraCase, Spec
 
 SPECS = Path(__file__).parent / "shipped"
 #: Keys whose options mean nothing to another member.
@@ -45,26 +47,19 @@ def load(name_or_path: str) -> Spec:
 def read(name_or_path: str) -> tuple[str, str]:
     """Return the text of a spec and the path of its file; raises SpecError."""
     path = Path(name_or_path)
-    if not path.suffix and not path.exists():
+    if not path.suffix and not os.path.exists(path):
         path = SPECS / f"{name_or_path}.toml"
-        if not path.exists():
+        if not os.path.isfile(path):
             raise SpecError(
-                f"no spec {name_or_path!r}: give a .toml file or one of: {', '.join(shipped())}"
+                f"no spec {shown(name_or_path)}: give a .toml file or one of: "
+                f"{', '.join(shipped())}"
             )
-    try:
-        return path.read_bytes().decode(), str(path)
-    except OSError as error:
-        raise SpecError(f"cannot read spec {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"spec {path} is not valid TOML: {error}") from error
+    return toml_files.read(path, f"spec {path}", SpecError), str(path)
 
 
 def parse_text(text: str, where: str, *, image: str | None = None) -> Spec:
     """Validate the TOML text of a spec; ``image``: its ``case.image``.  Raises SpecError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"spec {where} is not valid TOML: {error}") from error
+    document = toml_files.parse(text, f"spec {where}", SpecError)
     if image and isinstance(case := document.setdefault("case", {}), dict):
         case["image"] = image
     return parse(document, where=where)
@@ -75,8 +70,9 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
     try:
         spec = Spec.model_validate(document)
     except pydantic.ValidationError as error:
-        raise SpecError(f"{where}: {_first_error(error)}") from None
+        raise SpecError(f"{where}: {explain.first(error, Spec)}") from None
     try:
+        _check_values(document)
         seconds(spec.budget)
         for i, wanted in enumerate(spec.exclude):
             contrast_rules.check_filter(f"exclude[{i}]", wanted)
@@ -98,6 +94,24 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
     return spec
 
 
+def _check_values(value: Any, at: Sequence[str | int] = ()) -> None:
+    """Raise SpecError for control characters, numbers that are none, a value twice in a list."""
+    table = isinstance(value, Mapping)
+    seen: set[str] = set()
+    for key, each in value.items() if table else enumerate(value):
+        place = explain.dotted("", (*at, key))
+        if not table and repr(each) in seen:
+            above = explain.dotted("", at)
+            raise SpecError(f"{above}: {shown(each)} is named twice; name it once")
+        seen.add(repr(each))
+        if isinstance(each, Mapping | list):
+            _check_values(each, (*at, key))
+        elif any(unicodedata.category(c)[0] == "C" for c in str(each)):
+            raise SpecError(f"{place} = {shown(each)}; allowed: text without control characters")
+        elif isinstance(each, float | int) and not abs(each) < HUGE:  # nan is not less either
+            raise SpecError(f"{place} = {shown(each)}; allowed: a finite number of 64 bits")
+
+
 def expand(spec: Spec) -> tuple[Case, ...]:
     """Return the matrix's cases, then the extra ones; labels are unique."""
     built = _matrix(spec)
@@ -111,8 +125,10 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     made = [case for case, _ in built]
     if not made:
         raise SpecError("exclude: it leaves no case; leave out fewer")
-    if len({repr(case) for case in made}) < len(made):
-        raise SpecError("two cases are equal; remove one, or change one of its keys")
+    places: dict[str, str] = {}
+    for case, where in built:
+        if (other := places.setdefault(repr(case), where)) is not where:
+            raise SpecError(f"{where}: the same case as {other}; remove one of the two")
     usual = _case(spec, CaseSpec(), "case") if len(spec.matrix) > 1 else None
     return label(made, len(spec.cases) if spec.matrix else 0, usual)
 
@@ -133,11 +149,11 @@ def _matrix(spec: Spec) -> list[tuple[Case, str]]:
     """
     built: list[tuple[Case, str]] = []
     for cell in _cells(spec):
-        where = f"matrix {cell}" if cell else "case"
+        where = f"matrix {shown(cell)}" if cell else "case"
         try:
             overrides = CaseSpec.model_validate(cell)
         except pydantic.ValidationError as error:
-            raise SpecError(f"matrix.{_first_error(error)}") from None
+            raise SpecError(explain.first(error, CaseSpec, "matrix")) from None
         case = _case(spec, overrides, where)
         if any(contrast_rules.matches(case, wanted) for wanted in spec.exclude):
             continue
@@ -153,6 +169,11 @@ def _cells(spec: Spec) -> list[dict[str, Any]]:
         contrast_rules.check_keys("matrix", sorted(table))
         for key, values in table.items():
             contrast_rules.not_empty(f"matrix.{key}", values, "give at least one value")
+        count = len(cells) + math.prod(map(len, table.values()))
+        if count > MOST_CASES:
+            raise SpecError(
+                f"matrix: its values make {count} cases or more; allowed: at most {MOST_CASES}"
+            )
         cells += [dict(zip(table, v, strict=True)) for v in itertools.product(*table.values())]
     return cells if spec.matrix or spec.cases else [{}]
 
@@ -189,12 +210,13 @@ def pipeline(name: str) -> tuple[str, str, str]:
 def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     fields: dict[str, Any] = {"seed": spec.seed}
     for layer in (spec.case, overrides):
-        for key in CaseSpec.model_fields:  # in their order: a content counts after its pipeline
-            if key in layer.model_fields_set:
+        for key in CaseSpec.model_fields:
+            if key in layer.model_fields_set and key != "content":
                 try:
                     _set(fields, key, getattr(layer, key))
                 except SpecError as error:
                     raise SpecError(f"{where}: {error}") from None
+    fields.update(_content(spec.case, overrides, where))
     for key in _WITH_OPTIONS:  # after a change of member its own options count
         owner, options = getattr(Case, key), f"{key}_options"
         for layer in (spec.case, overrides):
@@ -208,12 +230,28 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
     return case
 
 
+def _content(defaults: CaseSpec, overrides: CaseSpec, where: str) -> dict[str, str]:
+    """Return the content that a case names beside its pipeline; raises SpecError for two."""
+    content = overrides.content or defaults.content
+    name = overrides.pipeline or defaults.pipeline or ""
+    if content is None:
+        return {}
+    if "-" in name.partition(":")[2] and pipeline(name)[2] != content:
+        raise SpecError(
+            f"{where}: content = {content!r} beside pipeline {name!r}, which names its own; leave "
+            "one of the two out"
+        )
+    return {"content": content}
+
+
 def _check_options(defaults: CaseSpec) -> None:
     """Judge the options of ``[case]`` by the members they are of, whom every case may replace."""
     for key in _WITH_OPTIONS:
         name = getattr(defaults, key) or getattr(Case, key)
         make = registry.load(f"{key}s", name).make
-        check_options(f"case: {key} {name}", make, getattr(defaults, f"{key}_options"))
+        check_options(
+            f"case.{key}_options of {key} {name}", make, getattr(defaults, f"{key}_options")
+        )
 
 
 def _set(fields: dict[str, Any], key: str, value: Any) -> None:
@@ -230,32 +268,3 @@ def _set(fields: dict[str, Any], key: str, value: Any) -> None:
         fields[key] = {**fields.get(key, {}), **value}
     else:
         fields[key] = value
-
-
-def _first_error(error: pydantic.ValidationError) -> str:
-    """Return the first error that pydantic found: its key, value and what is allowed."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(p) for p in first["loc"])
-    if first["type"] == "missing":
-        return f"{key}: is missing"
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key (value {first['input']!r}){_near(key)}"
-    return f"{key} = {first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
-
-
-def _near(key: str) -> str:
-    model: Any = Spec
-    *parents, _ = key.split(".")
-    for part in parents:
-        if not part.isdigit():
-            hint = model.model_fields.get(part)
-            if not (found := _models(hint.annotation) if hint else []):
-                return ""
-            model = found[0]
-    return f"; allowed here: {', '.join(sorted(model.model_fields))}"
-
-
-def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
-        return [annotation]
-    return [m for a in typing.get_args(annotation) for m in _models(a)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
@@ -16,22 +16,37 @@ PROBES = 14
 MIN_PROBES = 7
 #: More than a week of the shortest trials; every pair of a plan is held in memory.
 MOST_PAIRS = 100_000
+#: Rounds of a ladder, ranks, workers and so on: more is a slip of the keyboard, and a plan holds
+#: every trial in memory.
+MOST_REPEATS, MOST_RANKS, MOST_WORKERS, MOST_QUEUED = 1000, 4096, 4096, 10_000
+MOST_SAMPLES = 1_000_000_000
+MOST_CASES, MOST_TRIALS, MOST_PAIRED = 500, 50_000, 500_000
+#: Seconds: one trial may take a day.
+DAY_S = 86_400.0
+T = TypeVar("T")
+#: A TOML array.
+Many = Annotated[tuple[T, ...], pydantic.Field(strict=False)]
 #: A filter of cases: key -> the values that may take part.
 Filter = dict[str, list[Any]]
+#: A seed of a generator of random numbers: what TOML's whole numbers can hold.
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+Samples = Annotated[int, pydantic.Field(ge=1, le=MOST_SAMPLES)]
 
 
 class Strict(pydantic.BaseModel):
-    """Rejects keys that it does not know."""
+    """Rejects keys that it does not know, values of another type, and numbers that are none."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False
+    )
 
 
 class DatasetSpec(Strict):
     """Which samples: a recipe of ``datasets/``; ``--data`` overrides it."""
 
     recipe: str = "imagenet-like"
-    samples: int = pydantic.Field(default=1280, ge=1)
-    seed: int = pydantic.Field(default=1, ge=0)
+    samples: Samples = 1280
+    seed: Seed = 1
 
 
 class CaseSpec(Strict):
@@ -42,18 +57,18 @@ class CaseSpec(Strict):
     trainer: str | None = None
     runtime: str | None = None
     image: str | None = None
-    cpus: float | None = pydantic.Field(default=None, ge=0.01, allow_inf_nan=False)
+    cpus: float | None = pydantic.Field(default=None, ge=0.01, le=MOST_WORKERS)
     memory: str | None = None
     launcher: str | None = None
     placement: str | None = None
     order: str | None = None
     transform: str | None = None
-    batch: int | None = pydantic.Field(default=None, ge=1)
-    workers: int | None = pydantic.Field(default=None, ge=0)
-    prefetch: int | None = pydantic.Field(default=None, ge=1)
-    world_size: int | None = pydantic.Field(default=None, ge=1)
+    batch: int | None = pydantic.Field(default=None, ge=1, le=MOST_SAMPLES)
+    workers: int | None = pydantic.Field(default=None, ge=0, le=MOST_WORKERS)
+    prefetch: int | None = pydantic.Field(default=None, ge=1, le=MOST_QUEUED)
+    world_size: int | None = pydantic.Field(default=None, ge=1, le=MOST_RANKS)
     sharing: Literal["stride", "disjoint"] | None = None
-    samples: int | None = pydantic.Field(default=None, ge=1)
+    samples: Samples | None = None
     loader_options: dict[str, Any] = {}
     format_options: dict[str, Any] = {}
     trainer_options: dict[str, Any] = {}
@@ -64,8 +79,8 @@ class CaseSpec(Strict):
 class ExtraCase(CaseSpec):
     """A case beside the matrix, with its own rungs and repeats."""
 
-    stages: tuple[str, ...] | None = None
-    repeats: int | None = pydantic.Field(default=None, ge=1)
+    stages: Many[str] | None = None
+    repeats: int | None = pydantic.Field(default=None, ge=1, le=MOST_REPEATS)
 
 
 class LadderSpec(Strict):
@@ -74,9 +89,9 @@ class LadderSpec(Strict):
     The others are compared in contrasts alone; their samples are digested all the same.
     """
 
-    stages: tuple[str, ...] = pydantic.Field(default_factory=stages.rungs)
-    caches: tuple[str | float, ...] = ("cold", "warm")
-    repeats: int = pydantic.Field(default=3, ge=1)
+    stages: Many[str] = pydantic.Field(default_factory=stages.rungs)
+    caches: Many[str | float] = ("cold", "warm")
+    repeats: int = pydantic.Field(default=3, ge=1, le=MOST_REPEATS)
     probe: bool = True
     digest: bool = True
     only: Filter = {}
@@ -97,22 +112,22 @@ class ContrastSpec(Strict):
     over: str = "pipeline"
     base: str | int | float = "fastest"
     stage: Annotated[str, pydantic.AfterValidator(_contrasted)] = "load"
-    caches: tuple[str | float, ...] = ("warm", "cold")
+    caches: Many[str | float] = ("warm", "cold")
     pairs: int = pydantic.Field(default=10, ge=1, le=MOST_PAIRS)
-    looks: tuple[int, ...] = ()
+    looks: Many[int] = ()
     margin: float = pydantic.Field(default=0.03, gt=0, lt=1)
     primary: bool = True
     instead: bool = False
     where: Filter = {}
     only: Literal["", "fastest"] = ""
-    arms: tuple[Any, ...] | None = None
-    first: int | None = pydantic.Field(default=None, ge=1)
-    after: int | None = pydantic.Field(default=None, ge=1)
-    also: tuple[Any, ...] = ()
+    arms: Many[Any] | None = None
+    first: int | None = pydantic.Field(default=None, ge=1, le=MOST_REPEATS)
+    after: int | None = pydantic.Field(default=None, ge=1, le=MOST_REPEATS)
+    also: Many[Any] = ()
     shared: bool | None = None
-    probes: int | None = pydantic.Field(default=None, ge=0)
+    probes: int | None = pydantic.Field(default=None, ge=0, le=MOST_PAIRS)
     slice_s: float = pydantic.Field(default=0.1, ge=0, le=10)
-    loop_s: float = pydantic.Field(default=3.0, gt=0)
+    loop_s: float = pydantic.Field(default=3.0, gt=0, le=DAY_S)
 
     @property
     def shares_blocks(self) -> bool:
@@ -146,19 +161,23 @@ class Spec(Strict):
     those of its cases that have one of the values of every key are left out.
     """
 
-    name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = pydantic.Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=100,
+        description="letters, digits and '.', '_', '-' after a letter or digit",
+    )
     about: str = ""
-    seed: int = pydantic.Field(default=1, ge=0)
+    seed: Seed = 1
     budget: str = "15m"
-    limit_s: float = pydantic.Field(default=120.0, gt=0)
-    compute_s: float = pydantic.Field(default=6.0, gt=0)
-    max_repeated_pairs: int = pydantic.Field(default=2, ge=0)
+    limit_s: float = pydantic.Field(default=120.0, gt=0, le=DAY_S)
+    compute_s: float = pydantic.Field(default=6.0, gt=0, le=DAY_S)
+    max_repeated_pairs: int = pydantic.Field(default=2, ge=0, le=MOST_PAIRS)
     allow_drop_caches: bool = False
     stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
     case: CaseSpec = CaseSpec()
-    matrix: Annotated[tuple[dict[str, list[Any]], ...], pydantic.BeforeValidator(_tables)] = ()
-    exclude: tuple[Filter, ...] = ()
-    cases: tuple[ExtraCase, ...] = ()
+    matrix: Annotated[Many[dict[str, list[Any]]], pydantic.BeforeValidator(_tables)] = ()
+    exclude: Many[Filter] = pydantic.Field(default=(), max_length=MOST_CASES)
+    cases: Many[ExtraCase] = pydantic.Field(default=(), max_length=MOST_CASES)
     ladder: LadderSpec = pydantic.Field(default_factory=LadderSpec)
-    contrasts: tuple[ContrastSpec, ...] = ()
+    contrasts: Many[ContrastSpec] = pydantic.Field(default=(), max_length=MOST_CASES)

@@ -248,7 +248,7 @@ def test_the_python39_side_imports_no_library_of_the_driver() -> None:
     wrong = [
         f"{name}:{i.line} imports {i.module}"
         for name in side39() for i in imports(name)
-        if i.library in DRIVER_LIBRARIES and name != "core.options"  # the driver alone calls it
+        if i.library in DRIVER_LIBRARIES
     ]  # fmt: skip
     assert not wrong
 

@@ -106,7 +106,7 @@ def users(path: str, data: Message, run: Message) -> SolverJob:
 def _read(path: Path, what: str) -> Message:
     try:
         text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", "") or "no text"
         raise SpecError(
             f"cannot read the {what} {path}: {reason}; give a path that the worker sees (a "

@@ -11,15 +11,16 @@ import itertools
 import os
 import struct
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Annotated, Any, Dict, Iterable, List, Literal, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from iobench.backends.caffe import hdf5 as caffe_layout
 from iobench.backends.formats._reader import LazyReader
-from iobench.core.cases import Dataset, Extent
-from iobench.core.errors import DatasetError
+from iobench.core.cases import Case, Dataset, Extent
+from iobench.core.errors import DatasetError, SpecError
 from iobench.core.members import FormatBackend
+from iobench.core.options import Count, Range
 from iobench.core.protocols import Reader, StoredSample
 
 DATA = "data.h5"
@@ -101,12 +102,14 @@ class Hdf5Format:
     def __init__(
         self,
         *,
-        chunk: int = 0,  # samples a chunk (0: one image of pixels, 1024 references)
-        compression: str = "",  # of pixels: JPEG bytes lie in the heap, where no filter reaches
-        cache_bytes: int = 1 << 20,  # the chunk cache (rdcc_nbytes)
-        driver: str = "sec2",
+        chunk: Count = 0,  # samples a chunk (0: one image of pixels, 1024 references)
+        compression: Literal[
+            "", "gzip", "lzf"
+        ] = "",  # of pixels: JPEG bytes lie in the heap, where no filter reaches
+        cache_bytes: Annotated[int, Range(0, 1 << 40)] = 1 << 20,  # the chunk cache (rdcc_nbytes)
+        driver: Literal["sec2", "core"] = "sec2",
         readahead: bool = True,  # past what is asked for (off: POSIX_FADV_RANDOM; sec2)
-        shard: int = 0,  # samples a file of float content (0: 128)
+        shard: Count = 0,  # samples a file of float content (0: 128)
     ) -> None:
         for name, value, allowed in (
             ("compression", compression, COMPRESSIONS),
@@ -193,9 +196,30 @@ class Hdf5Format:
         return caffe_layout.files(root) or [root / DATA]
 
 
+def _judge(case: Case) -> None:
+    asked, content = case.format_options, case.content
+    if content == "float" and (asked.get("chunk") or asked.get("compression")):
+        raise SpecError("chunk and compression are not of float content: leave them out")
+    if content != "float" and asked.get("shard"):
+        raise SpecError(f"shard = {asked['shard']} is of float content alone: leave it out")
+    if content == "jpeg" and asked.get("compression"):
+        raise SpecError(
+            f"compression = {asked['compression']!r} needs raw content: leave it out, or write "
+            "hdf5-raw"
+        )
+
+
+def _unused(case: Case) -> Mapping[str, str]:
+    if case.format_options.get("driver") == "core":
+        return {"format_options.readahead": "driver core reads the whole file when opening it"}
+    return {}
+
+
 BACKEND = FormatBackend(
     Hdf5Format,
     "HDF5: variable-length JPEG bytes, chunks of pixels, or Caffe's files of floats",
     requires=("h5py",),
     contents=frozenset({"jpeg", "raw", "float"}),
+    judge=_judge,
+    unused=_unused,
 )

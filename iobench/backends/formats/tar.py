@@ -11,7 +11,7 @@ import os
 import tarfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Annotated, Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from iobench.backends.formats._reader import LazyReader
 from iobench.core.cases import Dataset, Extent
 from iobench.core.errors import DatasetError
 from iobench.core.members import FormatBackend
+from iobench.core.options import Range
 from iobench.core.protocols import StoredSample
 
 INDEX = "index.npy"  # int64 (samples, 4): shard, offset, length, label
@@ -72,7 +73,7 @@ class TarReader(LazyReader):
 class TarFormat:
     """Writes and opens shards.  ``shard_bytes``: a shard is closed when it reaches this size."""
 
-    def __init__(self, *, shard_bytes: int = 64 << 20) -> None:
+    def __init__(self, *, shard_bytes: Annotated[int, Range(1, 1 << 50)] = 64 << 20) -> None:
         if shard_bytes < 1:
             raise DatasetError(f"shard_bytes = {shard_bytes}: at least 1 (one sample a shard)")
         self._shard_bytes = shard_bytes

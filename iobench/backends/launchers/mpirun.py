@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Literal, Mapping, Optional, Sequence, Tuple, get_args
 
 from iobench.core.errors import SpecError
 from iobench.core.members import Failure, LauncherBackend
 from iobench.core.protocols import Launcher
 from iobench.host.probes import asked_once
 
-BINDINGS = ("none", "hwthread", "core", "socket", "numa")
+Bindings = Literal["none", "hwthread", "core", "socket", "numa"]
+BINDINGS = get_args(Bindings)
 RANK, SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
 LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
 #: One host's ranks talk through shared memory, and look for no fabric.  "none": the kernel's single
@@ -42,7 +43,7 @@ class MpiRun(Launcher):
     """Starts ranks on this node by Open MPI."""
 
     def __init__(
-        self, *, program: str = "mpirun", bind_to: str = "none", oversubscribe: bool = True
+        self, *, program: str = "mpirun", bind_to: Bindings = "none", oversubscribe: bool = True
     ) -> None:
         """``program``: mpirun's name or path, where the ranks run.  ``bind_to``: ``none`` leaves
         ranks and their loader processes to the scheduler; ``core`` puts a rank with all its loader

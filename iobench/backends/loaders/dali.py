@@ -12,14 +12,14 @@ import itertools
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple
 
 import numpy as np
 
 from iobench.backends.loaders import _dali_nodes
 from iobench.backends.loaders._batches import REQUIRES, BatchMaker
 from iobench.core import transforms
-from iobench.core.cases import Batch
+from iobench.core.cases import Batch, Case
 from iobench.core.dataset import sample_digest
 from iobench.core.errors import BackendUnavailable, DatasetError, SpecError
 from iobench.core.members import LoaderBackend
@@ -284,6 +284,24 @@ def _check_stored(request: LoadRequest) -> None:
         )
 
 
+def _judge(case: Case) -> None:
+    if _own_reader(case) and case.stored_form != "jpeg" and case.samples:
+        raise SpecError(
+            f"samples = {case.samples}: DALI's own {case.stored_form} reader walks the whole "
+            "dataset; leave samples out, or use another loader"
+        )
+
+
+def _own_reader(case: Case) -> bool:
+    return case.stored_form in NATIVE and case.loader_options.get("reader") != "external"
+
+
+def _unused(case: Case) -> Mapping[str, str]:
+    if _own_reader(case):
+        return {"loader_options.start_method": "DALI's own readers start no process"}
+    return {"loader_options.mmap": "it is of DALI's own readers, and this is an external source"}
+
+
 _FUSED = "DALI decodes only the random crop, fused with the transform: not a step that runs alone"
 
 BACKEND = LoaderBackend(
@@ -296,4 +314,6 @@ BACKEND = LoaderBackend(
     native=frozenset(NATIVE),
     orders={"lmdb": _STORED, "tar": _STORED},
     sharings={"lmdb": frozenset(), "tar": frozenset()},
+    judge=_judge,
+    unused=_unused,
 )

@@ -11,7 +11,7 @@ file three times: for its signature, its pixels in reads of 4 KiB, and its EXIF 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple
+from typing import Annotated, Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from iobench.backends.caffe import hdf5, layers, library, sources
 from iobench.backends.caffe.nets import DATA, LABEL
 from iobench.backends.caffe.prototxt import Message, message, render
 from iobench.core import transforms
-from iobench.core.cases import Batch, Scalar
+from iobench.core.cases import Batch, Case, Scalar
 from iobench.core.dataset import sample_digest
 from iobench.core.errors import DatasetError, SpecError
 from iobench.core.members import LoaderBackend
+from iobench.core.options import Count, Range
 from iobench.core.protocols import LoadRequest
 
 #: Grey levels by which another JPEG library may differ (none do by default: libjpeg-turbo's
@@ -43,9 +44,11 @@ class NativeLoader:
         request: LoadRequest,
         *,
         shuffle: bool = False,  # Caffe's own (jpeg list, hdf5), beside the case's order
-        rand_skip: int = 0,  # likewise (jpeg list)
-        new_height: int = 0,  # resizes the jpeg list's images before the crop
-        new_width: int = 0,
+        rand_skip: Count = 0,  # likewise (jpeg list)
+        new_height: Annotated[
+            int, Range(0, 65_535)
+        ] = 0,  # resizes the jpeg list's images before the crop
+        new_width: Annotated[int, Range(0, 65_535)] = 0,
         mirror: bool = True,  # this and the next: of crop224, or not
         mean: Literal["imagenet", "none"] = "imagenet",
         scale: float = 1.0,  # multiplies what the mean was taken off
@@ -149,21 +152,7 @@ class NativeLoader:
     def _check(self) -> None:
         request = self._request
         asked = {"shuffle": self._shuffle, "rand_skip": self._rand_skip, **self._size}
-        for name, value in asked.items():
-            able = ("ImageData", "HDF5Data") if name == "shuffle" else ("ImageData",)
-            if value and self._layer not in able:
-                raise SpecError(
-                    f"Caffe's {self._layer} layer has no {name} (only {' and '.join(able)}): leave "
-                    "that loader option out"
-                )
-        if self._shuffle and self._rand_skip:
-            raise SpecError(
-                "shuffle and rand_skip together: Caffe shuffles again where the list ends, so that "
-                "an epoch holds some samples twice; give one of them"
-            )
-        height, width = self._size.values()
-        if (height > 0) != (width > 0) or min(height, width) < 0:
-            raise SpecError("new_height and new_width go together: give both, or neither")
+        _check_options(self._layer, asked)
         if not 0 <= self._rand_skip <= request.dataset.samples:
             raise SpecError(f"rand_skip {self._rand_skip}: allowed is 0 to the number of samples")
         if self._mean not in ("imagenet", "none"):
@@ -260,6 +249,37 @@ def _digest(seen: np.ndarray, stored: Any) -> str:
     return sample_digest(stored if same else seen)
 
 
+def _check_options(layer: str, asked: Mapping[str, Any]) -> None:
+    """Raise SpecError for options that the layer has not, or that exclude one another."""
+    for name in ("shuffle", "rand_skip", "new_height", "new_width"):
+        able = ("ImageData", "HDF5Data") if name == "shuffle" else ("ImageData",)
+        if asked.get(name) and layer not in able:
+            raise SpecError(
+                f"Caffe's {layer} layer has no {name} (only {' and '.join(able)}): leave that "
+                "loader option out"
+            )
+    if asked.get("shuffle") and asked.get("rand_skip"):
+        raise SpecError(
+            "shuffle and rand_skip together: Caffe shuffles again where the list ends, so that an "
+            "epoch holds some samples twice; give one of them"
+        )
+    height, width = asked.get("new_height", 0), asked.get("new_width", 0)
+    if (height > 0) != (width > 0) or min(height, width) < 0:
+        raise SpecError(
+            f"new_height = {height} and new_width = {width} go together: give both, or neither"
+        )
+
+
+def _unused(case: Case) -> Mapping[str, str]:
+    found: Dict[str, str] = {}
+    layer = _LAYERS[case.format]
+    if layer not in ("Data", "ImageData"):
+        found["prefetch"] = f"Caffe's {layer} layer has no queue"
+        for name in ("mirror", "mean", "scale"):
+            found[f"loader_options.{name}"] = f"Caffe's {layer} layer does not transform"
+    return found
+
+
 _ONE_THREAD = "one thread of Caffe's data layer reads, decodes and crops: no step of it runs alone"
 _NO_TRANSFORM = "Caffe's layers crop, mirror and take a mean off, and resize nothing at random"
 _TURNS = "Caffe decodes with OpenCV's imread, which turns them and has no option against it here"
@@ -282,4 +302,6 @@ BACKEND = LoaderBackend(
     no_transform=_NO_TRANSFORM,
     threads=1,
     turns=_TURNS,
+    judge=lambda case: _check_options(_LAYERS[case.format], case.loader_options),
+    unused=_unused,
 )

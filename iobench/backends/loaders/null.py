@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Literal, Mapping
 
 import numpy as np
 
 from iobench.core import transforms
-from iobench.core.cases import Batch
+from iobench.core.cases import Batch, Case
 from iobench.core.errors import SpecError
 from iobench.core.members import LoaderBackend
+from iobench.core.options import Seconds
 from iobench.core.protocols import LoadRequest
 
 
@@ -23,8 +24,8 @@ class NullLoader:
         self,
         request: LoadRequest,
         *,
-        delay_s: float = 0.0,  # slept before each batch
-        data: str = "none",  # or resident: one zero array
+        delay_s: Seconds = 0.0,  # slept before each batch
+        data: Literal["none", "resident"] = "none",  # or resident: one zero array
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Raises SpecError for another ``data`` or a negative delay."""
@@ -54,9 +55,15 @@ class NullLoader:
         """Do nothing."""
 
 
+def _unused(case: Case) -> Mapping[str, str]:
+    why = "loader null reads nothing"
+    return dict.fromkeys(("workers", "prefetch"), why)
+
+
 BACKEND = LoaderBackend(
     NullLoader,
     "batches of nothing, for testing iobench itself",
     formats=frozenset({"null"}),
     native=frozenset({"null"}),
+    unused=_unused,
 )

@@ -14,13 +14,13 @@ import itertools
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Deque, Iterator, List, Optional
+from typing import Any, Deque, Iterator, List, Mapping, Optional
 
 import numpy as np
 
 from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe
 from iobench.core import transforms
-from iobench.core.cases import Batch
+from iobench.core.cases import Batch, Case
 from iobench.core.errors import SpecError
 from iobench.core.members import LoaderBackend
 from iobench.core.protocols import LoadRequest
@@ -110,9 +110,23 @@ def _buffers(request: LoadRequest, count: int) -> List[Optional[np.ndarray]]:
     return [np.full(shape, 0, np.float32) for _ in range(max(count, 1))]
 
 
+def _judge(case: Case) -> None:
+    if case.loader_options.get("walk") and case.format != "lmdb":
+        raise SpecError(f"walk = true: {case.format} is not walked; allowed: format lmdb")
+    if case.loader_options.get("walk") and case.loader_options.get("apart"):
+        raise SpecError("walk and apart together are not possible: leave one of them out")
+
+
+def _unused(case: Case) -> Mapping[str, str]:
+    why = "with workers = 0 the batches are made where they are asked for"
+    return {} if case.workers else {"prefetch": why}
+
+
 BACKEND = LoaderBackend(
     ThreadsLoader,
     "threads over any format's reader, in the trainer's process (or apart): needs no torch",
     requires=REQUIRES,
     probe=probe,
+    judge=_judge,
+    unused=_unused,
 )

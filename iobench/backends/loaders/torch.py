@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Iterator, List, Optional, Tuple, Union
+from typing import Any, Iterator, List, Literal, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
 from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe
 from iobench.core import transforms
-from iobench.core.cases import Batch
+from iobench.core.cases import Batch, Case
 from iobench.core.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
 from iobench.core.members import LoaderBackend
 from iobench.core.protocols import LoadRequest
@@ -89,7 +89,7 @@ class TorchLoader:
         self,
         request: LoadRequest,
         *,
-        start_method: str = "fork",
+        start_method: Literal["fork", "spawn"] = "fork",
         pin_memory: Optional[bool] = None,  # None: where the batches go to a GPU
     ) -> None:
         """Raises SpecError for an unknown start method, BackendUnavailable for a small /dev/shm."""
@@ -188,10 +188,16 @@ def _check_shared_memory(request: LoadRequest, queued: int) -> None:
         )
 
 
+def _unused(case: Case) -> Mapping[str, str]:
+    why = "with workers = 0 the trainer's own process makes the batches"
+    return {} if case.workers else {"prefetch": why, "loader_options.start_method": why}
+
+
 BACKEND = LoaderBackend(
     TorchLoader,
     "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
     requires=("torch", *REQUIRES),
     probe=probe,
     stack="torch",
+    unused=_unused,
 )

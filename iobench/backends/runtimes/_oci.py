@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import List, Sequence
+from typing import Annotated, List, Sequence
 
 from iobench.core.errors import SpecError
 from iobench.core.inside import WORK_INSIDE
+from iobench.core.options import Range
 from iobench.core.protocols import Mount, Runtime, Start
 from iobench.host.probes import Host
 
+MiB = Annotated[int, Range(0, (1 << 30) - 1)]
 #: Root inside may write these though it has no capability: the files belong to root.
 KERNEL_FILES = ("/proc/sys", "/sys")
 #: Why docker and podman lay nothing over their images.
@@ -22,7 +24,7 @@ NO_OVERLAY = (
 class OciRuntime(Runtime):
     """What docker and podman share: the options of ``run``."""
 
-    def __init__(self, *, shm_mb: int = 0, label: str = "") -> None:
+    def __init__(self, *, shm_mb: MiB = 0, label: str = "") -> None:
         """``shm_mb``: size of /dev/shm in MiB (0: the host's).  ``label``: SELinux, as in
         ``--security-opt label=...`` (``disable`` lets a container read files that are not labelled
         for containers).  Raises SpecError for a size that cannot be.

@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 from pathlib import Path
-from typing import List, Mapping, Optional, Sequence
+from typing import List, Literal, Mapping, Optional, Sequence
 
 from iobench.backends.runtimes import _oci
 from iobench.backends.runtimes._oci import inner_env, workdir
@@ -30,7 +30,7 @@ _ECL_ACTIVE = re.compile(r"^\s*activated\s*=\s*true\b", re.MULTILINE)
 class Apptainer(Runtime):
     """Runs a command in an image, as the calling user, with no more than that user's rights."""
 
-    def __init__(self, *, mode: str = "auto") -> None:
+    def __init__(self, *, mode: Literal["auto", "sif", "sandbox"] = "auto") -> None:
         """``mode``: ``sif``, ``sandbox`` (the unpacked folder), or ``auto``: a SIF where one can be
         mounted.  Raises SpecError for another word.
         """

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import List, Mapping, Sequence
 
-from iobench.backends.runtimes._oci import NO_OVERLAY, OciRuntime
+from iobench.backends.runtimes._oci import NO_OVERLAY, MiB, OciRuntime
 from iobench.core.cases import Scalar
 from iobench.core.members import RuntimeBackend
 from iobench.core.protocols import Start
@@ -18,7 +18,7 @@ from iobench.host.probes import ask, asked_once, host
 class Podman(OciRuntime):
     """Runs a command in a container of the calling user's own storage."""
 
-    def __init__(self, *, oci_runtime: str = "", shm_mb: int = 0, label: str = "") -> None:
+    def __init__(self, *, oci_runtime: str = "", shm_mb: MiB = 0, label: str = "") -> None:
         """``oci_runtime``: ``runc``, ``crun`` ... ("": podman's own, or runc where crun refuses
         this host's control groups).  ``shm_mb``, ``label``: as docker's.
         """

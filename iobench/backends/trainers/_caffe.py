@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Dict, Sequence
+from typing import Dict, Mapping, Sequence
 
-from iobench.backends.caffe import nets
+from iobench.backends.caffe import layers, nets
 from iobench.backends.caffe import solver as solvers
 from iobench.backends.caffe.prototxt import Message
-from iobench.core.cases import Scalar
+from iobench.core import registry
+from iobench.core.cases import Case, Scalar
 from iobench.core.errors import SpecError
+from iobench.core.options import Count, Rate
+from iobench.core.own_images import is_own
 from iobench.core.protocols import Trainer
 
 
@@ -27,12 +30,12 @@ class SolverTrainer(Trainer):
         sharers: int = 1,
         labels: int = 0,
         net: str = nets.DEFAULT_NET,
-        classes: int = 0,  # 0: the published number, or as many as the data's labels need
-        learning_rate: float = 0.01,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0005,
-        seed: int = 0,
-        threads: int = 0,  # of OpenBLAS (0: the rank's share of the cores)
+        classes: Count = 0,  # 0: the published number, or as many as the data's labels need
+        learning_rate: Rate = 0.01,
+        momentum: Rate = 0.9,
+        weight_decay: Rate = 0.0005,
+        seed: Count = 0,
+        threads: Count = 0,  # of OpenBLAS (0: the rank's share of the cores)
         solver: str = "",
         losses: bool = False,  # record the loss of every step
     ) -> None:
@@ -78,3 +81,26 @@ class SolverTrainer(Trainer):
         if self._keep_losses:
             facts["losses"] = " ".join(f"{loss:.9g}" for loss in losses)
         return facts
+
+
+def judge(case: Case) -> None:
+    """Raise SpecError for a solver of the user's that the trainer cannot use where it runs."""
+    path = case.trainer_options.get("solver")
+    if not path:
+        return
+    if registry.load("runtimes", case.runtime).isolated and not is_own(case.image):
+        raise SpecError(
+            f"solver = {path!r} is a file of this host, which runtime {case.runtime!r} does not "
+            "show; allowed: runtime bare or unpacked"
+        )
+    if not is_own(case.image):
+        data = layers.memory(case.batch, nets.input_shape(case.trainer_options))
+        solvers.users(str(path), data, solvers.running(1, 0, 0))
+
+
+def unused(case: Case) -> Mapping[str, str]:
+    """Return the options that a solver of the user's replaces, with the reason."""
+    kept = ("solver", "seed", "threads", "losses")
+    replaced = [key for key in case.trainer_options if key not in kept]
+    why = "the solver's own counts"
+    return {f"trainer_options.{key}": why for key in replaced if case.trainer_options.get("solver")}

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from iobench.core.cases import Batch
-from iobench.core.errors import SpecError
+from iobench.core.errors import SpecError, near, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ def net(name: str, nets: Optional[Mapping[str, Network]] = None) -> Network:
     """
     known = nets or NETS
     if name not in known:
-        raise SpecError(f"unknown net {name!r}; there are: {', '.join(sorted(known))}")
+        raise SpecError(f"unknown net {shown(name)}{near(name, sorted(known))}")
     return known[name]
 
 

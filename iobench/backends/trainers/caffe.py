@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 import numpy as np
 
 from iobench.backends.caffe import gradients, layers, library, nets
-from iobench.backends.trainers._caffe import SolverTrainer
+from iobench.backends.trainers._caffe import SolverTrainer, judge, unused
 from iobench.backends.trainers._torch_nets import fitting_labels
 from iobench.core.cases import Batch, Scalar
 from iobench.core.clock import clock
@@ -148,5 +148,7 @@ BACKEND = TrainerBackend(
     stack="caffe",
     step_s=nets.step_s,
     shape=nets.input_shape,
+    judge=judge,
+    unused=unused,
     ranks=True,
 )

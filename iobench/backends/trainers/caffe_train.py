@@ -19,7 +19,7 @@ import numpy as np
 
 from iobench.backends.caffe import layers, log, nets
 from iobench.backends.caffe.prototxt import Message
-from iobench.backends.trainers._caffe import SolverTrainer
+from iobench.backends.trainers._caffe import SolverTrainer, judge, unused
 from iobench.core.cases import Batch, Scalar
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, SpecError, TrialFailed
@@ -188,4 +188,6 @@ BACKEND = TrainerBackend(
     loaders=frozenset({"native"}),
     step_s=nets.step_s,
     shape=nets.input_shape,
+    judge=judge,
+    unused=unused,
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
-from iobench.core.cases import Batch, Scalar
+from iobench.core.cases import Batch, Case, Scalar
 from iobench.core.clock import clock as real_clock
 from iobench.core.errors import SpecError
 from iobench.core.members import TrainerBackend
+from iobench.core.options import Seconds
 from iobench.core.protocols import Trainer
 
 
@@ -65,8 +66,8 @@ class EmulatedTrainer(Trainer):
         *,
         batch: int,
         accelerator: Optional[str] = None,
-        step_s: Optional[float] = None,
-        spin_s: float = 200e-6,
+        step_s: Optional[Seconds] = None,
+        spin_s: Seconds = 200e-6,
         busy: bool = False,
         clock: Callable[[], float] = real_clock,
         sleep: Callable[[float], None] = time.sleep,
@@ -117,9 +118,16 @@ def _guess(batch: int, options: Mapping[str, Any]) -> float:
     return step_seconds(batch, options.get("accelerator") or None, options.get("step_s"))
 
 
+def _unused(case: Case) -> Mapping[str, str]:
+    if case.trainer_options.get("busy"):
+        return {"trainer_options.spin_s": "a busy trainer spins all the time"}
+    return {}
+
+
 BACKEND = TrainerBackend(
     EmulatedTrainer,
     "a stated accelerator's step time, slept: v100, a100, h100 (ResNet-50), or step_s=",
     step_s=_guess,
     ranks=True,
+    unused=_unused,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Literal, Mapping
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from iobench.backends.trainers import _torch_nets
 from iobench.core.cases import Batch, Scalar
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.members import TrainerBackend
+from iobench.core.options import Count, Rate
 from iobench.core.protocols import Trainer
 
 DEFAULT_NET = "resnet18"
@@ -24,13 +25,13 @@ class TorchTrainer(Trainer):
         batch: int,
         labels: int = 0,
         net: str = DEFAULT_NET,
-        device: str = "cpu",
+        device: Literal["cpu", "cuda"] = "cpu",
         channels_last: bool = False,
-        threads: int = 0,  # torch's (0: its own choice)
-        classes: int = 0,  # 0: the published number, or as many as the data's labels need
-        learning_rate: float = 0.01,
-        momentum: float = 0.9,
-        seed: int = 0,
+        threads: Count = 0,  # torch's (0: its own choice)
+        classes: Count = 0,  # 0: the published number, or as many as the data's labels need
+        learning_rate: Rate = 0.01,
+        momentum: Rate = 0.9,
+        seed: Count = 0,
     ) -> None:
         """Raises SpecError for an unknown net or device, BackendUnavailable for an absent GPU."""
         chosen = _torch_nets.net(net)

@@ -243,7 +243,7 @@ def test_what_does_not_fit_the_net_is_named() -> None:
     assert many.describe()["classes"] == 13
     many.step(Batch(small, np.array([0, 12]), np.arange(2), 0))
     assert TorchTrainer(batch=2, net="resnet44cifar", labels=3).describe()["classes"] == 10
-    with pytest.raises(SpecError, match="unknown net 'vgg'; there are: alexnet"):
+    with pytest.raises(SpecError, match="unknown net 'vgg'; allowed: alexnet"):
         TorchTrainer(batch=2, net="vgg")
     with pytest.raises(SpecError, match="device 'tpu' is not possible; allowed: cpu, cuda"):
         TorchTrainer(batch=2, device="tpu")

@@ -244,6 +244,24 @@ def test_a_users_own_tree_is_copied_and_never_written(tmp_path: Path) -> None:
     assert {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in tree.rglob("*")} == before
 
 
+def test_what_the_samples_cannot_serve_is_refused_before_they_are_made(tmp_path: Path) -> None:
+    spec = tmp_path / "late.toml"
+    spec.write_text(SPEC.replace("samples = 64", "samples = 2"))
+    done = iobench("run", str(spec), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "batch = 4, and 2 samples a rank are no whole batch" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == [spec]
+
+
+def test_an_argument_without_effect_is_not_ignored(tmp_path: Path) -> None:
+    done = iobench("run", "smoke", "--in-place", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--in-place is of a tree of your own; name it by --data" in done.stderr
+    done = iobench("run", "--resume", "--budget", "4h", cwd=tmp_path)
+    assert "note: --budget has no effect: a resumed suite goes on as planned" in done.stderr
+
+
 def test_a_closed_pipe_and_a_poor_locale_are_no_failures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "iobench.cli.main"]
     with subprocess.Popen(

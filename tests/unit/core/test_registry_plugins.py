@@ -220,7 +220,7 @@ def test_the_new_file_is_listed_beside_the_others(axis: str, plugins: Path) -> N
 
 @pytest.mark.parametrize("axis", registry.AXES)
 def test_without_the_folder_it_is_unknown_and_the_others_are_named(axis: str) -> None:
-    with pytest.raises(SpecError, match=f"unknown {axis[:-1]} '{new_member(axis)}'; there are: "):
+    with pytest.raises(SpecError, match=f"unknown {axis[:-1]} '{new_member(axis)}'.* allowed: "):
         registry.load(axis, new_member(axis))
 
 
@@ -317,7 +317,7 @@ def test_a_trial_of_a_stage_that_is_not_here_fails_with_the_stages_there_are(
     tmp_path: Path,
 ) -> None:
     trial = Trial("t", Case(location=str(tmp_path)), "glance", "cold")
-    with pytest.raises(SpecError, match="unknown stage 'glance'; there are: alone, calls"):
+    with pytest.raises(SpecError, match=r"unknown stage 'glance'.* allowed: alone, calls"):
         run_trial(trial, tiny(tmp_path), 1, TrialSettings(limit_s=60))
 
 

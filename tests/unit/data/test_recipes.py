@@ -40,11 +40,11 @@ def test_a_recipe_of_one_s_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"colour": 1}, "unknown key 'colour' = 1; allowed: name, summary, samples"),
-        ({"samples": 0}, "samples = 0: Input should be greater than or equal to 1"),
+        ({"colour": 1}, "unknown key 'colour' (value 1); allowed: classes, fixed, height"),
+        ({"samples": 0}, "samples = 0; allowed: a whole number, at least 1"),
         ({"samples": '"many"'}, "samples = 'many'"),
-        ({"subsampling": '"422"'}, "subsampling = '422': Input should be '420' or '444'"),
-        ({"mean_bytes": None}, "key 'mean_bytes' is missing"),
+        ({"subsampling": '"422"'}, "subsampling = '422'; allowed: 420, 444"),
+        ({"mean_bytes": None}, "mean_bytes is missing; give a whole number"),
         ({"mean_bytes": 50_000}, "mean_bytes must lie between"),
         ({"width": 4000}, "width and height must lie between"),
         ({"fixed": "true"}, "a fixed resolution goes with"),
@@ -59,7 +59,10 @@ def test_a_wrong_recipe_is_named(tmp_path: Path, changes: dict, told: str) -> No
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(DatasetError, match="there are: cifar-like, imagenet-like, large, smoke"):
+    with pytest.raises(
+        DatasetError,
+        match=r"did you mean 'imagenet-like'\? allowed: cifar-like, imagenet-like, large",
+    ):
         recipes.load("imagenet")
 
 

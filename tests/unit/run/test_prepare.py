@@ -16,6 +16,7 @@ from iobench.host.agent import LOCAL
 from iobench.plan.resolve import fit
 from iobench.run import prepare
 from iobench.spec import load
+from tests.build.photos import jpeg
 from tests.capabilities import need
 
 DOCUMENT = {
@@ -40,8 +41,20 @@ def ignore(*_: object) -> None:
 def test_a_batch_that_no_case_can_fill_is_refused(dataset: Dataset) -> None:
     wanted = load.parse({**DOCUMENT, "case": {"trainer": "null", "batch": 9}})
     with pytest.raises(SpecError, match=r"torch:jpeg.*batch of 9.*smaller batch"):
-        prepare.check_batches(load.expand(wanted), dataset)
-    prepare.check_batches(load.expand(load.parse(DOCUMENT)), dataset)
+        prepare.ready(load.expand(wanted), dataset, ignore)
+
+
+def test_a_users_image_that_is_too_small_for_the_crop_is_named(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a").mkdir(parents=True)
+    for i, side in enumerate((256, 200)):
+        (tree / "a" / f"{i}.jpg").write_bytes(jpeg(i, side, 300))
+    dataset = adopt(tree, tmp_path / "d", max_samples=2, max_bytes=10**9, seed=1)
+    document = {"name": "t", "case": {"trainer": "null", "batch": 2, "transform": "crop224"}}
+    with pytest.raises(SpecError, match=r"side of 200 pixels \(a/1.jpg\), less than 224"):
+        prepare.ready(load.expand(load.parse(document)), dataset, ignore)
+    resized = {**document, "case": {"trainer": "null", "batch": 2}}
+    prepare.ready(load.expand(load.parse(resized)), dataset, ignore)
 
 
 def test_files_in_memory_lose_what_has_to_be_cold() -> None:
@@ -133,23 +146,6 @@ def test_a_loader_that_turns_pictures_is_refused_before_it_reads_them(tmp_path: 
     cases = load.expand(load.parse(document))
     kept = adopt(tmp_path / "tree", tmp_path / "kept", in_place=True, **settings)
     with pytest.raises(SpecError, match=r"native:jpeg.*2 pictures have an EXIF orientation"):
-        prepare.check_pictures(cases, kept)
-    prepare.check_pictures([case for case in cases if case.loader == "torch"], kept)
-    prepare.check_pictures(cases, adopt(tmp_path / "tree", tmp_path / "copied", **settings))
-
-
-def test_pictures_too_small_for_the_crop_are_named_before_they_are_read(tmp_path: Path) -> None:
-    (tmp_path / "tree" / "a").mkdir(parents=True)
-    for side in (300, 100):
-        data = odd_files.jpeg(odd_files.picture(side, 300))
-        (tmp_path / "tree" / "a" / f"{side}.jpg").write_bytes(data)
-    found = adopt(tmp_path / "tree", tmp_path / "out", max_samples=9, max_bytes=1 << 30, seed=1)
-    document = {"name": "t", "matrix": {"pipeline": ["torch:jpeg"]}}
-    for transform in ("rrc224", "crop224"):
-        case = {"trainer": "null", "batch": 1, "transform": transform}
-        cases = load.expand(load.parse({**document, "case": case}))
-        if transform == "rrc224":
-            prepare.check_pictures(cases, found)
-        else:
-            with pytest.raises(SpecError, match=r"torch:jpeg: .*side of 100 pixels.*rrc224"):
-                prepare.check_pictures(cases, found)
+        prepare.check_turned(cases, kept)
+    prepare.check_turned([case for case in cases if case.loader == "torch"], kept)
+    prepare.check_turned(cases, adopt(tmp_path / "tree", tmp_path / "copied", **settings))

@@ -504,7 +504,7 @@ def test_rank_and_world_size_are_no_options_of_a_trainer() -> None:
 
     check_options("trainer t", make, {"net": "small"})
     for name in ("rank", "world_size", "sharers", "batch"):
-        with pytest.raises(SpecError, match="it takes: net"):
+        with pytest.raises(SpecError, match="allowed: net"):
             check_options("trainer t", make, {name: 1})
 
 

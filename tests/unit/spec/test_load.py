@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -73,13 +74,13 @@ def changed(**changes: Any) -> dict[str, Any]:
         ),
         (
             changed(case={"trainer_options": {"net": "resnet18"}}, matrix={"trainer": ["torch"]}),
-            ["case: trainer emulated", "'net'", "step_s"],
+            ["case.trainer_options of trainer emulated", "'net'", "step_s"],
         ),
         (changed(ladder={"stages": ["raed"]}), ["raed", "read"]),
         (changed(ladder={"caches": ["hot"]}), ["hot", "cold", "warm"]),
         (changed(ladder={"caches": [1.5]}), ["1.5", "fraction"]),
         (changed(contrasts=[{"over": "pipline"}]), ["pipline", "pipeline"]),
-        (changed(contrasts=[{"stage": "fly"}]), ["contrasts.0.stage", "fly", "load"]),
+        (changed(contrasts=[{"stage": "fly"}]), ["contrasts[0].stage", "fly", "load"]),
         (changed(budget="soon"), ["soon", "15m"]),
         (changed(case={"image": "troch"}), ["troch", "torch", "caffe"]),
         (changed(case={"cpus": float("inf")}), ["case.cpus", "inf"]),
@@ -87,11 +88,14 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(case={"memory": "4 apples"}), ["4 apples", "4G"]),
         (changed(case={"memory": "99999999999T"}), ["99999999999T", "4G"]),
         (changed(case={"placement": "staged"}), ["staged", "stage_to"]),
-        (changed(case={"runtime": "docker", "runtime_options": {"shm_mb": -1}}), ["shm_mb -1"]),
+        (
+            changed(case={"runtime": "docker", "runtime_options": {"shm_mb": -1}}),
+            ["shm_mb = -1", "at least 0"],
+        ),
         (changed(ladder={"only": {"runtime": ["dokcer"]}}), ["dokcer", "docker"]),
         (changed(contrasts=[{"where": {"runtime": ["dokcer"]}}]), ["dokcer", "docker"]),
         (changed(contrasts=[{"caches": []}]), ["contrasts[0].caches", "empty"]),
-        (changed(contrasts=[{"pairs": 10**9}]), ["contrasts.0.pairs", "1000000000"]),
+        (changed(contrasts=[{"pairs": 10**9}]), ["contrasts[0].pairs", "1000000000"]),
         (changed(contrasts=[{"looks": [10, 10**9]}]), ["looks", "100000"]),
         (
             changed(case={"trainer": "emulated", "trainer_options": {"acelerator": "v100"}}),
@@ -102,11 +106,14 @@ def changed(**changes: Any) -> dict[str, Any]:
             ["step_s", "fast"],
         ),
         (changed(matrix={"pipeline": ["dali:lmdb"]}), ["dali:lmdb", "shuffled", "stored"]),
-        (changed(matrix={"pipeline": ["jpeg", "jpeg"]}), ["equal"]),
+        (
+            changed(matrix={"pipeline": ["jpeg", "jpeg"]}),
+            ["matrix.pipeline", "'jpeg' is named twice"],
+        ),
         (changed(case={"batch": 4, "world_size": 2}), ["world_size = 2", "local"]),
         (
             changed(case={"trainer": "emulated", "trainer_options": {"step_s": -1}}),
-            ["step_s -1", "0 or more"],
+            ["step_s = -1", "at least 0"],
         ),
         (
             changed(case={"trainer": "emulated", "trainer_options": {"batch": 8}}),
@@ -120,6 +127,38 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(ladder={"stages": []}), ["ladder.stages", "empty"]),
         (changed(ladder={"caches": []}), ["ladder.caches", "empty"]),
         ({"case": {}}, ["name", "missing"]),
+        (changed(case={"batch": "64"}), ["case.batch = '64'", "a whole number, at least 1"]),
+        (changed(case={"batch": 64.0}), ["case.batch = 64.0", "a whole number"]),
+        (changed(case={"batch": True}), ["case.batch = true", "a whole number"]),
+        (changed(case={"batch": 10**30}), ["case.batch = 1000000000000", "at most 1000000000"]),
+        (changed(case=[]), ["case = []", "a table"]),
+        (changed(about=datetime.date(1979, 5, 27)), ["about = 1979-05-27", "text"]),
+        (changed(limit_s=float("nan")), ["limit_s = nan", "more than 0, at most 86400"]),
+        (changed(contrasts=[{"loop_s": float("inf")}]), ["contrasts[0].loop_s = inf", "a number"]),
+        (changed(seed=2**63), ["seed = 9223372036854775808", "less than 9223372036854775808"]),
+        (
+            changed(case={"trainer": "emulated", "trainer_options": {"step_s": float("nan")}}),
+            ["step_s = nan", "a finite number"],
+        ),
+        (changed(ladder={"stages": ["read", "read"]}), ["ladder.stages", "'read' is named twice"]),
+        (changed(about="a\nb"), ["about = 'a\\nb'", "control characters"]),
+        (changed(exclude=[{"batch": [float("nan")]}]), ["exclude[0].batch[0] = nan", "finite"]),
+        (changed(budget="9" * 400), ["budget = '999", "15m"]),
+        (changed(budget="\u0661\u0665m"), ["budget", "15m"]),
+        (changed(case={"x\x1b[2J": 1}), ["'x\\x1b[2J'", "allowed"]),
+        (changed(case={"trianer": "null"}), ["'trianer'", "did you mean 'trainer'?"]),
+        (
+            changed(case={"content": "jpeg"}, matrix={"pipeline": ["lmdb-raw", "torch:lmdb-raw"]}),
+            ["lmdb-raw"],
+        ),
+        (
+            changed(case={"content": "jpeg"}, matrix={"pipeline": ["torch:lmdb-raw"]}),
+            ["content = 'jpeg'", "'torch:lmdb-raw'", "leave one"],
+        ),
+        (
+            changed(case={"placement": "staged"}, contrasts=[{}] * 501),
+            ["contrasts", "at most 500"],
+        ),
     ],
 )
 def test_errors_teach(document: dict[str, Any], words: list[str]) -> None:
@@ -221,6 +260,37 @@ def test_durations(text: str, expected: float) -> None:
 def test_unknown_spec_lists_the_shipped_ones() -> None:
     with pytest.raises(SpecError, match=r"bench-io.*smoke"):
         load.load("benchio")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"name = 'x\xff'", "byte 10 is not UTF-8"),
+        (b"a = " + b"[" * 5000, "nested too deeply"),
+        (b"a = " + b"9" * 5000, "too many digits"),
+        (b"#" * (1 << 20) + b"#", "longer than 1048576 bytes"),
+        (b"a = \0", "line 1, column 5"),
+    ],
+)
+def test_what_is_no_toml_is_said_in_one_line(tmp_path: Any, data: bytes, words: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(data)
+    with pytest.raises(SpecError, match=words) as caught:
+        load.load(str(path))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"spec {path} is ")
+
+
+@pytest.mark.parametrize("name", [".", "/dev/zero", "x\0.toml", f"{'x' * 5000}.toml", "x" * 5000])
+def test_what_is_no_file_is_said(name: str) -> None:
+    with pytest.raises(SpecError, match=r"give a \.toml file"):
+        load.load(name)
+
+
+def test_a_content_of_the_defaults_counts_for_every_pipeline() -> None:
+    document = {"name": "t", "case": {"content": "raw"}, "matrix": {"pipeline": ["lmdb", "hdf5"]}}
+    found = load.expand(load.parse(document))
+    assert [c.pipeline for c in found] == ["torch:lmdb-raw", "torch:hdf5-raw"]
 
 
 def test_broken_toml_names_the_line(tmp_path: Any) -> None:
