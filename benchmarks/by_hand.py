@@ -57,8 +57,8 @@ class ByHand(Attempt):
     """An attempt whose process is the hand-written loop; all else is as of iobench's."""
 
     @contextlib.contextmanager
-    def started_in(self, work: Path) -> Iterator[Any]:
-        """Start the loop; it is gone afterwards."""
+    def running(self, work: Path) -> Iterator[Any]:
+        """Start the loop and wait until it is ready to open the data."""
         case, found = self.trial.case, self._dataset
         ids = epochs(
             self.trial.epochs, found.samples, case.order, seed=case.seed, batch=case.batch,
@@ -78,6 +78,7 @@ class ByHand(Attempt):
         (work / "task.json").write_text(json.dumps(task))
         with self._held, started(case, work, self._settings.limit_s) as worker:
             try:
+                self.ready_s = worker.wait_ready()
                 yield worker
             finally:
                 self.ranks = worker.finished()

@@ -107,8 +107,8 @@ class Slices:
     """When an arm of a block ran while the others were stopped, by the clock of ``began_s``.
 
     ``thawed``: (before the first SIGCONT, after the last SIGSTOP), a slice each.  ``stop_s``: from
-    there until all of its processes were seen stopped.  ``thaw_s``: from the first SIGCONT to the
-    last.
+    there until all of its processes were seen stopped.  ``thaw_s``: from the first SIGCONT until
+    the last was sent, 0 where one was for all.
     """
 
     thawed: Sequence[Tuple[float, float]]

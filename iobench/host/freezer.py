@@ -67,10 +67,12 @@ class Freezer:
         return sent, clock()
 
     def go(self, processes: Sequence[int]) -> Tuple[float, float]:
-        """Continue them; return when the first signal was sent and when the last."""
+        """Continue them; return when the first signal was sent and when the last.
+
+        What goes on may keep this process from its core for a while: the clock is read before each.
+        """
         begun = clock()
-        _signal(processes, signal.SIGCONT)
-        return begun, clock()
+        return begun, max(begun, _signal(processes, signal.SIGCONT))
 
 
 @contextlib.contextmanager
@@ -100,20 +102,25 @@ def family(processes: Sequence[int]) -> List[int]:
     return found
 
 
-def _signal(processes: Sequence[int], number: signal.Signals) -> None:
-    """Send a signal to all, a process group at once: the first to go on would hold up the sender.
+def _signal(processes: Sequence[int], number: signal.Signals) -> float:
+    """Send a signal to all, a process group at once; return when the last was sent.
 
-    A rank leads a group (:mod:`iobench.worker.parent_watch`) that its loader's processes are in.
+    The first to go on would hold up the sender, so a rank leads a group
+    (:mod:`iobench.worker.parent_watch`) that its loader's processes are in.
     """
-    leaders = set()
+    leaders, last = set(), 0.0
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             leader = os.getpgid(pid)
-            if leader not in processes:
-                os.kill(pid, number)
-            elif leader not in leaders:
+            if leader in leaders:
+                continue
+            last = clock()
+            if leader in processes:
                 leaders.add(leader)
                 os.killpg(leader, number)
+            else:
+                os.kill(pid, number)
+    return last
 
 
 def _tasks(processes: Sequence[int]) -> List[str]:

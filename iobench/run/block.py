@@ -23,10 +23,6 @@ from iobench.host.agent import Agent, Freezer
 from iobench.run.trial import Attempt
 from iobench.run.worker_process import TrialSettings, Worker
 
-#: So many blocks of a group start one arm after the other, each alone on the machine: these
-#: measure the start-up.  As many as an interval at 95 % takes; later blocks start all at once.
-STARTED_ALONE = 6
-
 
 def run_block(
     trials: Sequence[Trial], dataset: Dataset, attempts: Sequence[int], settings: TrialSettings
@@ -96,13 +92,6 @@ class Arm:
             raise CannotStop(f"no process of {self.attempt.trial.case.runtime} is seen from here")
         self.freezer.watch(self.processes)
 
-    def ready(self) -> float:
-        """Wait until it is ready, and stop it; return the seconds since it was started."""
-        ready_s = self.worker.wait_ready()
-        self.find()
-        self.stop()
-        return ready_s
-
     def go(self) -> tuple[float, float]:
         """Let it run; the time that it was stopped counts against no limit."""
         begun, last = self.freezer.go(self.processes)
@@ -134,25 +123,18 @@ class Arm:
 
 
 def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) -> list[Arm]:
-    """Start every arm and bring one after the other to the barrier before its loop.
-
-    The time that a start takes is kept where each was alone on the machine.
-    """
+    """Start every arm, alone on the machine, and bring it to the barrier before its loop."""
     freezer, arms = stack.enter_context(agent.freezer()), []
-    alone = tries[0].trial.block <= STARTED_ALONE
     for attempt in tries:
         with _blamed(attempt):
             work = stack.enter_context(tempfile.TemporaryDirectory(prefix="iobench-"))
-            worker = stack.enter_context(attempt.started_in(Path(work)))
+            worker = stack.enter_context(attempt.running(Path(work)))
             worker.listener.holds = True
             arm = Arm(attempt, worker, agent, freezer)
             stack.callback(arm.release)  # what is stopped ends late
+            arm.find()
+            arm.stop()
             arms.append(arm)
-            if alone:
-                attempt.ready_s = arm.ready()
-    for arm in () if alone else arms:
-        with _blamed(arm.attempt):
-            arm.ready()
     for arm in arms:
         with _blamed(arm.attempt):
             arm.go()

@@ -109,8 +109,7 @@ class Attempt:
     def measure(self, work: Path) -> None:
         """Run it in the folder ``work`` and judge it.  Raises what :meth:`judged` takes."""
         traced: Trace | None = None
-        with self.started_in(work) as worker:
-            self.ready_s = worker.wait_ready()
+        with self.running(work) as worker:
             if self._stage.on_host:
                 self._counters = self._agent.counters(self.where)
                 self._locate_and_replay(worker)
@@ -122,8 +121,8 @@ class Attempt:
             self.finish(worker, traced)
 
     @contextlib.contextmanager
-    def started_in(self, work: Path) -> Iterator[Worker]:
-        """Start the ranks in the folder ``work``; none is left afterwards."""
+    def running(self, work: Path) -> Iterator[Worker]:
+        """Start the ranks in the folder ``work`` and wait until they are ready."""
         if not self._stage.on_host:
             self.runtime = command.record_of(self.trial.case, self._settings.images)
         with (
@@ -131,6 +130,7 @@ class Attempt:
             worker_of(self.trial, self._dataset, work, self._settings, self._place) as worker,
         ):
             try:
+                self.ready_s = worker.wait_ready()
                 yield worker
             finally:
                 self.ranks = worker.finished()

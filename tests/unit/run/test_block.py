@@ -12,7 +12,7 @@ import pytest
 from iobench.analysis.evidence import trial_window
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.records import FAILED, INVALID, VALID, Record
-from iobench.run.block import STARTED_ALONE, run_block
+from iobench.run.block import run_block
 from iobench.run.trial import TrialSettings
 from tests.build import containers
 
@@ -57,16 +57,6 @@ def test_arms_take_turns_over_the_same_samples(data: Dataset) -> None:
         ran = sum(end - begun for begun, end in record.slices.thawed)
         assert 0 < window.wall_s < ran < rank.steps.done_s[-1]
         assert record.slices.others_cpu_s > 0
-
-
-def test_the_start_up_is_measured_where_an_arm_is_alone(data: Dataset) -> None:
-    """Later blocks start their arms at once."""
-    first = run(block(data, {}, {"workers": 1}, epochs=1), data)
-    later = [dataclasses.replace(t, block=STARTED_ALONE + 1) for t in block(data, {}, {}, epochs=1)]
-    second = run(later, data)
-    assert [r.status for r in (*first, *second)] == [VALID] * 4
-    assert all(r.ready_s > 0 for r in first)
-    assert [r.ready_s for r in second] == [0.0, 0.0]
 
 
 def test_epochs_are_shuffled_anew_in_one_loop(data: Dataset) -> None:
