@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from iobench.core import dataset as datasets
-from iobench.core.cases import Case
+from iobench.core.cases import Case, Dataset
 from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.order import epochs
@@ -64,19 +64,7 @@ class ByHand(Attempt):
             self.trial.epochs, found.samples, case.order, seed=case.seed, batch=case.batch,
             limit=case.samples,
         )  # fmt: skip
-        np.save(work / "ids.npy", ids)
-        task = {
-            "loader": case.loader,
-            "format": case.format,
-            "root": str(datasets.form_root(found, case.stored_form)),
-            "index": str(Path(found.root, datasets.INDEX)),
-            "ids": str(work / "ids.npy"),
-            "batch": case.batch,
-            "workers": case.workers,
-            "prefetch": case.prefetch,
-        }
-        (work / "task.json").write_text(json.dumps(task))
-        with self._held, started(case, work, self._settings.limit_s) as worker:
+        with self._held, started(case, found, ids, work, self._settings.limit_s) as worker:
             try:
                 self.ready_s = worker.wait_ready()
                 yield worker
@@ -85,8 +73,22 @@ class ByHand(Attempt):
 
 
 @contextlib.contextmanager
-def started(case: Case, work: Path, limit_s: float) -> Iterator[HandWorker]:
-    """Start the loop by the task in ``work``; it and its processes are gone afterwards."""
+def started(
+    case: Case, found: Dataset, ids: Any, work: Path, limit_s: float
+) -> Iterator[HandWorker]:
+    """Start the loop over these samples in ``work``; it and its processes are gone afterwards."""
+    np.save(work / "ids.npy", ids)
+    task = {
+        "loader": case.loader,
+        "format": case.format,
+        "root": str(datasets.form_root(found, case.stored_form)),
+        "index": str(Path(found.root, datasets.INDEX)),
+        "ids": str(work / "ids.npy"),
+        "batch": case.batch,
+        "workers": case.workers,
+        "prefetch": case.prefetch,
+    }
+    (work / "task.json").write_text(json.dumps(task))
     with open(work / "stderr", "wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, str(HANDWRITTEN), str(work / "task.json")],

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import random
 import statistics
@@ -21,8 +20,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from benchmarks import by_hand, suites
 from iobench.analysis import windows
@@ -34,7 +31,7 @@ from iobench.host.freezer import Freezer, family, freezer
 
 FORMATS = ("lmdb", "jpeg")
 BATCH, COLD = 64, 0.02
-BUDGET_S = 600.0
+BUDGET_S, LIMIT_S = 600.0, 600.0
 
 
 @dataclasses.dataclass
@@ -100,16 +97,9 @@ class Halves:
 
     def opened(self, ids: Sequence[int], holder: Freezer, stack: contextlib.ExitStack) -> Arm:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iobench-")))
-        np.save(work / "ids.npy", np.asarray(ids))
-        case = self.case
-        task = {
-            "loader": case.loader, "format": case.format, "ids": str(work / "ids.npy"),
-            "root": str(datasets.form_root(self.found, case.stored_form)),
-            "index": str(Path(self.found.root, datasets.INDEX)),
-            "batch": case.batch, "workers": case.workers, "prefetch": case.prefetch,
-        }  # fmt: skip
-        (work / "task.json").write_text(json.dumps(task))
-        arm = Arm(stack.enter_context(by_hand.started(case, work, 600.0)), holder)
+        arm = Arm(
+            stack.enter_context(by_hand.started(self.case, self.found, ids, work, LIMIT_S)), holder
+        )
         stack.callback(lambda: holder.go(arm.processes))
         arm.open()
         return arm

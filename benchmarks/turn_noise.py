@@ -24,7 +24,7 @@ from iobench.analysis import ranks
 from iobench.core.cases import Dataset
 from iobench.core.records import Slices
 from iobench.host.agent import LOCAL
-from iobench.run.block import Arm, end, opened
+from iobench.run.block import end, opened, rounds
 
 STRETCHES_S = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 #: Left out at both ends: queues fill and run empty.
@@ -35,18 +35,6 @@ def idle_s() -> float:
     """Return the seconds that all cores together were idle since the machine's start."""
     first = Path("/proc/stat").read_text().split(maxsplit=6)
     return (int(first[4]) + int(first[5])) / 100
-
-
-def turns(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> list[float]:
-    """Let the arms run to the ends of their loops; return the idle seconds of each turn."""
-    idle, left = [], list(arms)
-    while left:
-        for arm in draw.sample(left, len(left)):
-            before = idle_s()
-            arm.turn(slice_s)
-            idle.append(idle_s() - before)
-        left = [arm for arm in left if not arm.done]
-    return idle
 
 
 def sd_by_stretch(done_s: Sequence[np.ndarray]) -> dict[float, float]:
@@ -72,7 +60,9 @@ def noise(found: Dataset, pipeline: str, batch: int, slice_s: float, seconds: fl
     case = dataclasses.replace(case_of(found, pipeline), batch=batch)
     with contextlib.ExitStack() as stack:
         arms = opened(arms_of(found, case, epochs_of(case, found, seconds))[:2], LOCAL, stack)
-        idle = turns(arms, slice_s, random.Random(f"{pipeline}-{batch}-{slice_s}"))
+        idle = -idle_s()
+        rounds(arms, slice_s, random.Random(f"{pipeline}-{batch}-{slice_s}"))
+        idle += idle_s()
         end(arms)
     done_s = []
     for arm in arms:
@@ -85,7 +75,7 @@ def noise(found: Dataset, pipeline: str, batch: int, slice_s: float, seconds: fl
         "batch": batch,
         "slice_s": slice_s,
         "sd": sd_by_stretch(done_s),
-        "idle_cores": sum(idle) / ran,
+        "idle_cores": idle / ran,
         "steps_per_s": len(done_s[0]) / done_s[0][-1],
     }
 

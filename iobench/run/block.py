@@ -43,7 +43,7 @@ def take_turns(tries: Sequence[Attempt], agent: Agent) -> None:
     try:
         with contextlib.ExitStack() as stack:
             arms = opened(tries, agent, stack)
-            driver_s = _rounds(arms, trial.slice_s, random.Random(trial.id))
+            driver_s = rounds(arms, trial.slice_s, random.Random(trial.id))
             end(arms, driver_s)
     except _Spoilt as spoilt:
         for other in tries:
@@ -147,7 +147,7 @@ def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) 
     return arms
 
 
-def _rounds(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
+def rounds(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
     """Let every arm run to the end of its loop: each once a round, in an order drawn for it.
 
     Return the CPU seconds that this process used for it.

@@ -109,12 +109,30 @@ def test_list_has_every_axis(tmp_path: Path) -> None:
     assert all(isinstance(v, str) and v for table in tables.values() for v in table.values())
 
 
-def test_a_spec_that_would_fail_late_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "late", "expected"),
+    [
+        (
+            "repeats = 1",
+            'only = { pipeline = ["lmbd"] }',
+            "ladder.only.pipeline: no case has 'lmbd'; allowed: jpeg, lmdb",
+        ),
+        (
+            "samples = 64",
+            "samples = 2",
+            "batch = 4, and 2 samples a rank are no whole batch",
+        ),
+    ],
+)
+def test_a_spec_that_would_fail_late_is_refused_before_anything_is_made(
+    key: str, late: str, expected: str, tmp_path: Path
+) -> None:
     spec = tmp_path / "late.toml"
-    spec.write_text(SPEC.replace("repeats = 1", 'only = { pipeline = ["lmbd"] }'))
+    spec.write_text(SPEC.replace(key, late))
     done = iobench("run", str(spec), cwd=tmp_path)
     assert done.returncode == 2
-    assert "ladder.only.pipeline: no case has 'lmbd'; allowed: jpeg, lmdb" in done.stderr
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == [spec]
 
 
@@ -242,16 +260,6 @@ def test_a_users_own_tree_is_copied_and_never_written(tmp_path: Path) -> None:
     in_place = [r for r in rows if r["format"] == "jpeg" and r["stage"] == "load"]
     assert {r["status"] for r in in_place} == {"EXPLORATORY"}
     assert {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in tree.rglob("*")} == before
-
-
-def test_what_the_samples_cannot_serve_is_refused_before_they_are_made(tmp_path: Path) -> None:
-    spec = tmp_path / "late.toml"
-    spec.write_text(SPEC.replace("samples = 64", "samples = 2"))
-    done = iobench("run", str(spec), cwd=tmp_path)
-    assert done.returncode == 2
-    assert "batch = 4, and 2 samples a rank are no whole batch" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == [spec]
 
 
 def test_an_argument_without_effect_is_not_ignored(tmp_path: Path) -> None:
