@@ -14,7 +14,7 @@ from benchmarks import odd_files, pixels
 from iobench.core import registry
 from tests import capabilities
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the audit takes minutes
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]  # the audit takes minutes
 
 Audit = tuple[pixels.Corpus, list[dict[str, Any]], list[dict[str, Any]]]
 
