@@ -81,7 +81,8 @@ class Content:
             return member
 
         top = DATA_INSIDE.lstrip("/")
-        with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as tar:
+        cut = _Cut(pipe)
+        with tarfile.open(fileobj=cut, mode="w|", dereference=True) as tar:  # type: ignore[call-overload]
             begun: set[str] = set()
             index = Path(self.dataset.root, datasets.INDEX)
             for name, path in [(datasets.INDEX, index), *zip(self.names, self.files)]:
@@ -93,6 +94,25 @@ class Content:
                         tar.addfile(owned(folder))
                         begun.add(folder.name)
                 tar.add(path, target, recursive=False, filter=owned)
+            cut.end = tar.offset + 2 * tarfile.BLOCKSIZE
+
+
+class _Cut:
+    """Passes a tar on up to its end mark, two empty blocks, and drops what pads it to a record.
+
+    Podman's reader stops at the mark, and Podman fails where it writes on to it.
+    """
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self._sent = pipe, 0
+        self.end: int | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write what lies before the end."""
+        left = len(data) if self.end is None else max(0, self.end - self._sent)
+        self._pipe.write(data[:left])
+        self._sent += len(data[:left])
+        return len(data)
 
 
 def of(dataset: Dataset, cases: Sequence[Case]) -> Content:
