@@ -15,8 +15,8 @@ export PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA BUNDLE_CAFFE
 IOBENCH := .venv/bin/iobench
 INSTALL := requirements/install.sh
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
-RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') \
-	$(if $(BUDGET),--budget '$(BUDGET)') $(if $(IN_PLACE),--in-place)
+DATA_ARGS = $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') $(if $(IN_PLACE),--in-place)
+RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGET),--budget '$(BUDGET)')
 BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash aa power power-turns bridge-cost caffe-time caffe-wait slices turn-noise pixels fuzz
 
 .PHONY: help setup data images caffe bench-io report test check lint smoke clean bundle setup-dev \
@@ -40,8 +40,8 @@ setup: ## Install the pinned versions into .venv (does nothing if current)
 setup-dev: setup
 	@$(INSTALL) dev
 
-data: setup ## Generate (or copy from DATA) the dataset of SPEC in every format; print the plan
-	$(IOBENCH) run '$(SPEC)' --dry-run $(RUN_ARGS)
+data: setup ## Generate (or copy from DATA) the dataset of SPEC in every format
+	$(IOBENCH) data prepare '$(SPEC)' $(DATA_ARGS)
 
 bench-io: setup ## Install, prepare data and images, run SPEC and write the report
 	@$(INSTALL) fio

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Callable, Counter, Dict, Iterable, List
+from typing import Callable, Counter, Dict, Iterable, List, Optional
 
 import pytest
 
@@ -231,6 +231,19 @@ def _caffe_pytest() -> str:
     return "" if (tools.FOLDER / PYTEST_FOLDER).is_dir() else "no .tools/pytest-caffe: `make test`"
 
 
+def squashfuse() -> Optional[str]:
+    """Return the program that mounts a squashfs without root: the system's, or apptainer's."""
+    return shutil.which("squashfuse") or next(
+        (str(p) for p in Path(".tools").glob("apptainer/libexec/*/bin/squashfuse")), None
+    )
+
+
+def _fuse() -> str:
+    if not squashfuse() or not shutil.which("mksquashfs"):
+        return "no program squashfuse, or no mksquashfs"
+    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse cannot be opened"
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -242,6 +255,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "strace": _program("strace"),
     "git": _program("git"),
     "squashfs": _program("mksquashfs", "unsquashfs"),
+    "fuse": _fuse,
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),

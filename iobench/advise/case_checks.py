@@ -14,7 +14,7 @@ from iobench.core.dataset import form_root
 from iobench.core.errors import SpecError
 from iobench.core.inside import DATA_INSIDE, JPEG_INSIDE
 from iobench.core.protocols import Mount, Start
-from iobench.host import probes
+from iobench.host import files, probes
 from iobench.host.mounts import mount_of
 from iobench.host.page_cache import effective_memory_bytes
 from iobench.plan.blocks import groups, members
@@ -101,7 +101,8 @@ def look(case: Case, dataset: Dataset) -> Facts:
     """Return the facts that :func:`findings` needs for one case."""
     host = probes.host()
     available = registry.runtime_of(case).available
-    root, top = form_root(dataset, case.stored_form), Path(dataset.root).absolute()
+    root = form_root(dataset, case.stored_form)
+    top = files.nearest(Path(dataset.root).absolute())
     form = registry.format_of(case)
     paths: list[Path] = form.files(dataset, root) if root.is_dir() else []
     chosen = paths[:: max(1, len(paths) // LOOKS)]
@@ -113,7 +114,7 @@ def look(case: Case, dataset: Dataset) -> Facts:
         shm_bytes=(int(case.runtime_options.get("shm_mb") or 0) << 20) or host.shm_bytes,
         data_bytes=sum(p.stat().st_size for p in paths) if len(paths) < 20_000 else dataset.bytes,
         files=seen,
-        fstype=mount_of(Path(dataset.root)).fstype,
+        fstype=mount_of(top).fstype,
         reachable=all(p.stat().st_mode & 0o001 for p in (top, *top.parents)),
         selinux=probes.read(SELINUX) == "1",
         user_namespaces=(available() and probes.user_namespaces()) or "",

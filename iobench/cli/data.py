@@ -15,7 +15,10 @@ from iobench.core.cases import Dataset
 from iobench.core.errors import SpecError
 from iobench.data import accounting, describe, make
 from iobench.data import convert as conversion
+from iobench.plan import foresee
 from iobench.report.progress import Reporter
+from iobench.run import prepare
+from iobench.spec import load
 
 
 @click.group()
@@ -23,10 +26,33 @@ def data() -> None:
     """Make, convert, verify and describe datasets.
 
     \b
+      iobench data prepare bench-io
       iobench data make imagenet-like /scratch/me/set --samples 5000
       iobench data convert /scratch/me/set lmdb hdf5 tar
       iobench data verify /scratch/me/set
     """
+
+
+@data.command("prepare")
+@click.argument("spec_name", metavar="[SPEC]", default="bench-io")
+@click.option("--data", "tree", type=PATH, help="ImageFolder tree, or a dataset made by iobench.")
+@click.option("--out", type=PATH, default=".", help="Folder for data: OUT/data.")
+@click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY).")
+@JSON
+def data_prepare(spec_name: str, tree: Path | None, as_json: bool, **place: Any) -> None:
+    """Make what SPEC (a .toml file or a name; default bench-io) measures on, and run nothing.
+
+    The dataset is made, or copied from a tree, under OUT/data, and converted to every form that
+    the spec's cases read.  `iobench run` with the same options finds it there.
+    """
+    text, where = load.read(spec_name)
+    spec = foresee.judged(text, where, data=tree).spec
+    with Reporter(err) as reporter:
+        made = prepare.dataset_for(
+            spec.dataset, data=tree, say=reporter.say, progress=reporter.step, **place
+        )
+        prepare.ready(load.expand(spec), made, reporter.step)
+    _describe(made, as_json)
 
 
 @data.command("make")

@@ -16,12 +16,17 @@ from iobench.cli.image import image
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
+from iobench.cli.watch import watched
 from iobench.core.errors import IobenchError, environment
 from iobench.host import tools
 
 
 def main() -> None:
     """Run the command line; the exit status is documented in ``iobench --help``."""
+    sys.exit(watched(_command))
+
+
+def _command() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale without a character gets a "?"
@@ -44,7 +49,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         complain("interrupted; the same command goes on where it stopped")
         status = INTERRUPTED
-    sys.exit(status if isinstance(status, int) else 0)
+    return status if isinstance(status, int) else 0
 
 
 def _drop_output() -> None:

@@ -19,6 +19,7 @@ from iobench.core import units
 from iobench.core.cases import Plan, alike
 from iobench.core.errors import SpecError
 from iobench.core.protocols import ImageUse
+from iobench.host import files
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
@@ -60,7 +61,7 @@ PROBE_S, PROBE_SHARE = 10.0, 0.01
 @click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY).")
 @click.option("--resume", is_flag=True, help="Continue RESULTS (or its latest suite).")
 @click.option(
-    "--dry-run", is_flag=True, help="Validate, print plan and estimated time, run nothing."
+    "--dry-run", is_flag=True, help="Validate, print plan and estimated time; make and run nothing."
 )
 @JSON
 def run(
@@ -128,6 +129,7 @@ def _plan(
     """Resolve the spec with what is here; the dataset is made and converted for it.
 
     ``place``: the options that say where the dataset is, of :func:`prepare.dataset_for`.
+    ``dry_run``: nothing is made; of a dataset that is not there yet the spec says enough.
     """
     say, spec = reporter.say, foreseen.spec
     seconds = units.seconds(budget or spec.budget)
@@ -139,11 +141,16 @@ def _plan(
         say(f"note: {note}")
     cases = expand(left)
     LOCAL.check_limits(cases)
-    dataset = prepare.dataset_for(spec.dataset, say=say, progress=reporter.step, **place)
-    no_cold = LOCAL.cold(Path(dataset.root))
+    if dry_run:
+        root = prepare.place_of(spec.dataset, place["data"], place["out"])
+        dataset = prepare.foreseen(foreseen.plan.dataset, root, say)
+    else:
+        dataset = prepare.dataset_for(spec.dataset, say=say, progress=reporter.step, **place)
+    no_cold = LOCAL.cold(files.nearest(Path(dataset.root).absolute()))
     for note in fit(spec, missing, no_cold)[1][len(notes) :]:
         say(f"note: {note}")
-    prepare.ready(cases, dataset, reporter.step)
+    if not dry_run:
+        prepare.ready(cases, dataset, reporter.step)
     here = Here(dataset, missing, no_cold, [*own_notes, *prepare.notes(cases, dataset, results)])
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     plan = resolve(spec, here, seconds, now)

@@ -48,11 +48,9 @@ def judged(
 
 def _unused_samples(spec: Spec, data: Path | None) -> Iterator[str]:
     """Yield the keys of ``[dataset]`` that the user's own folder replaces."""
-    typed, whole = spec.dataset.model_fields_set, ("recipe", "samples", "seed")
-    if data is not None:
-        made = (data / MARKER).exists()
-        for key in whole if made else whole[:1]:
-            if key in typed:
+    if data is not None and (data / MARKER).exists():
+        for key in ("samples", "seed"):
+            if key in spec.dataset.model_fields_set:
                 yield f"dataset.{key} has no effect: --data names the samples"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from iobench.core.protocols import Say
 from iobench.data import accounting, make
 from iobench.data.adopt import adopt, apart
 from iobench.data.convert import convert
+from iobench.host import files
 from iobench.host.agent import LOCAL
 from iobench.spec import data_rules
 from iobench.spec.schema import DatasetSpec
@@ -44,8 +46,8 @@ def dataset_for(
 
     Raises DatasetError when it is missing, unusable or does not fit.
     """
+    root = place_of(wanted, data, out)
     if data is None:
-        root = out / "data" / f"{Path(wanted.recipe).stem}-{wanted.samples}-s{wanted.seed}"
         say(f"dataset: {wanted.samples} samples of recipe {wanted.recipe!r} in {root}")
         return make.make(
             wanted.recipe,
@@ -54,16 +56,40 @@ def dataset_for(
             seed=wanted.seed,
             progress=functools.partial(progress, "making samples"),
         )
-    if (data / "dataset.json").exists():
+    if root == data:
         found = datasets.locate(data)
         say(f"dataset: {found.samples} samples of {found.source} in {data}")
         return _accounted(found, say)
+    return _accounted(_users(wanted, data, root, in_place, say, progress), say)
+
+
+def place_of(wanted: DatasetSpec, data: Path | None, out: Path) -> Path:
+    """Return the folder of the dataset to measure on, made or not: see :func:`dataset_for`.
+
+    Raises DatasetError where the user's own folder is none, or lies in the other.
+    """
+    if data is None:
+        return out / "data" / f"{Path(wanted.recipe).stem}-{wanted.samples}-s{wanted.seed}"
+    if (data / datasets.MARKER).exists():
+        return data
     if not data.is_dir():
         raise DatasetError(
             f"{data} is not a folder; --data takes an ImageFolder tree (<tree>/<class>/*.jpg) or a "
             "folder made by `iobench data make`"
         )
-    return _accounted(_users(wanted, data, out, in_place, say, progress), say)
+    root = out / "data" / f"{data.resolve().name}-{wanted.samples}-s{wanted.seed}"
+    apart(data.resolve(), root.resolve())
+    return root
+
+
+def foreseen(planned: Dataset, root: Path, say: Say) -> Dataset:
+    """Return the dataset in ``root``; where none is made yet, ``planned`` as if it were there."""
+    if (root / datasets.MARKER).exists():
+        found = datasets.locate(root)
+        say(f"dataset: {found.samples} samples of {found.source} in {root}")
+        return found
+    say(f"dataset: {planned.samples} samples, to be made in {root} (`iobench data prepare`)")
+    return dataclasses.replace(planned, root=str(root), jpeg_root=str(root / "jpeg"))
 
 
 def _accounted(found: Dataset, say: Say) -> Dataset:
@@ -74,10 +100,8 @@ def _accounted(found: Dataset, say: Say) -> Dataset:
 
 
 def _users(
-    wanted: DatasetSpec, data: Path, out: Path, in_place: bool, say: Say, progress: Progress
+    wanted: DatasetSpec, data: Path, root: Path, in_place: bool, say: Say, progress: Progress
 ) -> Dataset:
-    root = out / "data" / f"{data.resolve().name}-{wanted.samples}-s{wanted.seed}"
-    apart(data.resolve(), root.resolve())  # before anything is made
     root.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(root.parent).free
     room = int(free * SPACE_SHARE) // (1 + OTHER_FORMS)
@@ -117,15 +141,15 @@ def ready(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
 def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     """Return what every reader of this suite's figures should know of where it ran."""
     out = []
-    mount = LOCAL.mount(Path(dataset.root))
+    root = files.nearest(Path(dataset.root).absolute())
+    mount = LOCAL.mount(root)
     where = f"{mount.get('fstype')} at {mount.get('mount_point')}"
-    folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
-    if LOCAL.same_mount(folder, Path(dataset.root)):
+    if LOCAL.same_mount(files.nearest(results.absolute()), root):
         out.append(f"results are written to the filesystem under test ({where}), between trials")
     ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
     for form in _converted(cases):
-        files = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
-        largest = max((f.stat().st_size for f in files), default=0)
+        stored = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
+        largest = max((f.stat().st_size for f in stored), default=0)
         if ahead and 0 < largest < 64 * ahead:
             out.append(
                 f"{form}: its largest file ({largest >> 20} MiB) is under 64 times the device's "

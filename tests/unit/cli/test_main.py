@@ -262,6 +262,22 @@ def test_a_users_own_tree_is_copied_and_never_written(tmp_path: Path) -> None:
     assert {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in tree.rglob("*")} == before
 
 
+def test_a_dry_run_makes_nothing_and_knows_what_there_is(tmp_path: Path) -> None:
+    spec = tmp_path / "dry.toml"
+    spec.write_text(SPEC)
+    before = iobench("run", str(spec), "--dry-run", cwd=tmp_path)
+    assert before.returncode == 0, before.stderr
+    assert "64 samples, to be made in data/" in before.stderr
+    assert list(tmp_path.iterdir()) == [spec]
+    made = iobench("data", "prepare", str(spec), "--json", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["samples"] == 64
+    after = iobench("run", str(spec), "--dry-run", cwd=tmp_path)
+    assert "dataset: 64 samples of recipe" in after.stderr
+    assert after.stdout == before.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {spec.name, "data"}
+
+
 def test_an_argument_without_effect_is_not_ignored(tmp_path: Path) -> None:
     done = iobench("run", "smoke", "--in-place", cwd=tmp_path)
     assert done.returncode == 2

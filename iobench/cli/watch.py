@@ -1,0 +1,93 @@
+"""Runs the command in a child, so that somebody is left who answers the user.
+
+A filesystem that does not answer holds whoever asks it in the kernel, where no signal is handled.
+The parent asks no filesystem: it says what is waited for, passes signals on, and ends where the
+child cannot.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from iobench.cli.console import INTERRUPTED, complain
+from iobench.core.clock import clock
+from iobench.host.unanswered import Unanswered
+
+#: Seconds between two looks; that a child which was interrupted gets where a mount is silent; that
+#: the kernel gets to end it.
+LOOK_S, GRACE_S, KILL_S = 5.0, 10.0, 5.0
+PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_PR_SET_PDEATHSIG = 1
+
+
+def watched(command: Callable[[], int]) -> int:
+    """Return the exit status of ``command``, which runs in a child that ends with this process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
+    child = os.fork()
+    if child:
+        return _watch(child)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it has gone already
+        os._exit(INTERRUPTED)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return command()
+
+
+def _watch(child: int) -> int:
+    unanswered = Unanswered(child, lambda words: sys.stderr.write(f"\niobench: {words}\n"))
+    look_at, give_up_at = clock() + LOOK_S, float("inf")
+    silent = False
+    try:
+        while True:
+            wait_s = max(0.0, min(look_at, give_up_at) - clock())
+            info = signal.sigtimedwait(PASSED_ON | {signal.SIGCHLD}, wait_s)
+            if info is not None and info.si_signo != signal.SIGCHLD:
+                if info.si_code <= 0:  # of a process; the terminal's own went to the child as well
+                    os.kill(child, info.si_signo)
+                give_up_at = min(give_up_at, clock() + GRACE_S)
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                if silent:
+                    unanswered.look()  # what does answer now is said
+                return _as_child(status)
+            if clock() >= look_at:
+                silent = unanswered.look()
+                look_at = clock() + LOOK_S
+            if clock() >= give_up_at:
+                if silent:
+                    return _give_up(child)
+                give_up_at = clock() + LOOK_S  # it is cleaning up
+    finally:
+        unanswered.close()
+
+
+def _as_child(status: int) -> int:
+    """End as the child did."""
+    if not os.WIFSIGNALED(status):
+        return os.waitstatus_to_exitcode(status)
+    number = os.WTERMSIG(status)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def _give_up(child: int) -> int:
+    """End a child that a filesystem holds; the kernel may keep it until that answers."""
+    os.kill(child, signal.SIGKILL)
+    end = clock() + KILL_S
+    while clock() < end and not os.waitpid(child, os.WNOHANG)[0]:
+        signal.sigtimedwait({signal.SIGCHLD}, end - clock())
+    complain(
+        "interrupted while a filesystem did not answer; all that was finished is kept: when it "
+        "does, go on with `iobench run --resume`"
+    )
+    return INTERRUPTED
