@@ -282,9 +282,11 @@ def test_only_the_command_line_prints_and_exits() -> None:
     wrong = [
         f"{name}:{call.lineno} calls {called}"
         for name in modules() if room(name) != "cli" and name not in PROGRAMS
-        for call, called in calls(name) if called in banned
+        for call, called in calls(name) if called in banned and not (
+            called == "os._exit" and "os.fork" in {other for _, other in calls(name)}
+        )
     ]  # fmt: skip
-    assert not wrong
+    assert not wrong  # a forked child has no other way to end
 
 
 def test_only_one_module_reads_a_clock() -> None:
