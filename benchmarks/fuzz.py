@@ -140,12 +140,9 @@ def _command(path: Path) -> tuple[int, str]:
         contextlib.redirect_stdout(text),
     ):
         try:
-            cli_main.main()
-        except SystemExit as ended:
-            return int(ended.code or 0), text.getvalue()
+            return cli_main.command(), text.getvalue()
         except ReachedDataError:
             return -1, "asked for data"
-    return -2, text.getvalue()
 
 
 def _accepted(drawn: Drawn, foreseen: foresee.Foreseen) -> Outcome:

@@ -23,10 +23,11 @@ from iobench.host import tools
 
 def main() -> None:
     """Run the command line; the exit status is documented in ``iobench --help``."""
-    sys.exit(watched(_command))
+    sys.exit(watched(command))
 
 
-def _command() -> int:
+def command() -> int:
+    """Run the command line in this process; return the exit status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale without a character gets a "?"
@@ -82,8 +83,8 @@ def cli() -> None:
     tools.extend_path()
 
 
-for command in (data, doctor, image, list_, run, show, report, compare):
-    cli.add_command(command)
+for each in (data, doctor, image, list_, run, show, report, compare):
+    cli.add_command(each)
 
 
 if __name__ == "__main__":
