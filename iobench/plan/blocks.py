@@ -65,10 +65,11 @@ def blocks(
     by_label = {c.label: c for c in cases}
     drawn: list[list[Trial]] = []
     for group, together in groups(contrasts).items():
+        draw = random.Random(f"{seed}-copies-{group}")
         drawn_orders = _orders(members(together), together[0].pairs, rng)
         before, upto = (0, first_look(together[0])) if spans is None else spans.get(group, (0, 0))
         drawn += [
-            block_of(together[0], by_label, order, number_)
+            block_of(together[0], by_label, order, number_, draw)
             for number_, order in enumerate(drawn_orders, 1)
             if before < number_ <= upto
         ]
@@ -87,9 +88,9 @@ def probe_blocks(
     by_label = {c.label: c for c in cases}
     pairs = max(c.probes for c in together)
     trials = [
-        dataclasses.replace(trial, stage="probe", epochs=1, slice_s=0.0)
+        dataclasses.replace(trial, stage="probe", epochs=1, slice_s=0.0, copy=0)
         for block, order in enumerate(_orders(members(together), pairs, rng), done + 1)
-        for trial in block_of(together[0], by_label, order, block)
+        for trial in block_of(together[0], by_label, order, block, rng)
     ]
     return number(trials, start=start)
 
@@ -99,9 +100,11 @@ def block_of(
     by_label: Mapping[str, Case],
     order: Sequence[str],
     block: int,
+    draw: random.Random,
     repeat_of: str = "",
 ) -> list[Trial]:
     """Return one block: a trial an arm, in ``order`` (case labels)."""
+    copies = _copies(contrast, [by_label[label] for label in order], draw)
     return [
         Trial(
             id="",
@@ -115,9 +118,22 @@ def block_of(
             repeat_of=repeat_of,
             epochs=contrast.epochs,
             slice_s=contrast.slice_s,
+            copy=copy,
         )
-        for position, label in enumerate(order)
+        for position, (label, copy) in enumerate(zip(order, copies, strict=True))
     ]
+
+
+def _copies(contrast: Contrast, cases: Sequence[Case], draw: random.Random) -> list[int]:
+    """Return which copy of its form each case reads, drawn; 0: the dataset itself.
+
+    Of arms that take turns cold none may find in the page cache what another has read.
+    """
+    if not contrast.slice_s or contrast.cache == "warm":
+        return [0] * len(cases)
+    forms = [case.stored_form for case in cases]
+    numbers = {form: draw.sample(range(forms.count(form)), forms.count(form)) for form in forms}
+    return [1 + numbers[form].pop() if forms.count(form) > 1 else 0 for form in forms]
 
 
 def _orders(labels: Sequence[str], count: int, rng: random.Random) -> list[list[str]]:

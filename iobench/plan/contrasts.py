@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, alike
+from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, Trial, alike
 from iobench.plan.blocks import group_of
 
 #: (stage, cache) -> case labels, fastest first, as the ladder found them.
 Ranking = Mapping[tuple[str, str], Sequence[str]]
+T = TypeVar("T", Trial, Contrast, Cell)
 
 
 def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]:
@@ -37,24 +39,33 @@ def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]
     return out
 
 
-def without_turns(plan: Plan, reason: str) -> Plan:
+def without_turns(plan: Plan, reason: str, cache: str = "") -> Plan:
     """Return the plan with arms that run one after the other, for this reason; also those to come.
 
-    Loops stay as long as planned.  The plan itself where no arms take turns.
+    ``cache``: of this cache state alone.  Loops stay as long as planned.  The plan itself where no
+    arms take turns.
     """
+
+    def ended(planned: T) -> T:
+        """Return a trial, contrast or cell without turns."""
+        concerned = not cache or planned.cache == cache
+        return dataclasses.replace(planned, slice_s=0.0) if concerned else planned
+
     if not any(cell.slice_s for rule in plan.rules for cell in rule.cells):
         return plan
     return dataclasses.replace(
         plan,
-        trials=tuple(dataclasses.replace(t, slice_s=0.0) for t in plan.trials),
-        contrasts=tuple(dataclasses.replace(c, slice_s=0.0) for c in plan.contrasts),
-        rules=tuple(
-            dataclasses.replace(
-                rule, cells=tuple(dataclasses.replace(cell, slice_s=0.0) for cell in rule.cells)
-            )
-            for rule in plan.rules
+        trials=tuple(
+            dataclasses.replace(t, copy=t.copy if t.slice_s else 0) for t in map(ended, plan.trials)
         ),
-        notes=(*plan.notes, f"arms run one after the other, not in turns: {reason}"),
+        contrasts=tuple(map(ended, plan.contrasts)),
+        rules=tuple(
+            dataclasses.replace(rule, cells=tuple(map(ended, rule.cells))) for rule in plan.rules
+        ),
+        notes=(
+            *plan.notes,
+            f"{cache}{' ' if cache else ''}arms run one after the other, not in turns: {reason}",
+        ),
     )
 
 

@@ -65,7 +65,8 @@ def outlook(plan: Plan) -> Outlook | None:
 
 
 def in_turns(plan: Plan) -> list[Contrast]:
-    """Return the contrasts with a verdict whose arms take turns, primary ones if there are any."""
+    """Return the warm contrasts with a verdict whose arms take turns; primary ones if any are."""
     found = plan.contrasts or contrasts(plan.rules, {})
-    taking = [c for c in found if c.slice_s and c.pairs >= signed_rank.FLOOR_PAIRS]
+    warm = [c for c in found if c.slice_s and c.cache == "warm"]
+    taking = [c for c in warm if c.pairs >= signed_rank.FLOOR_PAIRS]
     return [c for c in taking if c.primary] or taking

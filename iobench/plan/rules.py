@@ -14,6 +14,9 @@ from iobench.spec.labels import PIPELINE_FIELDS
 from iobench.spec.load import expand, extra_cases, left_out, named, pipeline
 from iobench.spec.schema import MOST_PAIRED, MOST_TRIALS, ContrastSpec, Spec
 
+#: Turns of cold data are at least this long, seconds: what a stopped arm has asked the device for
+#: still comes in.
+COLD_SLICE_S = 0.3
 #: Fields of a case that follow from others.
 FOLLOWING = ("label", "location")
 
@@ -59,16 +62,20 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
 def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
     """Return how long a turn of these arms lasts; 0 where stopping one would change its speed.
 
-    A quota gives what was not used at once, a trainer waits for a time of day, ranks for each
-    other, and of cold data the second arm would find what the first has read.
+    A quota gives what was not used at once, a trainer waits for a time of day, and ranks for each
+    other.  Of cold data each arm needs a copy, which can be made where they lie in the dataset.
     """
     stage = stages.of(wanted.stage)
+    if cache != "warm" and (cache != "cold" or any(c.placement != "bind" for c in here)):
+        return 0.0
     able = all(
         c.world_size == 1 and not c.cpus and not c.memory_bytes
         and not registry.load("formats", c.format).fileless
         for c in here
     )  # fmt: skip
-    return wanted.slice_s if able and cache == "warm" and not stage.trained else 0.0
+    if not able or stage.trained or not wanted.slice_s:
+        return 0.0
+    return wanted.slice_s if cache == "warm" else max(wanted.slice_s, COLD_SLICE_S)
 
 
 def _labels(cases: Iterable[Case]) -> tuple[str, ...]:

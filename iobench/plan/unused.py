@@ -10,7 +10,7 @@ from iobench.core.cases import Case, ContrastRule, Plan
 from iobench.core.errors import shown
 from iobench.core.own_images import is_own
 from iobench.plan.contrasts import contrasts
-from iobench.plan.rules import rules
+from iobench.plan.rules import COLD_SLICE_S, rules
 from iobench.spec.contrast_rules import check_cache, matches
 from iobench.spec.load import expand, pipeline
 from iobench.spec.schema import ContrastSpec, Spec
@@ -94,10 +94,14 @@ def _of_contrast(wanted: ContrastSpec, rule: ContrastRule) -> Iterator[Finding]:
         key = "after" if wanted.after else "over"
         yield key, "it leaves no two cases to compare in a cache state that they can have"
     elif wanted.slice_s and not any(cell.slice_s for cell in rule.cells):
-        why = "its arms cannot take turns (they do when warm, on one rank and without limits)"
+        why = "its arms cannot take turns (they do warm or cold, on one rank and without limits)"
         yield from ((key, why) for key in ("slice_s", "loop_s") if key in typed)
     elif "loop_s" in typed and not wanted.slice_s:
         yield "loop_s", "slice_s = 0: the arms do not take turns"
+    elif {cell.cache for cell in rule.cells if cell.slice_s} == {"cold"}:
+        yield from _unless("loop_s" not in typed, "loop_s", "a cold loop is one epoch")
+        short = "slice_s" in typed and 0 < wanted.slice_s < COLD_SLICE_S
+        yield from _unless(not short, "slice_s", f"turns of cold data take {COLD_SLICE_S:g} s")
     there = {cell.cache for cell in rule.cells}
     for cache in wanted.caches if "caches" in typed and there else ():
         state = check_cache("caches", cache)

@@ -26,7 +26,7 @@ COLUMNS = (
     "resident_after", "samples_digest",
 )  # fmt: skip
 EXTRA = (
-    "case", "arm", "position", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
+    "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s",
 )  # fmt: skip
@@ -121,7 +121,7 @@ def _probed(record: Record) -> dict[str, float]:
 _SAME = {
     Case: ("pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size",
            "location", "placement", "order", "transform", "batch", "workers", "prefetch", "seed"),
-    Trial: ("block", "stage", "cache", "position"),
+    Trial: ("block", "stage", "cache", "position", "copy"),
     Record: ("attempt", "status", "started"),
     CacheProof: ("resident_before", "resident_after"),
 }  # fmt: skip

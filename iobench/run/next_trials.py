@@ -7,6 +7,7 @@ the report does it, so a suite that was killed at any point goes on as if it had
 from __future__ import annotations
 
 import dataclasses
+import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from math import ceil
@@ -98,6 +99,7 @@ def _repeat(plan: Plan, ledger: Ledger) -> list[Trial]:
         {c.label: c for c in plan.cases},
         [t.case.label for t in block],
         1 + max(contrast.pairs, *(t.block for t in mine)),  # past those of later looks
+        random.Random(f"{plan.seed}-{last.contrast}-{last.block}"),
         repeat_of=str(last.block),
     )
     return number(again, start=len(plan.trials) + 1)
@@ -149,7 +151,8 @@ def lengthened(plan: Plan, found: Sequence[Contrast], ledger: Ledger) -> list[Co
     def epochs(contrast: Contrast) -> int:
         together = groups(found)[group_of(contrast)]
         longest_s = max(epoch_s(label, contrast) for label in members(together))
-        return min(ceil(contrast.loop_s / longest_s), MOST_EPOCHS) if contrast.slice_s else 1
+        again = contrast.slice_s and contrast.cache == "warm"  # a second epoch is never cold
+        return min(ceil(contrast.loop_s / longest_s), MOST_EPOCHS) if again else 1
 
     return [dataclasses.replace(c, epochs=epochs(c)) for c in found]
 

@@ -10,6 +10,7 @@ Every step is in plan.json before its first trial runs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -17,10 +18,11 @@ from iobench.analysis.evidence import enters
 from iobench.core import clock
 from iobench.core.cases import Trial
 from iobench.core.dataset import files_of
-from iobench.core.errors import CannotStop
+from iobench.core.errors import CannotStop, DatasetError
 from iobench.core.records import FAILED, INVALID
 from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
+from iobench.run import copies
 from iobench.run.block import run_block
 from iobench.run.ledger import Ledger
 from iobench.run.next_trials import next_step
@@ -46,6 +48,7 @@ class Suite:
             self.plan = without_turns(self.plan, "they run in a control group")
         self.ledger = Ledger(self.plan, store.records())
         self._begun = clock.clock()
+        self._undo = contextlib.ExitStack()
 
     def run(self) -> None:
         """Run everything that has no usable record yet.
@@ -54,6 +57,11 @@ class Suite:
         """
         if len(self.ledger.last) < len(self.plan.trials):
             self._discard_cold_pass()
+        with self._undo:
+            self._run()
+        self._watch(len(self.ledger.usable()), len(self.plan.trials), 0.0, None)
+
+    def _run(self) -> None:
         while self.ledger.split:
             self._spare(self.ledger.split.pop(0))
         while step := next_step(self.plan, self.ledger, self._room_s()):
@@ -65,7 +73,6 @@ class Suite:
                 continue
             for trial in step.trials:
                 self._try(trial)
-        self._watch(len(self.ledger.usable()), len(self.plan.trials), 0.0, None)
 
     def _spare(self, block: Sequence[Trial]) -> None:
         """Keep the records of a block whose missing arms fail again: then no pair is to be made.
@@ -109,14 +116,18 @@ class Suite:
         Where an arm FAILED, the others that are compared with each other run again without it.
         Where this user may not stop an arm, arms run one after the other from now on.
         """
+        try:
+            copies.make(block, self.plan.dataset, self.settings, self._undo)
+        except DatasetError as error:
+            self._end_turns(str(error), cache=block[0].cache)
+            return
         for _ in range(ATTEMPTS):
             self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), block[0])
             attempts = [self.store.start(trial.id) for trial in block]
             try:
                 records = run_block(block, self.plan.dataset, attempts, self.settings)
             except CannotStop as error:
-                self.plan = without_turns(self.plan, str(error))
-                self.store.save_plan(self.plan)
+                self._end_turns(str(error))
                 return
             for record in records:
                 self.store.save(record)
@@ -127,6 +138,11 @@ class Suite:
             block = comparable(self.plan, [r.trial for r in records if r.status != FAILED])
             if len(block) < 2:
                 return
+
+    def _end_turns(self, reason: str, cache: str = "") -> None:
+        """Run arms one after the other from now on; ``cache``: those in this cache state."""
+        self.plan = without_turns(self.plan, reason, cache)
+        self.store.save_plan(self.plan)
 
     def left_s(self) -> float:
         """Return the expected seconds of what is still to do."""

@@ -69,7 +69,9 @@ class Attempt:
         self.trial, self._settings, self._agent = trial, settings, settings.agent
         self._stage = stages.of(trial.stage)
         self._place = settings.placements.get(trial.case.location)
-        self._dataset = placing.dataset_of(dataset, self._place)
+        self._dataset = settings.copies.get(
+            (trial.case.stored_form, trial.copy), placing.dataset_of(dataset, self._place)
+        )
         self._files = _files(trial, self._dataset, self._place)
         #: On the mount that is measured: files read in place may lie elsewhere than the dataset.
         self.where = self._files[0] if self._files else Path(self._dataset.root)

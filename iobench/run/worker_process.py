@@ -49,7 +49,8 @@ class TrialSettings:
     need one (:func:`iobench.run.command.images_for`).  ``placements``: by the location of the cases
     whose data were put somewhere.  ``lock_pages``: hold warm data in memory; not where memory is
     what is studied.  ``cold_rates``: bytes/s of one stream by stored form, as measured.
-    ``agent``: of the node where the ranks run.
+    ``copies``: (stored form, number) -> a copy of the dataset in that form.  ``agent``: of the node
+    where the ranks run.
     """
 
     limit_s: float = 120.0
@@ -61,6 +62,7 @@ class TrialSettings:
     placements: Mapping[str, Placement] = dataclasses.field(default_factory=dict)
     lock_pages: bool = True
     cold_rates: dict[str, float] = dataclasses.field(default_factory=dict)
+    copies: dict[tuple[str, int], Dataset] = dataclasses.field(default_factory=dict)
     agent: Agent = LOCAL
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from iobench.core.cases import Case, Contrast
+from iobench.core.cases import Case, Contrast, Dataset
 from iobench.core.errors import SpecError
 from iobench.plan import blocks as plan_blocks
 from iobench.plan import contrasts as pairing
 from iobench.plan import ladder as plan
 from iobench.plan import rules
+from iobench.plan.resolve import Here, resolve
 from iobench.spec import load, schema
 
 NAMES = ("bare", "unpacked", "docker", "apptainer")
@@ -121,6 +122,43 @@ def test_a_block_holds_every_arm_once_back_to_back_in_an_order_drawn_for_it() ->
     assert len(orders) > 12, "drawn of 2 x 24 possible orders"
     follows = [a == b[::-1] for a, b in pairwise(tuple(t.arm for t in block) for block in blocks)]
     assert sum(follows) < 6, "an order is no reverse of the one before but by chance"
+
+
+def test_arms_that_take_turns_cold_read_a_copy_each() -> None:
+    made = {**document(caches=["warm", "cold"], pairs=30), "matrix": {"pipeline": ["lmdb", "jpeg"]}}
+    made["contrasts"] += [{"over": "pipeline", "base": "lmdb", "caches": ["cold"], "pairs": 2}]
+    made["matrix"]["prefetch"] = [1, 2, 3]
+    parsed = load.parse(made)
+    cases = load.expand(parsed)
+    trials = plan_blocks.blocks(of_spec(parsed, cases), cases, seed=5, start=1)
+    assert {t.copy for t in trials if t.cache == "warm"} == {0}
+    blocks: dict[tuple[str, int], dict[str, int]] = {}
+    for trial in trials:
+        if trial.cache == "cold":
+            blocks.setdefault((trial.contrast, trial.block), {})[trial.arm] = trial.copy
+    numbers = Counter(tuple(sorted(block.values())) for block in blocks.values())
+    assert numbers == {(1, 2, 3): 2 * 30, (0, 0): 3 * 2}, "those of different forms need none"
+    drawn = Counter(tuple(block.items()) for block in blocks.values() if len(block) == 3)
+    assert len(drawn) > 12, "drawn of 2 x 6 x 6 possible ones"
+
+
+def test_copies_end_with_the_turns() -> None:
+    parsed = load.parse(document(caches=["warm", "cold"], pairs=6))
+    cases = load.expand(parsed)
+    whole = resolve(parsed, Here(Dataset("r", "n", 64, 64, 1, 1, "d", "s")), 60.0, "now")
+    made = of_spec(parsed, cases)
+    trials = tuple(plan_blocks.blocks(made, cases, seed=5, start=1))
+    plan = dataclasses.replace(whole, trials=trials, contrasts=tuple(made))
+    left = pairing.without_turns(plan, "no room", "cold")
+    assert {(t.cache, t.slice_s, t.copy) for t in left.trials} == {
+        ("warm", 0.1, 0),
+        ("cold", 0.0, 0),
+    }
+    cells = [cell for rule in left.rules for cell in rule.cells]
+    assert {(c.cache, c.slice_s) for c in [*left.contrasts, *cells]} == {
+        ("warm", 0.1), ("cold", 0.0)
+    }  # fmt: skip
+    assert left.notes == ("cold arms run one after the other, not in turns: no room",)
 
 
 def test_later_looks_go_on_with_the_same_orders() -> None:

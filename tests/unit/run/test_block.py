@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from iobench.analysis.evidence import trial_window
 from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.errors import DatasetError
 from iobench.core.records import FAILED, INVALID, VALID, Record
+from iobench.run import copies
 from iobench.run.block import run_block
 from iobench.run.trial import TrialSettings
 from tests.build import containers
@@ -64,6 +67,34 @@ def test_epochs_are_shuffled_anew_in_one_loop(data: Dataset) -> None:
     twice = run(block(data, {}, {"workers": 1}, epochs=1), data)[0]
     assert record.ranks[0].order_digest != twice.ranks[0].order_digest
     assert record.ranks[0].bytes_needed == 2 * twice.ranks[0].bytes_needed
+
+
+def test_cold_arms_read_a_copy_each_of_the_same_samples(data: Dataset, tmp_path: Path) -> None:
+    trials = [
+        dataclasses.replace(trial, cache="cold", copy=2 - i)
+        for i, trial in enumerate(block(data, {}, {"loader": "torch"}, epochs=1))
+    ]
+    settings = TrialSettings()
+    with contextlib.ExitStack() as undo:
+        copies.make(trials, data, settings, undo)
+        roots = {found.root for found in settings.copies.values()}
+        assert len(roots) == 2
+        assert all(Path(root).parent == Path(data.root).parent for root in roots)
+        records = run_block(trials, data, [1, 1], settings)
+    assert not settings.copies
+    assert not any(Path(root).exists() for root in roots)
+    assert [(r.status, r.reasons) for r in records] == [(VALID, ())] * 2
+    assert len({r.ranks[0].order_digest for r in records}) == 1
+    for record in records:
+        assert record.cache.resident_before == 0
+        assert record.cache.bytes_storage >= record.cache.bytes_needed, "each reads from the disk"
+
+
+def test_files_read_in_place_are_not_copied(data: Dataset) -> None:
+    (trial, _) = block(data, {}, {})
+    in_place = dataclasses.replace(data, in_place=True)
+    with contextlib.ExitStack() as undo, pytest.raises(DatasetError, match="read in place"):
+        copies.make([dataclasses.replace(trial, copy=1)], in_place, TrialSettings(), undo)
 
 
 @pytest.mark.parametrize("hurt", [0, 1])

@@ -469,7 +469,9 @@ def test_arms_that_may_not_be_stopped_run_one_after_the_other(
     ("keys", "contrast", "turns"),
     [
         ({}, {}, True),
-        ({}, {"caches": ["cold"]}, False),
+        ({}, {"caches": ["cold"]}, True),
+        ({"placement": "staged"}, {"caches": ["cold"]}, False),
+        ({}, {"caches": [0.5]}, False),
         ({}, {"slice_s": 0}, False),
         ({"cpus": 1}, {}, False),
         ({"memory": "1G"}, {}, False),
@@ -485,6 +487,7 @@ def test_only_arms_that_a_stop_leaves_as_they_are_take_turns(
         "case": {**DOCUMENT["case"], **keys},
         "ladder": {**DOCUMENT["ladder"], "stages": ["load", "train"], "caches": ["warm", "cold"]},
         "contrasts": [{**TURNS, **contrast}],
+        "stage_to": "/local",
     }
     parsed = load.parse(document)
     cells = [cell for rule in rules(parsed, load.expand(parsed)) for cell in rule.cells]
