@@ -231,16 +231,22 @@ def _caffe_pytest() -> str:
     return "" if (tools.FOLDER / PYTEST_FOLDER).is_dir() else "no .tools/pytest-caffe: `make test`"
 
 
-def squashfuse() -> Optional[str]:
-    """Return the program that mounts a squashfs without root: the system's, or apptainer's."""
-    return shutil.which("squashfuse") or next(
-        (str(p) for p in Path(".tools").glob("apptainer/libexec/*/bin/squashfuse")), None
+def fuse_program(name: str) -> Optional[str]:
+    """Return a program that mounts through FUSE: the system's, or apptainer's."""
+    return shutil.which(name) or next(
+        (str(p) for p in Path(".tools").glob(f"apptainer/libexec/*/bin/{name}")), None
     )
 
 
+def squashfuse() -> Optional[str]:
+    """Return the program that mounts a squashfs without root."""
+    return fuse_program("squashfuse")
+
+
 def _fuse() -> str:
-    if not squashfuse() or not shutil.which("mksquashfs"):
-        return "no program squashfuse, or no mksquashfs"
+    absent = [name for name in ("squashfuse", "fuse-overlayfs") if not fuse_program(name)]
+    if absent or not shutil.which("mksquashfs"):
+        return f"no program {', '.join(absent) or 'mksquashfs'}"
     return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse cannot be opened"
 
 

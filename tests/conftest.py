@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Iterator
 
 import pytest
 
-from iobench.host import tools
+from iobench.host import rivals, tools
 from tests import capabilities
 
 
 def pytest_configure(config: pytest.Config) -> None:
     tools.extend_path()
+    rivals.PREFIX = f"iobench-test-{os.getpid()}"  # trials of other tests are no rivals
     # a shell's background job ignores Ctrl-C, and so would every process that the tests interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
     unknown = capabilities.unknown_requirements()

@@ -17,7 +17,17 @@ from iobench.core import registry
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, CacheStateError
 from iobench.core.records import IoCounters
-from iobench.host import cgroups, files, fio, page_cache, page_lock, probes, residency
+from iobench.host import (
+    cgroups,
+    files,
+    fio,
+    locks,
+    page_cache,
+    page_lock,
+    probes,
+    residency,
+    rivals,
+)
 from iobench.host.mounts import describe_mount, filesystem_for
 
 #: Shared memory that default batches need: workers x prefetch x 64 samples of 3 x 224 x 224 floats.
@@ -32,9 +42,9 @@ _OLDEST_PYTHON = (3, 11)
 def examine(data_path: Path) -> list[Check]:
     """Return every check, for data under ``data_path`` (or its nearest existing parent)."""
     path = files.nearest(data_path.resolve())
-    checks = [_python(), *_storage(path), *_memory(path), *_kernel(), *_processor(), *_programs()]
+    checks = [_python(), *_storage(path), *_memory(path), *_kernel(), *_processor(), _drivers()]
     stacks = [software.stack(name) for name in registry.names("stacks")]
-    return [*checks, *stacks, *software.launchers(), *_runtimes()]
+    return [*checks, *_programs(), *stacks, *software.launchers(), *_runtimes()]
 
 
 def _python() -> Check:
@@ -58,6 +68,7 @@ def _storage(path: Path) -> Iterator[Check]:
         words.append(f"a loop device on {facts.get('loop_backing_file')}")
     yield Check("mount", True, "; ".join(words))
     yield _cold(path)
+    yield _locks(path)
     proof = "mincore(2); cachestat(2) needs Linux 6.5 and is hidden by some containers"
     if residency.cachestat_works():
         proof = "cachestat(2)"
@@ -83,6 +94,26 @@ def _storage(path: Path) -> Iterator[Check]:
             "random reads inside a small shard become nearly sequential: use a dataset much larger "
             "than that, or lower /sys/class/bdi/*/read_ahead_kb",
         )
+
+
+def _locks(path: Path) -> Check:
+    """Try a lock between two processes; what holds between nodes is known by the mount alone."""
+    remedy = "let no two iobench work there from two nodes at once"
+    try:
+        why = locks.broken(path) or locks.reach(path)
+    except OSError as error:
+        why, remedy = f"{path} is not writable: {error.strerror}", "choose another"
+    return Check("locks", not why, why or "two processes exclude one another", remedy)
+
+
+def _drivers() -> Check:
+    found = rivals.seen()
+    return Check(
+        "other drivers",
+        not found,
+        "; ".join(map(str, found)) or "no other iobench runs on this node",
+        "measure when they have ended: each disturbs the other",
+    )
 
 
 def _cold(path: Path) -> Check:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from iobench.analysis.contrast_results import AttributionResult
 from iobench.analysis.evidence import Evidence, usable
+from iobench.analysis.hosts import together
 from iobench.analysis.ranks import probed
 from iobench.core import registry
 from iobench.core.cases import Contrast
@@ -78,13 +79,17 @@ def _pairs(
     evidence: Evidence, contrast: Contrast
 ) -> list[tuple[Mapping[str, float], Mapping[str, float]]]:
     """Return (arm, base) of every complete pair of proven probes: mean seconds of each part."""
-    blocks: dict[int, dict[str, Mapping[str, float]]] = {}
+    blocks: dict[int, dict[str, Record]] = {}
     for record in _probes(evidence, contrast):
         if record.status != EXPLORATORY and record.ranks and record.ranks[0].probe:
-            means = {part: sum(s) / max(1, len(s)) for part, s in probed(record.ranks).items()}
-            blocks.setdefault(record.trial.block, {})[record.trial.arm] = means
+            blocks.setdefault(record.trial.block, {})[record.trial.arm] = record
     arm, base = contrast.arm, contrast.base
-    return [(b[arm], b[base]) for _, b in sorted(blocks.items()) if {arm, base} <= {*b}]
+    whole = [(b[arm], b[base]) for _, b in sorted(blocks.items()) if {arm, base} <= {*b}]
+    return [(_means(one), _means(other)) for one, other in whole if together(one, other)]
+
+
+def _means(record: Record) -> Mapping[str, float]:
+    return {part: sum(s) / max(1, len(s)) for part, s in probed(record.ranks).items()}
 
 
 def _probes(evidence: Evidence, contrast: Contrast) -> list[Record]:

@@ -22,12 +22,13 @@ _NOT_THE_CASE = ("label", "location", "seed")
 
 @dataclasses.dataclass(frozen=True)
 class ComparedSuite:
-    """Which suite it is; ``folder`` is where its results lie."""
+    """Which suite it is; ``folder`` is where its results lie, ``host`` whose figures they are."""
 
     name: str
     created: str
     version: str
     folder: str
+    host: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +101,8 @@ def compare_suites(
         schema=COMPARE_SCHEMA,
         standing=EXPLORATORY,
         note="the two suites share no block: ratios with unpaired intervals, no verdict",
-        a=alike(ComparedSuite, a[0], folder=folders[0]),
-        b=alike(ComparedSuite, b[0], folder=folders[1]),
+        a=alike(ComparedSuite, a[0], folder=folders[0], host=first.home),
+        b=alike(ComparedSuite, b[0], folder=folders[1], host=second.home),
         rows=rows,
         differences=_differences(first, second, pairs),
         only_in={
@@ -203,7 +204,7 @@ def _differences(a: Evidence, b: Evidence, pairs: Sequence[tuple[Case, Case]]) -
 def _fingerprints(found: Evidence, case: Case) -> dict[str, dict[str, Any]]:
     """Return stage -> the first fingerprint, with the mount as the driver saw it."""
     out: dict[str, dict[str, Any]] = {}
-    for record in usable(found.last.values()):
+    for record in filter(found.at_home, usable(found.last.values())):
         if record.trial.case.label == case.label and record.trial.stage in stages.rungs():
             for rank in record.ranks[:1]:
                 image = {"image": dict(record.runtime)} if record.runtime else {}

@@ -102,6 +102,16 @@ def _short(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def _of_rivals(pairs: Sequence[Pair]) -> list[str]:
+    """Return that other drivers ran on the node beside one arm alone, if they did."""
+    counts = [sum(bool(side.notes.get("rivals")) for side in sides)
+              for sides in ((p.arm for p in pairs), (p.base for p in pairs))]  # fmt: skip
+    uneven = sum(bool(p.arm.notes.get("rivals")) != bool(p.base.notes.get("rivals")) for p in pairs)
+    if not uneven:
+        return []
+    return [f"another iobench on the node: in {counts[0]} against {counts[1]} trials"]
+
+
 def _of_turns(pairs: Sequence[Pair]) -> list[str]:
     """Return that arms which take turns stop or go on at different speeds, where that matters.
 
@@ -137,7 +147,7 @@ STUDIED = {
 
 def confounders(pairs: Sequence[Pair]) -> Confounders:
     """Return what differs between the arms' fingerprints beside the factor under study."""
-    found: dict[str, None] = dict.fromkeys(_of_turns(pairs))
+    found: dict[str, None] = dict.fromkeys([*_of_turns(pairs), *_of_rivals(pairs)])
     seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for pair in pairs:
         factor = factors(pair.arm.trial.case, pair.base.trial.case)

@@ -6,8 +6,10 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from iobench.analysis import hosts
 from iobench.analysis.case_results import Validity
 from iobench.analysis.ranks import in_step, running, step_times
 from iobench.analysis.windows import between, epoch, window
@@ -131,6 +133,15 @@ class Evidence:
     plan: Plan
     last: Mapping[str, Record]
 
+    @cached_property
+    def home(self) -> str:
+        """The host whose records give all figures but those of pairs."""
+        return hosts.home(usable(self.last.values()))
+
+    def at_home(self, record: Record) -> bool:
+        """Return whether a record may enter such a figure; what is not timed is of no host."""
+        return hosts.is_of(record, self.home) or not hosts.timed(record.trial)
+
     def planned(self, case: Case) -> list[Trial]:
         """Return the case's trials in the plan."""
         return [t for t in self.plan.trials if t.case.label == case.label]
@@ -140,13 +151,17 @@ class Evidence:
         return {(t.stage, t.cache) for t in self.planned(case)}
 
     def of(self, case: Case, stage: str, *caches: str) -> list[Record]:
-        """Return the case's usable records of a rung; any cache state when none is named."""
+        """Return the case's usable records of a rung, those of :attr:`home`.
+
+        Any cache state when none is named.
+        """
         return [
             r
             for r in usable(self.last.values())
             if r.trial.case.label == case.label
             and r.trial.stage == stage
             and (not caches or r.trial.cache in caches)
+            and self.at_home(r)
         ]
 
     def windows(self, case: Case, stage: str, *caches: str) -> list[Window]:
@@ -223,6 +238,11 @@ def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
     bad = [found.last[t.id] for t in planned if t.id in found.last]
     if not bad:
         return f"{where} has not run yet: `iobench run --resume`"
+    if away := sorted({hosts.host_of(r) for r in bad if enters(r) and not found.at_home(r)}):
+        return (
+            f"{where} has run on {', '.join(away)} alone, and the figures are {found.home}'s: "
+            f"`iobench run --resume` on {found.home}"
+        )
     reason = next((r.reasons[0] for r in bad if r.reasons), "no reason given")
     return f"{where} has no valid trial: {reason}"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from iobench.analysis.evidence import Evidence, trial_window, usable
+from iobench.analysis.hosts import together
 from iobench.core.cases import Case, Contrast, Trial
 from iobench.core.order import add_sums
 from iobench.core.records import Record
@@ -35,7 +36,7 @@ def factors(arm: Case, base: Case) -> list[str]:
 
 
 def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
-    """Return the blocks whose two arms both have a usable record, by block."""
+    """Return the blocks whose two arms both have a usable record of one host, by block."""
     blocks: dict[int, dict[str, Record]] = {}
     for record in usable(evidence.last.values()):
         trial = record.trial
@@ -44,7 +45,9 @@ def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
     return [
         Pair(block, int(arm.trial.repeat_of or 0), arm, base)
         for block, arms in sorted(blocks.items())
-        if (arm := arms.get(contrast.arm)) and (base := arms.get(contrast.base))
+        if (arm := arms.get(contrast.arm))
+        and (base := arms.get(contrast.base))
+        and together(arm, base)
     ]
 
 

@@ -82,6 +82,16 @@ class FastestResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class HostResult:
+    """A host with usable records; ``figures``: it gives all figures but those of pairs."""
+
+    host: str
+    jobs: Sequence[str]
+    trials: int
+    figures: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class SuiteResult:
     """The analysis of one suite; ``fastest``: "stage cache" -> the ranking of that rung.
 
@@ -103,3 +113,4 @@ class SuiteResult:
     contrasts: Sequence[ContrastResult]
     fastest: Mapping[str, FastestResult]
     missing: Sequence[str] = ()
+    hosts: Sequence[HostResult] = ()

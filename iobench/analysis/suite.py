@@ -7,10 +7,10 @@ interrupted suite is analysed like a whole one.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from iobench.analysis import notes
 from iobench.analysis.attribution import attribute
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.cases import describe
@@ -48,7 +48,8 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         plan,
         schema=ANALYSIS_SCHEMA,
         dataset=alike(DatasetResult, data, mean_bytes=mean_bytes, files=accounting.of(data)),
-        notes=[*plan.notes, *_late(found), *_unheld(found)],
+        notes=notes.notes(found),
+        hosts=notes.hosts(found),
         complete=plan.phase == 2
         and all(t.id in found.last and enters(found.last[t.id]) for t in plan.trials),
         validity=validity(found, [t.id for t in plan.trials], len(records)),
@@ -107,26 +108,6 @@ def _checks(found: Evidence) -> Checks:
         same_bytes=_all_equal(digests.values()),
         samples_digest=next(iter(jpeg[0])) if jpeg else None,
     )
-
-
-def _late(found: Evidence) -> list[str]:
-    """Return a note if ranks did not begin together, with the words of the worst trial."""
-    late = [r for r in found.last.values() if enters(r) and r.notes.get("late")]
-    if not late:
-        return []
-    worst = max(late, key=lambda r: float(r.notes["skew_s"]))
-    return [f"{worst.notes['late']} ({worst.trial.id}; {len(late)} trials)"]
-
-
-def _unheld(found: Evidence) -> list[str]:
-    """Return a note for each reason why the pages of warm trials were not locked."""
-    reasons = Counter(
-        r.cache.unheld for r in found.last.values() if r.trial.cache == "warm" and r.cache.unheld
-    )
-    return [
-        f"{count} warm trials ran on pages that were not locked: {reason}"
-        for reason, count in reasons.most_common()
-    ]
 
 
 def _wanted(plan: Plan, case: Case) -> int:

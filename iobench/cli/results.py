@@ -66,7 +66,9 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
 
 def _render(found: Comparison) -> None:
     for name, suite in (("A", found.a), ("B", found.b)):
-        text = f"{name}: {suite.name}, {suite.created}, iobench {suite.version} ({suite.folder})"
+        host = f", host {suite.host}" if suite.host else ""
+        of = f"{suite.name}, {suite.created}, iobench {suite.version}{host}"
+        text = f"{name}: {of} ({suite.folder})"
         out.print(Text(text), soft_wrap=True)
     out.print(_table(found))
     for difference in found.differences:

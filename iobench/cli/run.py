@@ -28,7 +28,7 @@ from iobench.plan.outlook import in_turns, outlook
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.report import publish, terminal, words
 from iobench.report.progress import Reporter, duration
-from iobench.run import availability, own_images, placing, prepare, store
+from iobench.run import availability, own_images, placing, prepare, sessions, store
 from iobench.run.command import images_for
 from iobench.run.suite import Suite
 from iobench.run.trial import TrialSettings
@@ -81,15 +81,18 @@ def run(
     if options["in_place"] and options["data"] is None and not resume:
         raise SpecError("--in-place is of a tree of your own; name it by --data")
     with Reporter(err) as reporter, contextlib.ExitStack() as undo:
+        if not dry_run:
+            undo.enter_context(LOCAL.announced())
         if resume:
             for name in _unused():
                 reporter.say(f"note: {name} has no effect: a resumed suite goes on as planned")
             found = store.find(results)
-            plan = found.resumable_plan()
+            undo.enter_context(found.lock())
+            plan = sessions.entered(found.resumable_plan())
+            plan = _claimed(plan, found.folder, undo, reporter)
             undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
             availability.same_images(plan, images, reporter.say)
-            used = images_for(plan.cases, images)
-            return _run(found, used, reporter, as_json)
+            return _run(found, plan, images_for(plan.cases, images), reporter, as_json)
         text, where = load.read(spec_name)
         foreseen = foresee.judged(
             text, where, image=image, data=options["data"], budget=options["budget"]
@@ -101,14 +104,35 @@ def run(
             for trial in plan.trials:
                 out.print(trial.id)
             return 0
+        plan = _claimed(sessions.entered(plan), results, undo, reporter)
         plan = _with_outlook(plan, reporter)
         used = images_for(plan.cases, images)
         plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
         plan = placing.placed(plan, spec.stage_to, used, reporter.say)
         found = store.create(results, plan.name)
+        undo.enter_context(found.lock())
         found.save_spec(text)
         found.save_plan(plan)
-        return _run(found, used, reporter, as_json)
+        return _run(found, plan, used, reporter, as_json)
+
+
+def _claimed(
+    plan: Plan, results: Path, undo: contextlib.ExitStack, reporter: Reporter
+) -> Plan:  # fmt: skip
+    """Hold the data until ``undo`` ends; say who else is there, and keep what a reader should know.
+
+    Raises DatasetError where another driver measures them on this node.
+    """
+    found = undo.enter_context(sessions.measuring(plan.dataset))
+    found += sessions.notices(plan.dataset, results)
+    for note in found:
+        reporter.say(f"note: {note}")
+    for rival in LOCAL.rivals():
+        reporter.say(
+            f"note: {rival} runs on this node as well, and both disturb each other: trials beside "
+            "it are named, pairs repeated where the spec allows it"
+        )
+    return dataclasses.replace(plan, notes=tuple(dict.fromkeys([*plan.notes, *found])))
 
 
 def _unused() -> list[str]:
@@ -183,12 +207,12 @@ def _with_outlook(plan: Plan, reporter: Reporter) -> Plan:
 
 
 def _run(
-    suite_store: store.Store, used: Mapping[str, ImageUse], reporter: Reporter, as_json: bool
-) -> int:
-    """Run a stored plan to its end, write its report; return the exit status."""
-    plan = suite_store.plan()
+    suite_store: store.Store, plan: Plan, used: Mapping[str, ImageUse], reporter: Reporter,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Run a plan to its end in its folder, write the report; return the exit status."""
     interrupted = False
-    with suite_store.lock(), placing.present(plan, used, reporter.say) as plan:
+    with placing.present(plan, used, reporter.say) as plan:
         suite_store.save_plan(plan)
         settings = alike(
             TrialSettings,
@@ -198,6 +222,11 @@ def _run(
             lock_pages=not any(case.memory_bytes for case in plan.cases),
         )
         suite = Suite(suite_store, settings, reporter.trial)
+        if strays := suite.ledger.strays:
+            reporter.say(
+                f"note: {len(strays)} trials of the ladder ran on another host and run again: its "
+                "figures are of one host"
+            )
         try:
             suite.run()
         except KeyboardInterrupt:

@@ -217,6 +217,16 @@ class Placement:
 
 
 @dataclasses.dataclass(frozen=True)
+class Session:
+    """One start of a driver on a suite.  ``facts``: what must be equal where it is resumed."""
+
+    host: str
+    job: str
+    began: str  # ISO 8601, UTC
+    facts: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """All that a suite needs to run, resolved from a spec and what is here (``plan.json``).
 
@@ -244,6 +254,7 @@ class Plan:
     notes: Tuple[str, ...] = ()  # what a reader of every figure should know
     placements: Tuple[Placement, ...] = ()
     images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> digest
+    sessions: Tuple[Session, ...] = ()
     schema: int = SCHEMA
 
 

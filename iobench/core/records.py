@@ -135,5 +135,7 @@ class Record:
     runtime: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # image, mode, version
     ready_s: float = 0.0  # from the launch until every rank had its libraries: start-up
     slices: Optional[Slices] = None  # of an arm that took turns with others
+    host: str = ""  # the driver's; a rank in a container may have another name
+    job: str = ""  # number of the batch job
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA

@@ -66,14 +66,10 @@ def convert(
     layout = {**getattr(writer, "layout", {}), **({"side": side} if side else {})}
     target = datasets.form_root(dataset, form)
     root = Path(dataset.root)
+    if _there(dataset, form, layout):  # also where this user may not write
+        return target
     with files.hold(root):
-        if datasets.has_form(dataset, form):
-            there = datasets.form_facts(dataset, form)["options"]
-            if there != layout:
-                raise DatasetError(
-                    f"{target} is there with options {there}, wanted are {layout}: delete that "
-                    "folder, or convert another dataset"
-                )
+        if _there(dataset, form, layout):  # made meanwhile
             return target
         partial = root / f"{form}.partial"
         for leftover in (partial, target):
@@ -99,6 +95,19 @@ def convert(
         os.rename(partial, target)
         files.write_json(target / datasets.FORM_MARKER, facts)
     return target
+
+
+def _there(dataset: Dataset, form: str, layout: Mapping[str, Any]) -> bool:
+    """Return whether a form is there.  Raises DatasetError where it has another layout."""
+    if not datasets.has_form(dataset, form):
+        return False
+    there = datasets.form_facts(dataset, form)["options"]
+    if there != layout:
+        raise DatasetError(
+            f"{datasets.form_root(dataset, form)} is there with options {there}, wanted are "
+            f"{layout}: delete that folder, or convert another dataset"
+        )
+    return True
 
 
 def _backend(format_name: str, content: str) -> tuple[FormatBackend, str]:

@@ -27,13 +27,15 @@ from iobench.core.cases import Dataset
 from iobench.core.errors import DatasetError
 from iobench.data import pixels, recipes, size_model
 from iobench.data.index import Row, declare
-from iobench.host import files
+from iobench.host import files, locks
 
 Progress = Callable[[int, int], None]
 
 #: Version of the bytes that a recipe and a seed give; golden digests hold it.
 SYNTHESIS = 3
 PARTS = ".parts"
+#: How the names of files begin that are there before a dataset is.
+_OURS = (f".{datasets.PARTIAL}.", locks.NAME)
 CHUNK_SAMPLES, CHUNK_BYTES = 32, 8 << 20
 #: A file may exceed its target by this share before it is encoded a second time.
 TOLERANCE = 0.03
@@ -128,20 +130,27 @@ def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
     identity = json.loads(json.dumps(identity))
     if root.exists() and not root.is_dir():
         raise DatasetError(f"{root} is a file: choose another folder for the dataset")
+    if (root / datasets.MARKER).exists():  # whole: also where this user may not write
+        yield _found(root, identity)
+        return
     root.mkdir(parents=True, exist_ok=True)
     with files.hold(root):
         if (root / datasets.MARKER).exists():
-            found = datasets.locate(root)
-            _same(root, found.recipe.get("identity"), identity)
-            yield found
+            yield _found(root, identity)
             return
         if (root / datasets.PARTIAL).exists():
             _same(root, json.loads((root / datasets.PARTIAL).read_text()), identity)
-        elif any(not p.name.startswith(f".{datasets.PARTIAL}.") for p in root.iterdir()):
+        elif any(not p.name.startswith(_OURS) for p in root.iterdir()):
             raise DatasetError(f"{root} is not empty and holds no dataset: choose a new folder")
         else:
             files.write_json(root / datasets.PARTIAL, identity)
         yield None
+
+
+def _found(root: Path, identity: dict[str, Any]) -> Dataset:
+    found = datasets.locate(root)
+    _same(root, found.recipe.get("identity"), identity)
+    return found
 
 
 def _same(root: Path, there: Any, wanted: dict[str, Any]) -> None:

@@ -6,11 +6,23 @@ another node can answer by messages.  Paths are the node's own.  Python 3.9.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Mapping, Optional, Tuple
 
 from iobench.core.records import IoCounters
-from iobench.host import fio, limits, mounts, page_cache, page_lock, speed_noise, strace
+from iobench.host import (
+    fingerprint,
+    fio,
+    limits,
+    mounts,
+    page_cache,
+    page_lock,
+    probes,
+    rivals,
+    speed_noise,
+    strace,
+)
 from iobench.host import freezer as turns
 from iobench.host.fio import FioResult
 from iobench.host.freezer import Freezer
@@ -41,6 +53,12 @@ class Agent:
     freezer = staticmethod(turns.freezer)
     family = staticmethod(turns.family)
     fio = staticmethod(fio.run)
+    name = staticmethod(socket.gethostname)
+    job = staticmethod(probes.job)
+    announced = staticmethod(rivals.announced)
+    alone_with = staticmethod(rivals.alone_with)
+    rivals = staticmethod(rivals.seen)
+    facts = staticmethod(fingerprint.facts)
 
     def cold(self, path: Path) -> str:
         """Return why files on the mount under ``path`` are never cold, "" where they can be."""

@@ -1,17 +1,18 @@
-"""Files written whole, folders held by one writer, free space checked."""
+"""Files written whole, datasets held by one writer, free space checked."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, ContextManager, Iterator, Mapping
+from typing import Any, ContextManager, List, Mapping
 
-from iobench.core.errors import DatasetError, IobenchError
+from iobench.core.errors import DatasetError
+from iobench.host import locks
+from iobench.host.locks import Holder
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,32 +44,14 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
-@contextlib.contextmanager
-def locked(folder: Path, file: str, busy: IobenchError, option: str) -> Iterator[None]:
-    """Lock ``file`` of a folder (made when absent; "": the folder itself) while the body runs.
-
-    Raises ``busy`` where another process has the lock, and an error of its class that names
-    ``option``, which chooses the folder, where the filesystem cannot lock.
-    """
-    fd = os.open(folder / file, os.O_RDWR | os.O_CREAT if file else os.O_RDONLY, 0o666)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise busy from None
-        except OSError as error:
-            raise type(busy)(
-                f"{folder} cannot be locked ({error.strerror}): choose another folder by {option}"
-            ) from None
-        yield
-    finally:
-        os.close(fd)
-
-
-def hold(root: Path) -> ContextManager[None]:
-    """Keep other writers out of ``root``; raises DatasetError when one is at it."""
-    busy = DatasetError(f"another process is writing into {root}: wait for it")
-    return locked(root, "", busy, "--out")
+def hold(root: Path) -> ContextManager[List[Holder]]:
+    """Keep writers and runs that read it out of ``root``; DatasetError names who is there."""
+    return locks.held(
+        root,
+        lambda who: DatasetError(
+            f"{root} is held by {who}: wait for it, or choose another folder by --out"
+        ),
+    )
 
 
 def nearest(path: Path) -> Path:

@@ -40,6 +40,9 @@ FAMILIES = (
     "OMPI_MCA_mpi_yield", "OMPI_MCA_pml", "OPENCV_", "TORCH_", "UCX_",
 )  # fmt: skip
 
+#: What differs between nodes of one kind: an NFS client's address, the GPU that a job was given.
+_OWN_OPTIONS, _OWN_VARIABLES = ("clientaddr=",), ("CUDA_VISIBLE_DEVICES",)
+
 
 def collect(
     data_path: Path, stack: Mapping[str, str] = _NONE, brought: Mapping[str, str] = _NONE
@@ -68,6 +71,29 @@ def collect(
         "dev_shm_bytes": probes.shared_memory()[0] or None,
         "thp": _chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         "mount": _mount(data_path),
+    }
+
+
+def facts(data_path: Path, distributions: Iterable[str]) -> Dict[str, Any]:
+    """Return what decides whether this node is of another one's kind; nested JSON values.
+
+    Of a fingerprint's facts those that are of the node, of what a batch job has of it, and of the
+    software: no names, and no numbers that nodes of one kind are given each their own.
+    """
+    found = collect(data_path)
+    limits, mount = found["limits"], found["mount"]
+    options = (o for o in mount["super_options"].split(",") if not o.startswith(_OWN_OPTIONS))
+    return {
+        **{name: found[name] for name in ("cpu", "kernel", "libc", "python", "thp")},
+        "cores": len(found["affinity"]),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "libraries": _libraries(distributions),
+        "environment": {n: v for n, v in found["environment"].items() if n not in _OWN_VARIABLES},
+        "limits": {name: limits[name] for name in ("memory_bytes", "cpus")},
+        "mount": {
+            **{name: mount[name] for name in ("fstype", "source", "options", "read_ahead_kb")},
+            "super_options": ",".join(options),
+        },
     }
 
 

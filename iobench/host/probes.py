@@ -20,6 +20,9 @@ _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 CGROUPS = Path("/sys/fs/cgroup")
 SHARED_MEMORY = "/dev/shm"
 _PROBE_S = 30.0
+#: Where batch systems write a job's number: Slurm, PBS, LSF, Flux, OAR, Cobalt, Grid Engine.
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "COBALT_JOBID",
+         "JOB_ID")  # fmt: skip
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: unshare(CLONE_NEWUSER): what every container without root begins with.
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
@@ -50,6 +53,11 @@ def host() -> Host:
         processes=min(n for n in (*_limit(resource.RLIMIT_NPROC), pids) if n > 0),
         shm_bytes=shared_memory()[0],
     )
+
+
+def job() -> str:
+    """Return the number of the batch job that this process is of; "" for none."""
+    return next((value for name in _JOBS if (value := os.environ.get(name, ""))), "")[:60]
 
 
 def shared_memory() -> Tuple[int, int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from iobench.core.errors import ImageError
-from iobench.host import files
+from iobench.host import files, locks
 from iobench.host.probes import last_lines
 from iobench.images import docker_daemon
 
@@ -61,14 +61,16 @@ def partial(path: Path) -> Iterator[Path]:
         discard(unfinished)
 
 
-def lock(folder: Path) -> contextlib.AbstractContextManager[None]:
+def lock(folder: Path) -> contextlib.AbstractContextManager[Sequence[locks.Holder]]:
     """Keep other builds out of ``folder``. Raises ImageError when one is at work there."""
     folder.mkdir(parents=True, exist_ok=True)
-    busy = ImageError(
-        f"another iobench builds images in {folder}: wait for it, or choose another folder by "
-        "--images"
+    return locks.held(
+        folder,
+        lambda who: ImageError(
+            f"images are being built in {folder} by {who}: wait for it, or choose another folder "
+            "by --images"
+        ),
     )
-    return files.locked(folder, ".lock", busy, "--images")
 
 
 def call(

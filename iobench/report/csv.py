@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.analysis import page_ins
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
+from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.order import add_sums
@@ -28,7 +29,7 @@ COLUMNS = (
 EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
-    "probe_decode_s", "probe_transform_s",
+    "probe_decode_s", "probe_transform_s", "host", "job",
 )  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     cases = {r.trial.case.label: r.trial.case for r in ordered}
     steps = {label: _step_s(found, case) for label, case in cases.items()}
     twins = _twins(records)
-    rows = [_row(r, steps[r.trial.case.label], twins) for r in ordered]
+    rows = [_row(found, r, steps[r.trial.case.label], twins) for r in ordered]
     frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
     # seconds and fractions stay floats where every value happens to be whole
     floats = [
@@ -81,7 +82,7 @@ def _who(record: Record, epochs: int = 1) -> tuple[str, ...]:
 
 
 def _row(
-    record: Record, step_s: float | None, twins: Mapping[tuple[str, ...], str]
+    found: Evidence, record: Record, step_s: float | None, twins: Mapping[tuple[str, ...], str]
 ) -> dict[str, Any]:
     trial, case, proof = record.trial, record.trial.case, record.cache
     return {
@@ -90,7 +91,9 @@ def _row(
             for of in (case, trial, record, proof)
             for name in _SAME[type(of)]
         },
-        **_measured(record, step_s),
+        **_measured(record, step_s if found.at_home(record) else None),
+        "host": host_of(record) or None,
+        "job": record.job or None,
         "trial": trial.id,
         "contrast": trial.contrast or None,
         "filesystem": record.mount.get("filesystem") or record.mount.get("fstype"),

@@ -150,8 +150,8 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 def _facts(found: Evidence) -> list[tuple[str, str]]:
-    """Return what the first worker that ran says of its machine, flattened."""
-    for record in found.last.values():
+    """Return what the first worker on the figures' host says of its machine, flattened."""
+    for record in filter(found.at_home, found.last.values()):
         for rank in record.ranks:
             if rank.fingerprint and record.trial.stage in ("load", "train", "read"):
                 facts = flattened(rank.fingerprint, " ").items()

@@ -12,10 +12,12 @@ FOREIGN_SHARE, FOREIGN_FLOOR_S, STEAL_SHARE = 0.03, 0.1, 0.01
 def disturbed(record: Record) -> str:
     """Return why a trial's pair should be repeated, or "" when nothing disturbed it.
 
-    An INVALID trial, rivals on the machine, or the hypervisor.
+    An INVALID trial, another driver or other rivals on the machine, or the hypervisor.
     """
     if record.status == INVALID:
         return record.reasons[0]
+    if rivals := record.notes.get("rivals"):
+        return f"another iobench ran on this node: {rivals[0]}"
     io = ranks.together(record.ranks)  # a rank is no rival of another
     foreign = io.foreign_cpu_s - (record.slices.others_cpu_s if record.slices else 0.0)
     if foreign > max(FOREIGN_SHARE * io.wall_s, FOREIGN_FLOOR_S):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from iobench.analysis import hosts
 from iobench.analysis.evidence import enters, last_attempts
 from iobench.core.cases import Plan, Trial
 from iobench.core.records import Record
@@ -17,15 +18,18 @@ class Ledger:
 
     ``before``: trial id -> last attempt of earlier runs.  ``last``: trial id -> last attempt that
     counts: of earlier runs the usable ones of whole blocks, of this run every one.  ``split``:
-    blocks of earlier runs that do not count as they are.  ``latest``: the trial that ran last.
+    blocks of earlier runs that do not count as they are.  ``strays``: records of the ladder that
+    do not count on ``host``.  ``latest``: the trial that ran last.
     """
 
-    def __init__(self, plan: Plan, records: Iterable[Record]) -> None:
+    def __init__(self, plan: Plan, records: Iterable[Record], host: str = "") -> None:
         self.before, self._compute_s = last_attempts(records), plan.compute_s
         self._costs: dict[tuple[Any, ...], list[float]] = {}
         done = {i: r for i, r in self.before.items() if enters(r)}
         for record in done.values():
             self._note_cost(record)
+        self.strays = _strays(plan, done, host) if host else []
+        done = {i: r for i, r in done.items() if i not in self.strays}
         self.split = split_blocks(plan, done)
         again = {trial.id for block in self.split for trial in block}  # back to back
         self.last = {i: r for i, r in done.items() if i not in again}
@@ -68,13 +72,24 @@ class Ledger:
         self._costs.setdefault(_kind(record.trial), []).append(record.wall_s)
 
 
+def _strays(plan: Plan, done: Mapping[str, Record], host: str) -> list[str]:
+    """Return the ladder's records that are to be made again on ``host``: it is of one host alone.
+
+    None where another host has run all of it.
+    """
+    ladder = [t.id for t in plan.trials if hosts.on_ladder(t)]
+    known = {hosts.host_of(done[i]) for i in ladder if i in done} - {""}
+    whole = len(known) < 2 and all(i in done for i in ladder)
+    return [] if whole else [i for i in ladder if i in done and not hosts.is_of(done[i], host)]
+
+
 def _kind(trial: Trial) -> tuple[Any, ...]:
     """Return what trials share that take alike long."""
     return trial.case.label, trial.stage, trial.cache, trial.epochs, trial.slice_s > 0
 
 
 def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
-    """Return the trials of each block that was not run whole and back to back, by its records."""
+    """Return the trials of each block that was not run whole, back to back, on one host."""
     blocks: dict[tuple[str, str, int], list[Trial]] = {}
     for trial in plan.trials:
         if trial.contrast:
@@ -87,6 +102,10 @@ def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
 
 
 def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
-    """Tell whether the trials that have records ran in the plan's order; resumes can break it."""
-    begun = [done[t.id].started for t in trials if t.id in done]
-    return begun == sorted(begun)
+    """Tell whether the trials that have records ran in the plan's order on one host.
+
+    Resumes can break it.
+    """
+    records = [done[t.id] for t in trials if t.id in done]
+    begun = [r.started for r in records]
+    return begun == sorted(begun) and len({hosts.host_of(r) for r in records} - {""}) < 2

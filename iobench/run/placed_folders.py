@@ -1,13 +1,12 @@
 """Folders made for one suite: locked while it runs, removed at its end or by the next suite.
 
-What a killed suite left is known by a lock that nobody holds, and by its name: nodes do not see
+What a killed suite left is known by a lock that nobody holds, and by its name: nodes may not see
 each other's locks, so other hosts' folders are never touched.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -39,13 +38,11 @@ def held(root: Path, what: str) -> Iterator[Path]:
         raise DatasetError(
             f"{what}: cannot write to {root.parent}: {error.strerror}; choose another folder"
         ) from error
-    fd = os.open(root, os.O_RDONLY)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield root
+        with files.hold(root):
+            yield root
     finally:
         _remove(root)
-        os.close(fd)
 
 
 def sweep(parents: Iterable[Path], say: Say) -> None:

@@ -19,7 +19,7 @@ from iobench.core.clock import clock
 from iobench.core.errors import DatasetError
 from iobench.core.protocols import ImageUse, Placing, Say, Site
 from iobench.core.registry import runtime_of
-from iobench.host import probes
+from iobench.host import locks, probes
 from iobench.host.agent import LOCAL
 from iobench.run import placed_folders
 
@@ -159,6 +159,6 @@ def _first_pass(place: Placement) -> None:
     """Read it once from cold: the first pass after writing is unlike others."""
     top = Path(place.files)
     if top.is_file() or not place.inside:
-        files = [f for f in (top, *top.rglob("*")) if f.is_file()]
+        files = [f for f in (top, *top.rglob("*")) if f.is_file() and f.name != locks.NAME]
         LOCAL.evict(files)
         LOCAL.warm(files)

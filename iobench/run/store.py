@@ -10,6 +10,8 @@ import datetime
 import json
 import os
 import re
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +21,7 @@ from iobench.analysis.evidence import enters, last_attempts
 from iobench.core.cases import SCHEMA, Plan, to_json
 from iobench.core.errors import ResultsError
 from iobench.core.records import Record
-from iobench.host import files
+from iobench.host import files, locks
 
 #: What to do about a damaged file; nothing is removed or guessed for the user.
 _MEND = (
@@ -98,7 +100,7 @@ class Store:
     def resumable_plan(self) -> Plan:
         """Read the plan of a suite to go on with; raises ResultsError for an earlier iobench's."""
         plan = self.plan()
-        if not plan.usual_budget_s:
+        if not plan.usual_budget_s or not plan.sessions:
             raise ResultsError(
                 f"{self.folder} is of iobench {plan.version}, and this one cannot go on with it: "
                 "`iobench report` still reads it; run the suite anew"
@@ -108,7 +110,8 @@ class Store:
     def start(self, trial: str) -> int:
         """Note that an attempt begins; return its number (1 for the first)."""
         attempt = 1 + sum(bool(entry["trial"] == trial) for entry in self._journal())
-        line = json.dumps({"trial": trial, "attempt": attempt, "pid": os.getpid()}) + "\n"
+        who = {"pid": os.getpid(), "host": socket.gethostname()}
+        line = json.dumps({"trial": trial, "attempt": attempt, **who}) + "\n"
         with open(self.folder / "journal.jsonl", "a+b") as file:
             torn = file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
             file.write((b"\n" if torn else b"") + line.encode())
@@ -132,12 +135,14 @@ class Store:
         """Return trial id -> its last record, where that is usable (VALID or EXPLORATORY)."""
         return {i: r for i, r in last_attempts(self.records()).items() if enters(r)}
 
-    def lock(self) -> contextlib.AbstractContextManager[None]:
+    def lock(self) -> contextlib.AbstractContextManager[Sequence[locks.Holder]]:
         """Hold the suite: two drivers at once would spoil each other's trials."""
-        busy = ResultsError(
-            f"{self.folder} is being run by another iobench; wait for it or stop it"
+        return locks.held(
+            self.folder,
+            lambda who: ResultsError(
+                f"{self.folder} is being run by {who}: wait for it or stop it"
+            ),
         )
-        return files.locked(self.folder, "lock", busy, "--results")
 
     def _journal(self) -> list[dict[str, Any]]:
         try:

@@ -67,6 +67,8 @@ class Attempt:
             timespec="milliseconds"
         )
         self.trial, self._settings, self._agent = trial, settings, settings.agent
+        self.host, self.job = self._agent.name(), self._agent.job()
+        self._rivals = {*map(str, self._agent.rivals())}
         self._stage = stages.of(trial.stage)
         self._place = settings.placements.get(trial.case.location)
         self._dataset = settings.copies.get(
@@ -99,6 +101,8 @@ class Attempt:
 
     def record(self, attempt: int, *, share: int = 1) -> Record:
         """Return what is stored of it; ``share``: so many attempts ran at once."""
+        if rivals := self._rivals | {*map(str, self._agent.rivals())}:
+            self.notes["rivals"] = sorted(rivals)
         return alike(
             Record,
             self,

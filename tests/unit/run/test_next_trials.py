@@ -18,6 +18,7 @@ from iobench.core import units
 from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.errors import CannotStop
 from iobench.core.records import FAILED, INVALID, VALID, Record
+from iobench.host.agent import LOCAL
 from iobench.plan.blocks import probe_blocks
 from iobench.plan.resolve import Here, resolve
 from iobench.plan.rules import rules
@@ -68,7 +69,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             rng = random.Random(f"{trial.case.prefetch}-{trial.block}-{trial.repeat_of}")
             parts = {"read_s": seconds, "decode_s": 1e-3 * rng.gauss(1, 1e-3), "transform_s": 1e-3}
             record = fixture.record(trial, seconds * rng.lognormvariate(0, noise), probe=parts)
-            return dataclasses.replace(record, attempt=attempt, wall_s=1.0)
+            return dataclasses.replace(record, attempt=attempt, wall_s=1.0, host=LOCAL.name())
 
         monkeypatch.setattr(scheduler, "run_trial", run_trial)
         parsed = load.parse({**DOCUMENT, **changes})

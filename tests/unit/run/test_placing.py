@@ -83,6 +83,14 @@ def test_nothing_but_the_placement_is_touched(tmp_path) -> None:
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("kept", 0o440)
 
 
+def held_by_others(root: str) -> str:
+    """Return what another process is told that wants to write there."""
+    code = "import sys; from pathlib import Path; from iobench.host import files; "
+    code += "files.hold(Path(sys.argv[1])).__enter__()"
+    words = [sys.executable, "-c", code, root]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stderr
+
+
 @pytest.mark.parametrize("kind", ["tmpfs", "staged"])
 def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> None:
     plan = placed(both(small, kind), tmp_path / "disk")
@@ -98,6 +106,7 @@ def test_a_copy_holds_the_very_samples_and_goes_away(small, tmp_path, kind) -> N
         assert copy.filesystem
         there = placing.dataset_of(small, copy)
         assert {row.form: row.ok for row in verify(there)} == {"jpeg": True}
+        assert "is held by" in held_by_others(copy.root)
         assert placing.by_location(made)[made.cases[1].location] is copy
         assert placing.by_location(made)[made.cases[2].location] is other
     assert not Path(copy.root).exists()
