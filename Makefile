@@ -19,7 +19,7 @@ DATA_ARGS = $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') $(if $(IN
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGET),--budget '$(BUDGET)')
 BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation crash aa power power-turns bridge-cost caffe-time caffe-wait slices turn-noise cold-turns pixels fuzz
 
-.PHONY: help setup data images caffe bench-io report test check lint smoke clean bundle setup-dev \
+.PHONY: help setup data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \
 	$(BENCHMARKS:%=bench-%)
 
 help: ## Show this text
@@ -74,6 +74,9 @@ lint: setup-dev
 
 check: lint ## Check format, lint and types; run the fast tests (at most five minutes)
 	.venv/bin/python -m pytest -n 2 --dist worksteal -m 'not system and not slow' --durations=20
+
+test-host: ## As root: give the tests /dev/fuse and loop devices (says what it changes)
+	@$(INSTALL) test-host
 
 test: lint ## Run check and the system tests with this machine's containers, Caffe and MPI
 	@$(INSTALL) test-tools

@@ -4,9 +4,11 @@
 #   requirements/install.sh run         .venv with the pinned packages of run.txt, and iobench itself
 #   requirements/install.sh dev         the same, and dev.txt
 #   requirements/install.sh fio         the program fio, where it can be installed; never fails
-#   requirements/install.sh test-tools  the programs that the system tests drive, /dev/fuse opened to
-#                                       every user as udev does, and pytest for Caffe's Python in
-#                                       .tools/pytest-caffe; never fails
+#   requirements/install.sh test-tools  the programs that the system tests drive, and pytest for
+#                                       Caffe's Python in .tools/pytest-caffe; never fails
+#   requirements/install.sh test-host   what the tests take from the machine itself, until it is
+#                                       started again: /dev/fuse for every user, loop devices
+#   requirements/install.sh make        the program make
 #   requirements/install.sh containers  docker where neither it nor podman is here, mmdebstrap, and
 #                                       apptainer in .tools/apptainer; never fails
 #
@@ -142,13 +144,22 @@ install_caffe_pytest() {
     fi
 }
 
+prepare_host() { # nothing else of the machine is changed by a test, but packages by test-tools
+    [ -c /dev/fuse ] || change_host "tests mount images without root" modprobe fuse
+    [ -z "$(find /dev/fuse ! -perm -666 2>/dev/null)" ] ||
+        change_host "ordinary users mount images, as where udev runs" chmod 666 /dev/fuse
+    [ -c /dev/loop-control ] || change_host "tests slow a device down" modprobe loop
+}
+
+change_host() { # why, command
+    why=$1
+    shift
+    say "this machine: \`$*\` ($why)"
+    as_root "$@" || say "not possible here, so these tests are skipped: ask for \`$*\` as root"
+}
+
 install_test_tools() {
     install_caffe_pytest
-    if [ -c /dev/fuse ] && [ -z "$(find /dev/fuse -perm -666)" ]; then
-        say "opening /dev/fuse to every user (chmod 666), as udev does where it runs"
-        as_root chmod 666 /dev/fuse || say "no root: tests of rootless images need it; ask for" \
-            "\`chmod 666 /dev/fuse\`"
-    fi
     missing=
     command -v make >/dev/null || missing="$missing make"
     command -v git >/dev/null || missing="$missing git"
@@ -207,6 +218,8 @@ case ${1:-} in
 run | dev) install_set "$1" ;;
 fio) install_fio ;;
 test-tools) install_test_tools ;;
+test-host) prepare_host ;;
+make) command -v make >/dev/null || apt_install make ;;
 containers) install_containers ;;
-*) die "usage: requirements/install.sh run|dev|fio|test-tools|containers" ;;
+*) die "usage: requirements/install.sh run|dev|fio|test-tools|test-host|make|containers" ;;
 esac

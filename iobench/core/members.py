@@ -210,4 +210,5 @@ class Stack:
         if env:
             rest = filter(None, variables.get("PATH", os.defpath).split(os.pathsep))
             env["PATH"] = os.pathsep.join([f"{prefix}/bin", *rest])
-        return {**env, "PYTHONNOUSERSITE": "1"}
+        # as if unset: a module's libraries, or another Python's, are of other versions
+        return {**env, "PYTHONNOUSERSITE": "1", "PYTHONHOME": "", "LD_LIBRARY_PATH": ""}

@@ -42,8 +42,7 @@ def main(argv: List[str]) -> int:
         driver, task = rendezvous.join(invitation)
     except IobenchError as error:
         sys.exit(str(error))
-    if len(str(invitation.parent)) <= _LONGEST:
-        tempfile.tempdir = str(invitation.parent)  # what an aborted worker leaves goes with it
+    tempfile.tempdir = _short(invitation.parent)  # what an aborted worker leaves goes with it
     try:
         result = run(task, driver, born)
     except IobenchError as error:
@@ -54,6 +53,13 @@ def main(argv: List[str]) -> int:
     if result.error and driver.world_size > 1:
         os._exit(1)  # MPI's own exit would wait for ranks that wait for this one
     return 1 if result.error else 0
+
+
+def _short(folder: Path) -> str:
+    """Return a name of a folder that is short enough, for as long as this process lives."""
+    if len(str(folder)) <= _LONGEST:
+        return str(folder)
+    return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}"
 
 
 def run(task: Task, driver: rendezvous.Driver, born: float) -> RankResult:

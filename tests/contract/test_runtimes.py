@@ -458,6 +458,8 @@ def test_a_user_without_root_gets_the_same_samples(
     need("readable-clone")
     case = case_of(data, name, pipeline)
     containers.needs(case)
+    if name == "apptainer":
+        need("open-fuse")
     expected = on_bare_metal(pipeline, "digest").ranks[0].samples_digest
     images = containers.images_of(case)
     script = DRIVER.replace("decode_delay_s=1.0", "").replace(

@@ -24,6 +24,17 @@ CAFFE_ROOT, CAFFE_PYTHON = "CAFFE_ROOT", "CAFFE_PYTHON"
 _LIBRARIES = "lib/x86_64-linux-gnu"
 #: glog: errors and fatal lines only, on standard error; else it writes files into /tmp.
 _GLOG = {"GLOG_logtostderr": "1", "GLOG_minloglevel": "2"}
+#: Variables that name a folder of plug-ins -> that of the prefix, which need not be there.
+_PLUGINS = {
+    "HWLOC_PLUGINS_PATH": "hwloc",
+    "FI_PROVIDER_PATH": "libfabric",
+    "UCX_MODULE_DIR": "ucx",
+    "HDF5_PLUGIN_PATH": "hdf5",
+    "OPENSSL_ENGINES": "engines-1.1",
+    "SASL_PATH": "sasl2",
+}
+#: Of libraries that are told to load none.
+_NO_PLUGINS = {"GDAL_DRIVER_PATH": "disable", "OPENCV_OPENCL_RUNTIME": "disabled"}
 _OWN_PYTHON = ("python", "share/python")
 _OWN_PROGRAM = ("build/tools", "bin", "tools")
 _OWN_LIBRARIES = ("build/lib", "lib", "lib64")
@@ -34,12 +45,24 @@ _WHAT_ROOT = (
 
 
 def environment(prefix: str) -> Dict[str, str]:
-    """Return the variables that processes of the prefix (a path as they see it) need."""
+    """Return the variables that processes of the prefix (a path as they see it) need.
+
+    A library of the prefix must load no plug-in of the host, which another version of it made.
+    """
+    libraries = f"{prefix}/{_LIBRARIES}"
     return {
         **_GLOG,
         "OPAL_PREFIX": prefix,
         "OPAL_SYSCONFDIR": f"{prefix}/etc/openmpi",  # else the host's /etc/openmpi is read
-        "PMIX_MCA_mca_base_component_path": f"{prefix}/{_LIBRARIES}/pmix2/lib/pmix",
+        # else ~/.openmpi and ~/.pmix are read too: components, and settings of another version
+        "OMPI_MCA_mca_base_component_path": f"{libraries}/openmpi/lib/openmpi3",
+        "OMPI_MCA_mca_base_param_files": f"{prefix}/etc/openmpi/openmpi-mca-params.conf",
+        "PMIX_PREFIX": f"{libraries}/pmix2",
+        "PMIX_SYSCONFDIR": f"{libraries}/pmix2/share",
+        "PMIX_MCA_mca_base_component_path": f"{libraries}/pmix2/lib/pmix",
+        "PMIX_MCA_mca_base_param_files": f"{libraries}/pmix2/share/pmix-mca-params.conf",
+        **{name: f"{libraries}/{folder}" for name, folder in _PLUGINS.items()},
+        **_NO_PLUGINS,
     }
 
 
@@ -57,8 +80,7 @@ def on_host(variables: Mapping[str, str]) -> Installed:
             "Caffe is not installed on this host: `make caffe` installs it without root, or set "
             f"{CAFFE_ROOT} to a build of your own"
         )
-    env = dict(BACKEND.prefix_environment(prefix, variables))
-    env["PYTHONHOME"] = ""  # as if unset: a host's would lead to another standard library
+    env = BACKEND.prefix_environment(prefix, variables)
     return Installed(f"{prefix}/bin/python3", env, (), prefix, _prefix.record(prefix))
 
 

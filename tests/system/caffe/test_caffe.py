@@ -408,6 +408,22 @@ def test_a_broken_trial_says_why_in_one_line_and_leaves_nothing(
     assert all(word in reason for word in words), reason
 
 
+def test_an_aborted_worker_leaves_nothing_in_a_folder_with_a_long_name(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sockets of multiprocessing do not fit below it by its name."""
+    with_form(data, "hdf5-float", tmp_path)
+    found = broken(data, tmp_path, "hdf5-float", "other names in it")
+    temporary = tmp_path / ("long" * 20)
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    trial = Trial("1", case("emulated", "hdf5", content="float"), "load", "warm")
+    record = run_trial(trial, found, 1, TrialSettings(limit_s=60.0))
+    assert "Caffe stopped" in record.reasons[0], record.reasons
+    assert os.listdir(temporary) == []
+
+
 def test_a_solver_that_does_not_parse_says_so(data: Dataset, tmp_path: Path) -> None:
     with_form(data, "lmdb", tmp_path)
     net, solver = tmp_path / "net.prototxt", tmp_path / "solver.prototxt"

@@ -24,6 +24,7 @@ from iobench.run import suite as scheduler
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 from tests.build import containers
+from tests.capabilities import need
 
 pytestmark = pytest.mark.system
 
@@ -137,8 +138,9 @@ def test_what_nothing_counts_is_exploratory_with_the_reason(
     mode = {"mode": "sandbox" if kind == "overlay" else "sif"} if runtime == "apptainer" else {}
     case = case_of(data, runtime, kind, mode)
     containers.needs(case)
-    if runtime == "apptainer" and (probes.user_namespaces() or probes.fuse()):
-        pytest.skip("no user namespaces, or /dev/fuse is closed")
+    if runtime == "apptainer":
+        need("userns")
+        need("fuse")
     monkeypatch.setenv("APPTAINER_USERNS", "1")
     monkeypatch.setattr("iobench.backends.runtimes.apptainer._kernel_mounts", lambda: False)
     monkeypatch.setattr(_engines, "reachable", lambda folder: False)
