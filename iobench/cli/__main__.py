@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from iobench.cli import start
+
 
 def main() -> None:
     """Run the command line; exit with status 2 where only the worker side is installed."""
+    start.begin()
     try:
         from iobench.cli import main as command
     except ModuleNotFoundError as error:

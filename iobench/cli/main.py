@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import os
-import signal
 import sys
 
 import click
 
 import iobench
-from iobench.cli.console import INTERRUPTED, complain
+from iobench.cli.console import complain
 from iobench.cli.data import data
 from iobench.cli.image import image
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
+from iobench.cli.start import INTERRUPTED, begin, interruptible
 from iobench.cli.watch import watched
 from iobench.core.errors import IobenchError, environment
 from iobench.host import tools
+
+_UNWRITTEN = (
+    "standard output cannot be written; nothing else is lost: `iobench show` prints a suite's "
+    "results again"
+)
 
 
 def main() -> None:
@@ -27,10 +31,7 @@ def main() -> None:
 
 
 def _command() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a locale without a character gets a "?"
-            stream.reconfigure(errors="replace")
+    interruptible()
     try:
         status = cli(standalone_mode=False)
         sys.stdout.flush()
@@ -40,8 +41,8 @@ def _command() -> int:
         _drop_output()
         status = 0
     except OSError as error:
-        _drop_output()
-        status = complain(environment(error))
+        written = _drop_output()
+        status = complain(environment(error) if written else f"{_UNWRITTEN} ({error.strerror})")
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "iobench"
@@ -52,12 +53,14 @@ def _command() -> int:
     return status if isinstance(status, int) else 0
 
 
-def _drop_output() -> None:
+def _drop_output() -> bool:
     """Write what is buffered, or drop it: Python would fail again at its end, with status 120."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -87,4 +90,5 @@ for command in (data, doctor, image, list_, run, show, report, compare):
 
 
 if __name__ == "__main__":
+    begin()
     main()

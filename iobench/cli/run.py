@@ -14,7 +14,8 @@ import click
 from click.core import ParameterSource
 
 from iobench.advise import case_checks
-from iobench.cli.console import INTERRUPTED, JSON, PATH, complain, err, out, print_json
+from iobench.cli.console import JSON, PATH, complain, err, out, print_json
+from iobench.cli.start import INTERRUPTED
 from iobench.core import units
 from iobench.core.cases import Plan, alike
 from iobench.core.errors import SpecError

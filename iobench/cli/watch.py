@@ -13,15 +13,16 @@ import signal
 import sys
 from collections.abc import Callable
 
-from iobench.cli.console import INTERRUPTED, complain
+from iobench.cli.console import complain
+from iobench.cli.start import ENDING, INTERRUPTED
 from iobench.core.clock import clock
 from iobench.host.unanswered import Unanswered
 
 #: Seconds between two looks; that a child which was interrupted gets where a mount is silent; that
 #: the kernel gets to end it.
 LOOK_S, GRACE_S, KILL_S = 5.0, 10.0, 5.0
-PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _PR_SET_PDEATHSIG = 1
+_LIKELY = {signal.SIGKILL: " (out of memory?)"}
 
 
 def watched(command: Callable[[], int]) -> int:
@@ -29,10 +30,11 @@ def watched(command: Callable[[], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
+    passed_on = {n for n in ENDING if signal.getsignal(n) != signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on | {signal.SIGCHLD})
     child = os.fork()
     if child:
-        return _watch(child)
+        return _watch(child, passed_on)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it has gone already
         os._exit(INTERRUPTED)
@@ -40,14 +42,14 @@ def watched(command: Callable[[], int]) -> int:
     return command()
 
 
-def _watch(child: int) -> int:
+def _watch(child: int, passed_on: set[signal.Signals]) -> int:
     unanswered = Unanswered(child, lambda words: sys.stderr.write(f"\niobench: {words}\n"))
     look_at, give_up_at = clock() + LOOK_S, float("inf")
     silent = False
     try:
         while True:
             wait_s = max(0.0, min(look_at, give_up_at) - clock())
-            info = signal.sigtimedwait(PASSED_ON | {signal.SIGCHLD}, wait_s)
+            info = signal.sigtimedwait(passed_on | {signal.SIGCHLD}, wait_s)
             if info is not None and info.si_signo != signal.SIGCHLD:
                 if info.si_code <= 0:  # of a process; the terminal's own went to the child as well
                     os.kill(child, info.si_signo)
@@ -73,6 +75,10 @@ def _as_child(status: int) -> int:
     if not os.WIFSIGNALED(status):
         return os.waitstatus_to_exitcode(status)
     number = os.WTERMSIG(status)
+    complain(
+        f"killed by {signal.Signals(number).name}{_LIKELY.get(number, '')}; what was finished is "
+        "kept: go on with `iobench run --resume`, or with the same command before its first trial"
+    )
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

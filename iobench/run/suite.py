@@ -19,6 +19,7 @@ from iobench.core.cases import Trial
 from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop
 from iobench.core.records import FAILED, INVALID
+from iobench.host import scratch
 from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
 from iobench.run.block import run_block
@@ -52,6 +53,7 @@ class Suite:
 
         A trial that fails is tried again only by ``iobench run --resume``.
         """
+        scratch.sweep()
         if len(self.ledger.last) < len(self.plan.trials):
             self._discard_cold_pass()
         while self.ledger.split:
