@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import csv
 import ctypes
@@ -64,8 +65,8 @@ def _lines(path: str) -> list[str]:
 
 
 def _groups() -> Iterator[Path]:
-    """Yield control groups of iobench that have no process."""
-    for folder in Path("/sys/fs/cgroup").rglob("iobench-*"):
+    """Yield control groups of trials that have no process."""
+    for folder in Path("/sys/fs/cgroup").rglob("iobench-" + "[0-9a-f]" * 12):
         with contextlib.suppress(OSError):
             if not (folder / "cgroup.procs").read_text():
                 yield folder
@@ -139,8 +140,7 @@ def told(ended: Ended, statuses: frozenset[int], says: str, *, heard: bool) -> I
         yield f"status {ended.status}, not {' or '.join(map(str, sorted(statuses)))}"
     both = ended.stdout + ended.stderr
     if alien := ALIEN.search(both):
-        line = both[: alien.start()].count("\n")
-        yield f"alien words: {alien[0]} ... {both.strip().splitlines()[-1][:200]} (line {line})"
+        yield f"alien words: {both[alien.start() :][:1000]}"
     own = [x for x in ended.stderr.splitlines() if x.startswith("iobench: ")]
     own = [x for x in own if not _WAITING.search(x)]
     if ended.status > 0 and heard:
@@ -197,6 +197,10 @@ def complete(scene: Scene, plan: list[str]) -> Iterator[str]:
         last = {row["trial"]: row["status"] for row in csv.DictReader(file)}
     if bad := [t for t in plan if last.get(t) not in ("VALID", "EXPLORATORY")]:
         yield f"no usable record of {bad}"
+    found = [json.loads(p.read_text()) for p in (scene.suite / "runs").glob("*.json")]
+    usable = collections.Counter(r["trial"]["id"] for r in found if r["status"] == "VALID")
+    if doubled := [t for t, n in usable.items() if n > 1 and "-ladder-" in t]:
+        yield f"measured again: {doubled}"
     for folder in (scene.suite, scene.suite / "runs", scene.results):
         yield from (f"left in results: {p.name}" for p in folder.glob(".*"))
     for folder in scene.out.glob("data/*"):

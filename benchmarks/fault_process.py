@@ -78,14 +78,15 @@ def signals() -> list[Fault]:
     """Return the faults that are signals."""
     ended, killed = frozenset((130,)), frozenset((-signal.SIGKILL,))
     resumes = "interrupted"
+    few = ("preparing", "warm", "turns")
     kinds = {
-        "SIGINT to the driver": send(signal.SIGINT),
-        "Ctrl-C": send(signal.SIGINT, group=True),
-        "Ctrl-C twice": send(signal.SIGINT, group=True, times=2),
-        "SIGTERM": send(signal.SIGTERM),
-        "SIGHUP": send(signal.SIGHUP, group=True),
+        "Ctrl-C": (send(signal.SIGINT, group=True), STRUCK),
+        "Ctrl-C twice": (send(signal.SIGINT, group=True, times=2), (*few, "reporting")),
+        "SIGINT to the driver": (send(signal.SIGINT), few),
+        "SIGTERM": (send(signal.SIGTERM), STRUCK),
+        "SIGHUP": (send(signal.SIGHUP, group=True), STRUCK),
     }
-    faults = [Fault(n, STRUCK, strike=s, statuses=ended, says=resumes) for n, s in kinds.items()]
+    faults = [Fault(n, m, strike=s, statuses=ended, says=resumes) for n, (s, m) in kinds.items()]
     contained = [
         Fault(
             f"{name} in {runtime}",
@@ -96,8 +97,7 @@ def signals() -> list[Fault]:
             needs=lambda r=runtime: no_runtime(r),
         )
         for runtime in ("apptainer", "podman")
-        for name, strike in (*kinds.items(), ("SIGKILL", kill))
-        if name in ("Ctrl-C", "Ctrl-C twice", "SIGTERM", "SIGHUP", "SIGKILL")
+        for name, (strike, _) in {**kinds, "SIGKILL": (kill, ())}.items()
     ]
     return [
         *faults,
@@ -105,14 +105,12 @@ def signals() -> list[Fault]:
         Fault("SIGKILL", STRUCK, strike=kill, statuses=killed),
         Fault(
             "SIGKILL of its child",
-            ("preparing", "warm", "turns"),
+            few,
             strike=kill_driver,
             statuses=killed,
         ),
         Fault("SIGKILL of a worker", MEASURED, strike=kill_worker, statuses=ANY),
-        Fault(
-            "Ctrl-Z, then fg", ("preparing", *MEASURED), strike=pause, statuses=frozenset((0, 1))
-        ),
+        Fault("Ctrl-Z, then fg", few, strike=pause, statuses=frozenset((0, 1))),
     ]
 
 
@@ -147,7 +145,7 @@ def _close(fd: int) -> None:
 
 def streams() -> list[Fault]:
     """Return the faults of standard streams."""
-    whole = ("run", "report")
+    whole = ("resume", "report")
     kinds = {
         "</dev/null": ("exec </dev/null", True),
         "<&-": ("exec <&-", True),
@@ -223,21 +221,21 @@ def no_cwd(scene: Scene) -> None:
 
 def environments() -> list[Fault]:
     """Return the faults of environment, locale and place."""
-    run, both = ("run",), ("run", "report")
+    run, both, go_on = ("run",), ("run", "report"), ("resume",)
     kinds: dict[str, tuple[Act, tuple[str, ...]]] = {
         "LC_ALL=C": (environment(LC_ALL="C"), run),
         "LC_ALL=POSIX, no UTF-8 mode": (
             environment(LC_ALL="POSIX", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0"), both,
         ),
         "a locale that is missing": (environment(LC_ALL="xx_YY.UTF-8", LANG="xx_YY"), run),
-        "LC_ALL=C.UTF-8": (environment(LC_ALL="C.UTF-8"), run),
+        "LC_ALL=C.UTF-8": (environment(LC_ALL="C.UTF-8"), go_on),
         "LC_ALL=tr_TR.UTF-8": (environment(LC_ALL="tr_TR.UTF-8"), run),
-        "PYTHONIOENCODING=ascii": (environment(PYTHONIOENCODING="ascii"), run),
+        "PYTHONIOENCODING=ascii": (environment(PYTHONIOENCODING="ascii"), go_on),
         "an empty environment": (environment(empty=True), both),
-        "no HOME": (environment(HOME=None), run),
-        "a HOME that is missing": (environment(HOME="/no/such/home"), run),
-        "no PATH": (environment(PATH=None), run),
-        "a PATH without entries": (environment(PATH=""), run),
+        "no HOME": (environment(HOME=None), go_on),
+        "a HOME that is missing": (environment(HOME="/no/such/home"), go_on),
+        "no PATH": (environment(PATH=None), go_on),
+        "a PATH without entries": (environment(PATH=""), go_on),
         "TMPDIR missing": (temporary("missing", made=False), both),
         "TMPDIR long": (temporary("/".join(["x" * 60] * 3)), run),
         "TMPDIR with spaces and a quote": (temporary("a b 'c\" $d"), run),
@@ -248,18 +246,18 @@ def environments() -> list[Fault]:
         "a working folder with hostile modules": (hostile_modules(None), both),
         "a working folder that is gone": (no_cwd, both),
         "OMP_* and BLAS threads set": (
-            environment(OMP_NUM_THREADS="1", OMP_PROC_BIND="true", MKL_NUM_THREADS="3"), run,
+            environment(OMP_NUM_THREADS="1", OMP_PROC_BIND="true", MKL_NUM_THREADS="3"), go_on,
         ),
-        "OMP_NUM_THREADS nonsense": (environment(OMP_NUM_THREADS="many"), run),
+        "OMP_NUM_THREADS nonsense": (environment(OMP_NUM_THREADS="many"), go_on),
         "proxy variables": (
-            environment(http_proxy="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9"), run,
+            environment(http_proxy="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9"), go_on,
         ),
         "TERM=dumb, COLUMNS=1": (environment(TERM="dumb", COLUMNS="1", LINES="1"), both),
-        "FORCE_COLOR, a wide terminal": (environment(FORCE_COLOR="1", COLUMNS="400"), run),
+        "FORCE_COLOR, a wide terminal": (environment(FORCE_COLOR="1", COLUMNS="400"), go_on),
         "PYTHONWARNINGS=error": (environment(PYTHONWARNINGS="error"), both),
         "PYTHONOPTIMIZE=2": (environment(PYTHONOPTIMIZE="2"), both),
-        "PYTHONDEVMODE=1": (environment(PYTHONDEVMODE="1"), run),
-        "PYTHONSAFEPATH=1": (environment(PYTHONSAFEPATH="1"), run),
+        "PYTHONDEVMODE=1": (environment(PYTHONDEVMODE="1"), go_on),
+        "PYTHONSAFEPATH=1": (environment(PYTHONSAFEPATH="1"), go_on),
         "umask 077": (prelude("umask 077"), run),
         "umask 000": (prelude("umask 000"), run),
     }  # fmt: skip

@@ -13,6 +13,7 @@ import os
 import random
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -69,6 +70,8 @@ class Moment:
     seen: Callable[[Scene], bool] | None = None
     #: Seconds after it was seen, at most; drawn for each row.
     after_s: float = 0.0
+    #: Seconds between two looks; looking for processes takes 10 ms of a core.
+    look_s: float = 0.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +158,7 @@ class Scene:
         self.undo.callback(unmount, folder)
         (folder / "lost+found").rmdir()
         shutil.copytree(kept, folder, symlinks=True, dirs_exist_ok=True)
+        system("sync", "--file-system", str(folder))
         shutil.rmtree(kept)
         self.disks[folder] = Disk(loop, folder)
         return self.disks[folder]
@@ -217,7 +221,7 @@ class Scene:
         while not moment.seen(self):
             if self.process.poll() is not None or time.perf_counter() > end:
                 return False
-            time.sleep(0.001)
+            time.sleep(moment.look_s)
         time.sleep(self.draw.uniform(0, moment.after_s))
         if self.process.poll() is not None:
             return False
@@ -292,6 +296,15 @@ def converting(scene: Scene) -> bool:
     return any(scene.out.glob("data/*/lmdb.partial"))
 
 
+def answering(scene: Scene) -> bool:
+    """See that the command's own code has begun: it handles SIGTERM, and imports its modules."""
+    assert scene.process is not None
+    with contextlib.suppress(OSError, IndexError):
+        status = Path(f"/proc/{scene.process.pid}/status").read_text()
+        return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
 def reporting(scene: Scene) -> bool:
     """See the first of the report's files."""
     return (scene.results / "latest" / "trials.csv").exists()
@@ -299,12 +312,12 @@ def reporting(scene: Scene) -> bool:
 
 #: Moments at which something happens.
 MOMENTS = {
-    "start": Moment("nothing", "run", lambda _: True, 0.8),
+    "start": Moment("nothing", "run", answering, 0.8),
     "preparing": Moment("nothing", "run", preparing, 0.05),
     "converting": Moment("nothing", "run", converting),
-    "cold": Moment("data", "run", measuring("cold"), 1.0),
-    "warm": Moment("data", "run", measuring("warm"), 1.0),
-    "turns": Moment("half", "resume", in_turns, 0.5),
+    "cold": Moment("data", "run", measuring("cold"), 1.0, 0.05),
+    "warm": Moment("data", "run", measuring("warm"), 1.0, 0.05),
+    "turns": Moment("half", "resume", in_turns, 0.5, 0.05),
     "reporting": Moment("half", "resume", reporting, 0.01),
 }
 #: Commands that run as a whole under what is there before.

@@ -14,7 +14,7 @@ from iobench.cli.image import image
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
-from iobench.cli.start import INTERRUPTED, begin, interruptible
+from iobench.cli.start import INTERRUPTED, STDOUT, begin, goes_on, interruptible
 from iobench.cli.watch import watched
 from iobench.core.errors import IobenchError, environment
 from iobench.host import tools
@@ -41,26 +41,25 @@ def _command() -> int:
         _drop_output()
         status = 0
     except OSError as error:
-        written = _drop_output()
-        status = complain(environment(error) if written else f"{_UNWRITTEN} ({error.strerror})")
+        _drop_output()
+        lost = error.filename == STDOUT
+        status = complain(f"{_UNWRITTEN} ({error.strerror})" if lost else environment(error))
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "iobench"
         status = complain(f"{error.format_message()} (see `{where} --help`)")
     except (KeyboardInterrupt, click.Abort):
-        complain("interrupted; the same command goes on where it stopped")
+        complain(f"interrupted; {goes_on()}")
         status = INTERRUPTED
     return status if isinstance(status, int) else 0
 
 
-def _drop_output() -> bool:
+def _drop_output() -> None:
     """Write what is buffered, or drop it: Python would fail again at its end, with status 120."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

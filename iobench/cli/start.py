@@ -8,19 +8,25 @@ being imported.
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import signal
 import sys
 from types import FrameType
+from typing import TextIO
 
 from iobench.core.clock import clock
+from iobench.host.interrupts import ENDING
 
 INTERRUPTED = 130
-#: What asks a command to end: Ctrl-C, a batch system, a terminal that went away.
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STDOUT = "standard output"
+#: A signal that came where Python ignores exceptions comes again after so many seconds.
+_ONCE_MORE_S = 0.01
 #: So long after one of them another does not disturb what is being taken down, seconds.
 TAKING_DOWN_S = 5.0
-_LINE = b"iobench: interrupted; the same command goes on where it stopped\n"
+#: What to do after the command was ended: shared with the process that watches over it.
+_GOES_ON = mmap.mmap(-1, 1 << 13)
+_AGAIN = "the same command goes on where it stopped"
 
 
 def begin() -> None:
@@ -32,7 +38,10 @@ def begin() -> None:
 
 
 def interruptible() -> None:
-    """From now on a signal that asks to end raises KeyboardInterrupt, as Ctrl-C does."""
+    """From now on a signal that asks to end raises KeyboardInterrupt, as Ctrl-C does.
+
+    One that is raised where Python ignores exceptions, such as in a finalizer, is raised again.
+    """
     last = -TAKING_DOWN_S
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -41,14 +50,32 @@ def interruptible() -> None:
         if not again:
             raise KeyboardInterrupt
 
+    def again(ignored: sys.UnraisableHookArgs) -> None:
+        if isinstance(ignored.exc_value, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _ONCE_MORE_S)
+        else:
+            sys.__unraisablehook__(ignored)
+
     for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, interrupt)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    sys.unraisablehook = again
+
+
+def goes_on_by(words: str) -> None:
+    """From now on these words say how to go on, if the command is ended."""
+    _GOES_ON[:] = words.encode(errors="replace")[: len(_GOES_ON)].ljust(len(_GOES_ON), b"\0")
+
+
+def goes_on() -> str:
+    """Return how to go on, in words for a message."""
+    return _GOES_ON[:].rstrip(b"\0").decode(errors="replace") or _AGAIN
 
 
 def _end(number: int, frame: FrameType | None) -> None:
     try:
-        os.write(2, _LINE)
+        os.write(2, f"iobench: interrupted; {_AGAIN}\n".encode())
     finally:
         os._exit(INTERRUPTED)
 
@@ -63,17 +90,26 @@ class _Unheard(io.FileIO):
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
+class _Named(io.FileIO):
+    """Standard output, which a failure to write names."""
+
+    def write(self, data: object, /) -> int:
+        try:
+            return super().write(data) or 0  # type: ignore[arg-type]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, STDOUT) from None
+
+
 def _open_streams() -> None:
     """Open what is closed on /dev/null; a character that the locale lacks becomes a "?"."""
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # each takes the lowest that is closed
         pass
     os.close(free)
-    encoding = sys.stderr.encoding if sys.stderr else None
-    sys.stdout = sys.stdout or _text(io.FileIO(1, "w", closefd=False), None)
-    sys.stderr = _text(_Unheard(2, "w", closefd=False), encoding)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    sys.stdout = _text(_Named(1, "w", closefd=False), sys.stdout)
+    sys.stderr = _text(_Unheard(2, "w", closefd=False), sys.stderr)
 
 
-def _text(raw: io.FileIO, encoding: str | None) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=True)
+def _text(raw: io.FileIO, before: TextIO | None) -> TextIO:
+    """Return a stream in the encoding of the one ``before``; None: it was closed."""
+    encoding, lines = before.encoding if before else None, raw.isatty() or raw.fileno() == 2
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=lines)

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable
 
 from iobench.cli.console import complain
-from iobench.cli.start import ENDING, INTERRUPTED
+from iobench.cli.start import INTERRUPTED, goes_on
 from iobench.core.clock import clock
+from iobench.host.interrupts import ENDING
 from iobench.host.unanswered import Unanswered
 
 #: Seconds between two looks; that a child which was interrupted gets where a mount is silent; that
@@ -39,7 +40,9 @@ def watched(command: Callable[[], int]) -> int:
     if os.getppid() != parent:  # it has gone already
         os._exit(INTERRUPTED)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return command()
+    status = command()
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # it ends: Python takes its handlers down
+    return status
 
 
 def _watch(child: int, passed_on: set[signal.Signals]) -> int:
@@ -74,10 +77,9 @@ def _as_child(status: int) -> int:
     """End as the child did."""
     if not os.WIFSIGNALED(status):
         return os.waitstatus_to_exitcode(status)
-    number = os.WTERMSIG(status)
+    number = signal.Signals(os.WTERMSIG(status))
     complain(
-        f"killed by {signal.Signals(number).name}{_LIKELY.get(number, '')}; what was finished is "
-        "kept: go on with `iobench run --resume`, or with the same command before its first trial"
+        f"killed by {number.name}{_LIKELY.get(number, '')}; what was finished is kept: {goes_on()}"
     )
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
@@ -94,6 +96,6 @@ def _give_up(child: int) -> int:
         signal.sigtimedwait({signal.SIGCHLD}, end - clock())
     complain(
         "interrupted while a filesystem did not answer; all that was finished is kept: when it "
-        "does, go on with `iobench run --resume`"
+        f"does, {goes_on()}"
     )
     return INTERRUPTED

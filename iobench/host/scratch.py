@@ -1,7 +1,8 @@
 """Folders for what lives as long as a trial; what a killed driver leaves of them is removed.
 
 A folder is locked while its maker lives, even where that is in another container; the next suite
-on the node takes away those that nobody holds.  Standard library only, Python 3.9.
+on the node takes away those that nobody holds.  Nodes do not see each other's locks, so the name
+holds the node's.  Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import contextlib
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 from typing import Iterator
 
-_PREFIX, _LOCK = "iobench-work-", ".held"
+_MADE, _LOCK = "iobench-", ".held"
+_PREFIX = f"{_MADE}work-{socket.gethostname()}-"
 
 
 @contextlib.contextmanager
@@ -23,13 +26,13 @@ def folder() -> Iterator[Path]:
 
     It gets its name when it is locked: before that nobody takes it for a left one.
     """
-    made = Path(tempfile.mkdtemp(prefix="iobench-"))
+    made = Path(tempfile.mkdtemp(prefix=_MADE))
     try:
         lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             with contextlib.suppress(OSError):  # then nobody else can lock it either
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            named = made.with_name(made.name.replace("iobench-", _PREFIX, 1))
+            named = made.with_name(_PREFIX + made.name[len(_MADE) :])
             made = made.rename(named)
             yield made
         finally:

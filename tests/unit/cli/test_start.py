@@ -111,3 +111,26 @@ def test_the_reader_of_standard_error_may_go_away() -> None:
     done = subprocess.run(words, stderr=writer, stdout=subprocess.PIPE, check=False)
     os.close(writer)
     assert done.returncode == 2
+
+
+LOST = """
+import os, signal, time
+from iobench.cli import start
+start.begin()
+start.interruptible()
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+try:
+    Finalized()
+    time.sleep(5)
+    print("lost")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_signal_in_a_finalizer_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

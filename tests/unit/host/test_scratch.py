@@ -45,7 +45,11 @@ def test_what_a_killed_driver_left_is_removed_and_what_is_held_stays(place: Path
     )
     left = Path(killed.stdout.strip())
     assert (left / "file").exists()
-    others = [place / "iobench-work-mine", place / "another"]
+    others = [
+        place / f"{scratch._PREFIX}mine",
+        place / "another",
+        place / "iobench-work-elsewhere-x",
+    ]
     for other in others:
         other.mkdir()
     with scratch.folder() as held:
