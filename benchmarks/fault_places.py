@@ -33,9 +33,9 @@ def disk_does(name: str, what: str) -> Act:
     return lambda scene: getattr(scene.disks[folder_of(scene, name)], what)()
 
 
-def deleted(name: str) -> Act:
-    """Delete a folder with all that is in it."""
-    return lambda scene: shutil.rmtree(folder_of(scene, name), ignore_errors=True)
+def moved(name: str) -> Act:
+    """Move a folder away, with all that is in it."""
+    return lambda scene: folder_of(scene, name).rename(scene.root / "moved") and None
 
 
 def mend(name: str) -> Act:
@@ -45,7 +45,9 @@ def mend(name: str) -> Act:
         folder = folder_of(scene, name)
         if folder in scene.disks:
             scene.disks[folder].mend()
-        folder.mkdir(exist_ok=True)
+        if (scene.root / "moved").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            (scene.root / "moved").rename(folder)
 
     return cure
 
@@ -90,7 +92,7 @@ def folders() -> list[Fault]:
                 )
             )
         found.append(
-            Fault(f"{name} deleted", when[name], strike=deleted(name), cure=mend(name), says=".")
+            Fault(f"{name} moved away", when[name], strike=moved(name), cure=mend(name), says=".")
         )
     return found
 

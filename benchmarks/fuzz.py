@@ -136,7 +136,6 @@ def _command(path: Path) -> tuple[int, str]:
     with (
         mock.patch.object(sys, "argv", ["iobench", "run", str(path), "--out", str(path.parent)]),
         mock.patch.object(prepare, "dataset_for", side_effect=ReachedDataError),
-        mock.patch.object(cli_main, "watched", lambda command: command()),  # it would fork
         contextlib.redirect_stderr(text),
         contextlib.redirect_stdout(text),
     ):

@@ -41,7 +41,8 @@ def watched(command: Callable[[], int]) -> int:
         os._exit(INTERRUPTED)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = command()
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # it ends: Python takes its handlers down
+    for number in passed_on:  # it ends: Python takes its own handlers down, and others would kill
+        signal.signal(number, signal.SIG_IGN)
     return status
 
 

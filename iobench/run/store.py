@@ -40,9 +40,10 @@ def write_atomic(path: Path, text: str) -> None:
     try:
         files.write_text(path, text)
     except OSError as error:
+        gone = isinstance(error, FileNotFoundError)
+        cure = "bring its folder back" if gone else "free some space or make it writable"
         raise ResultsError(
-            f"cannot write {path}: {error.strerror}; free some space or make it writable, then "
-            f"{_again(path)}"
+            f"cannot write {path}: {error.strerror}; {cure}, then {_again(path)}"
         ) from error
 
 

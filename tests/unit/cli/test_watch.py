@@ -69,7 +69,10 @@ def test_a_signal_reaches_the_command(number: signal.Signals) -> None:
 
 
 def test_a_signal_while_the_command_ends_changes_nothing() -> None:
-    with sleeper("import atexit; atexit.register(os.kill, os.getpid(), 2)") as process:
+    thread = (
+        "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    )
+    with sleeper(f"{thread}; import atexit; atexit.register(os.kill, os.getpid(), 2)") as process:
         process.communicate(timeout=60)
     assert process.returncode == 0
 
