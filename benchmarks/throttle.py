@@ -82,16 +82,11 @@ def throttled(
     version = _version()
     with contextlib.ExitStack() as undo:
         place = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="slow-", dir=folder)))
-        image, path = place / "image", place / "mount"
+        path = place / "mount"
         path.mkdir()
-        with image.open("wb") as file:
-            file.truncate(size_bytes)
-        no_lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard"
-        _run("mkfs.ext4", "-q", "-m", "0", "-E", no_lazy, str(image))
-        loop = _run("losetup", "--find", "--show", "--direct-io=on", str(image))
-        undo.callback(_run, "losetup", "--detach", loop)
-        _run("mount", "-o", "noatime", loop, str(path))
-        undo.callback(_unmount, path)
+        loop = undo.enter_context(loop_device(place / "image", size_bytes))
+        system("mount", "-o", "noatime", loop, str(path))
+        undo.callback(unmount, path)
         device = Path("/sys/class/block", Path(loop).name, "dev").read_text().strip()
         group = (V1 if version == 1 else V2) / place.name
         group.mkdir()
@@ -99,6 +94,20 @@ def throttled(
         mount = ThrottledMount(path, loop, device, group, version)
         mount.limit(read_bps, read_iops)
         yield mount
+
+
+@contextlib.contextmanager
+def loop_device(image: Path, size_bytes: int) -> Iterator[str]:
+    """Yield a loop device with an empty ext4 in the file ``image``, read with direct I/O."""
+    with image.open("wb") as file:
+        file.truncate(size_bytes)
+    no_lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard"
+    system("mkfs.ext4", "-q", "-m", "0", "-E", no_lazy, str(image))
+    loop = system("losetup", "--find", "--show", "--direct-io=on", str(image))
+    try:
+        yield loop
+    finally:
+        system("losetup", "--detach", loop)
 
 
 def _version() -> int:
@@ -118,20 +127,21 @@ def _version() -> int:
     raise BackendUnavailable("no control group throttles reads here: need v1 blkio or v2 io.max")
 
 
-def _run(*argv: str) -> str:
+def system(*argv: str, accept: Sequence[int] = (0,)) -> str:
+    """Run a program; return what it wrote.  Raises BackendUnavailable with its error."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
+    if done.returncode not in accept:
         raise BackendUnavailable(f"{argv[0]} failed: {done.stderr.strip() or done.returncode}")
     return done.stdout.strip()
 
 
-def _unmount(path: Path) -> None:
+def unmount(path: Path) -> None:
     """Unmount; a process that was just killed may hold a file for a moment more."""
     for _ in range(50):
         if subprocess.run(["umount", str(path)], capture_output=True, check=False).returncode == 0:
             return
         time.sleep(0.1)
-    _run("umount", str(path))
+    system("umount", str(path))
 
 
 def _leave(group: Path) -> None:
@@ -159,7 +169,7 @@ def main() -> int:
     with throttled(size, options.read_bps, options.read_iops) as mount:
         for path in options.copy:
             shutil.copy(path, mount.path)
-        _run("sync", "-f", str(mount.path))
+        system("sync", "-f", str(mount.path))
         return subprocess.run(mount.enter(options.command), cwd=mount.path, check=False).returncode
 
 

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from iobench.core.errors import one_line
 
-INTERRUPTED = 130
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
 

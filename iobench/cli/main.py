@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import os
-import signal
 import sys
 
 import click
 
 import iobench
-from iobench.cli.console import INTERRUPTED, complain
+from iobench.cli.console import complain
 from iobench.cli.data import data
 from iobench.cli.image import image
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
+from iobench.cli.start import INTERRUPTED, STDOUT, begin, goes_on, interruptible
 from iobench.cli.watch import watched
 from iobench.core.errors import IobenchError, environment
 from iobench.host import tools
+
+_UNWRITTEN = (
+    "standard output cannot be written; nothing else is lost: `iobench show` prints a suite's "
+    "results again"
+)
 
 
 def main() -> None:
@@ -28,10 +32,7 @@ def main() -> None:
 
 def command() -> int:
     """Run the command line in this process; return the exit status."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a locale without a character gets a "?"
-            stream.reconfigure(errors="replace")
+    interruptible()
     try:
         status = cli(standalone_mode=False)
         sys.stdout.flush()
@@ -42,13 +43,14 @@ def command() -> int:
         status = 0
     except OSError as error:
         _drop_output()
-        status = complain(environment(error))
+        lost = error.filename == STDOUT
+        status = complain(f"{_UNWRITTEN} ({error.strerror})" if lost else environment(error))
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "iobench"
         status = complain(f"{error.format_message()} (see `{where} --help`)")
     except (KeyboardInterrupt, click.Abort):
-        complain("interrupted; the same command goes on where it stopped")
+        complain(f"interrupted; {goes_on()}")
         status = INTERRUPTED
     return status if isinstance(status, int) else 0
 
@@ -88,4 +90,5 @@ for each in (data, doctor, image, list_, run, show, report, compare):
 
 
 if __name__ == "__main__":
+    begin()
     main()

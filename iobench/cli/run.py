@@ -14,7 +14,8 @@ import click
 from click.core import ParameterSource
 
 from iobench.advise import case_checks
-from iobench.cli.console import INTERRUPTED, JSON, PATH, complain, err, out, print_json
+from iobench.cli import start
+from iobench.cli.console import JSON, PATH, complain, err, out, print_json
 from iobench.core import units
 from iobench.core.cases import Plan, alike
 from iobench.core.errors import SpecError
@@ -211,6 +212,7 @@ def _run(
     as_json: bool,
 ) -> int:  # fmt: skip
     """Run a plan to its end in its folder, write the report; return the exit status."""
+    start.goes_on_by(f"go on with {store.resume_command(suite_store.folder)}")
     interrupted = False
     with placing.present(plan, used, reporter.say) as plan:
         suite_store.save_plan(plan)
@@ -238,12 +240,12 @@ def _run(
         terminal.render(analysis, out)
         out.print(f"\nreport: {suite_store.folder / 'report.html'}", soft_wrap=True)
     if interrupted:
-        complain(f"interrupted; go on with `iobench run --resume --results {suite_store.folder}`")
-        return INTERRUPTED
+        complain(f"interrupted; {start.goes_on()}")
+        return start.INTERRUPTED
     if analysis.missing:
         complain(
             f"{len(analysis.missing)} answers are missing: {'; '.join(analysis.missing[:3])}"
             f"{' ...' * (len(analysis.missing) > 3)}; all records are kept: fix that, then "
-            f"`iobench run --resume --results {suite_store.folder}`"
+            f"{store.resume_command(suite_store.folder)}"
         )
     return 1 if analysis.missing else 0

@@ -13,15 +13,17 @@ import signal
 import sys
 from collections.abc import Callable
 
-from iobench.cli.console import INTERRUPTED, complain
+from iobench.cli.console import complain
+from iobench.cli.start import INTERRUPTED, goes_on
 from iobench.core.clock import clock
+from iobench.host.interrupts import ENDING
 from iobench.host.unanswered import Unanswered
 
 #: Seconds between two looks; that a child which was interrupted gets where a mount is silent; that
 #: the kernel gets to end it.
 LOOK_S, GRACE_S, KILL_S = 5.0, 10.0, 5.0
-PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _PR_SET_PDEATHSIG = 1
+_LIKELY = {signal.SIGKILL: " (out of memory?)"}
 
 
 def watched(command: Callable[[], int]) -> int:
@@ -29,25 +31,29 @@ def watched(command: Callable[[], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
+    passed_on = {n for n in ENDING if signal.getsignal(n) != signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on | {signal.SIGCHLD})
     child = os.fork()
     if child:
-        return _watch(child)
+        return _watch(child, passed_on)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it has gone already
         os._exit(INTERRUPTED)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return command()
+    status = command()
+    for number in passed_on:  # it ends: Python takes its own handlers down, and others would kill
+        signal.signal(number, signal.SIG_IGN)
+    return status
 
 
-def _watch(child: int) -> int:
+def _watch(child: int, passed_on: set[signal.Signals]) -> int:
     unanswered = Unanswered(child, lambda words: sys.stderr.write(f"\niobench: {words}\n"))
     look_at, give_up_at = clock() + LOOK_S, float("inf")
     silent = False
     try:
         while True:
             wait_s = max(0.0, min(look_at, give_up_at) - clock())
-            info = signal.sigtimedwait(PASSED_ON | {signal.SIGCHLD}, wait_s)
+            info = signal.sigtimedwait(passed_on | {signal.SIGCHLD}, wait_s)
             if info is not None and info.si_signo != signal.SIGCHLD:
                 if info.si_code <= 0:  # of a process; the terminal's own went to the child as well
                     os.kill(child, info.si_signo)
@@ -72,7 +78,10 @@ def _as_child(status: int) -> int:
     """End as the child did."""
     if not os.WIFSIGNALED(status):
         return os.waitstatus_to_exitcode(status)
-    number = os.WTERMSIG(status)
+    number = signal.Signals(os.WTERMSIG(status))
+    complain(
+        f"killed by {number.name}{_LIKELY.get(number, '')}; what was finished is kept: {goes_on()}"
+    )
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -88,6 +97,6 @@ def _give_up(child: int) -> int:
         signal.sigtimedwait({signal.SIGCHLD}, end - clock())
     complain(
         "interrupted while a filesystem did not answer; all that was finished is kept: when it "
-        "does, go on with `iobench run --resume`"
+        f"does, {goes_on()}"
     )
     return INTERRUPTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,8 @@ def environment(error: OSError) -> str:
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         cure = "free some space, or choose other folders by --out, --results and TMPDIR"
+    elif isinstance(error, FileNotFoundError) and os.sep not in os.fsdecode(error.filename or "/"):
+        return f"no program {os.fsdecode(error.filename)} is on PATH: install it, or set PATH"
     elif error.filename is not None:
         cure = "choose a folder that is there and that you may write, by --out or --results"
     else:

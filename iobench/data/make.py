@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -27,7 +26,7 @@ from iobench.core.cases import Dataset
 from iobench.core.errors import DatasetError
 from iobench.data import pixels, recipes, size_model
 from iobench.data.index import Row, declare
-from iobench.host import files, locks
+from iobench.host import files, interrupts, locks
 
 Progress = Callable[[int, int], None]
 
@@ -222,9 +221,10 @@ def _run(
             reader, writer = context.Pipe(duplex=False)
             work = (job, chunks, turns, writer, os.getpid())
             process = context.Process(target=_work, args=work, daemon=True)
-            process.start()
+            with interrupts.held():  # this process ends it
+                process.start()
+                processes.append(process)
             writer.close()
-            processes.append(process)
             readers.append(reader)
         for made in _messages(readers):
             done += made
@@ -279,7 +279,6 @@ def _work(
     job: MakeJob, chunks: Sequence[range], turns: int, results: Connection, parent: int
 ) -> None:
     """Make chunks, by ``turns``, until they are done or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     gc.disable()  # a sample makes no cycles
     buffer = np.empty(job.recipe.max_side**2 * 3, np.uint8)
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from iobench.core.errors import ImageError
-from iobench.host import files, locks
+from iobench.host import files, interrupts, locks
 from iobench.host.probes import last_lines
 from iobench.images import docker_daemon
 
@@ -107,7 +107,7 @@ def running(
     writing to what is then removed.  Raises ImageError where it is not installed.
     """
     with contextlib.ExitStack() as at_end:
-        with _interrupts_held() as before:  # one right after the start must find what to end
+        with interrupts.held() as before:  # one right after the start must find what to end
 
             def begin() -> None:
                 docker_daemon.die_with_parent()  # kill -9 of this process ends it too
@@ -133,16 +133,6 @@ def running(
             at_end.enter_context(process)
             at_end.push(lambda kind, *_: _end(process) if kind else None)
         yield process
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[set[int]]:
-    """Keep SIGINT and SIGTERM waiting in this context; yield what was held before."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield before
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

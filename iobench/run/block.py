@@ -11,14 +11,13 @@ import dataclasses
 import math
 import os
 import random
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from iobench.analysis import ranks as rank_figures
 from iobench.core.cases import Dataset, Trial
 from iobench.core.errors import CannotStop, TrialFailed
 from iobench.core.records import INVALID, Record, Slices
+from iobench.host import scratch
 from iobench.host.agent import Agent, Freezer
 from iobench.run.trial import Attempt
 from iobench.run.worker_process import TrialSettings, Worker
@@ -127,8 +126,7 @@ def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) 
     freezer, arms = stack.enter_context(agent.freezer()), []
     for attempt in tries:
         with _blamed(attempt):
-            work = stack.enter_context(tempfile.TemporaryDirectory(prefix="iobench-"))
-            worker = stack.enter_context(attempt.running(Path(work)))
+            worker = stack.enter_context(attempt.running(stack.enter_context(scratch.folder())))
             worker.listener.holds = True
             arm = Arm(attempt, worker, agent, freezer)
             stack.callback(arm.release)  # what is stopped ends late

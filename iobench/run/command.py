@@ -38,7 +38,8 @@ from iobench.core.registry import form_of, runtime_of, stack_of
 from iobench.host.fingerprint import steering
 from iobench.worker import remote_loader
 
-_COMMON = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+#: PYTHONSAFEPATH: a numpy.py in the user's working folder is not what is meant (Python 3.11).
+_COMMON = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
 #: These name files of the host, which no container has.
 _HOST_ONLY = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 #: Nothing of the user's home is there, and no cache may need one.

@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import re
+import shlex
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +24,8 @@ from iobench.core.errors import ResultsError
 from iobench.core.records import Record
 from iobench.host import files, locks
 
-#: What to do about a damaged file; nothing is removed or guessed for the user.
-_MEND = (
-    "move a damaged runs/ file away and `iobench run --resume` runs that trial again; without its "
-    "plan.json a suite has to be run anew"
-)
+#: The folder of the records in a suite's.
+RUNS = "runs"
 #: Counter of a record of schema 1: its name, the bytes that were excluded, whose files they were.
 _EXCLUDED = re.compile(r"(.*), without (\d+) of (.*)")
 
@@ -44,10 +42,33 @@ def write_atomic(path: Path, text: str) -> None:
     try:
         files.write_text(path, text)
     except OSError as error:
+        gone = isinstance(error, FileNotFoundError)
+        cure = "bring its folder back" if gone else "free some space or make it writable"
         raise ResultsError(
-            f"cannot write {path}: {error.strerror}; free some space or choose another --results "
-            "folder, then `iobench run --resume`"
+            f"cannot write {path}: {error.strerror}; {cure}, then {_again(path)}"
         ) from error
+
+
+def resume_command(folder: Path) -> str:
+    """Return, in words for a message, the command that goes on with the suite in ``folder``."""
+    return f"`iobench run --resume --results {shlex.quote(str(folder))}`"
+
+
+def _again(path: Path) -> str:
+    """Return what goes on once a file can be written: before the first plan there is no suite."""
+    first = path.name in ("spec.toml", "plan.json") and not path.with_name("plan.json").exists()
+    return "the same command again" if first else resume_command(_suite_of(path))
+
+
+def _suite_of(path: Path) -> Path:
+    return path.parents[path.parent.name == RUNS]
+
+
+def _mend(path: Path) -> str:
+    """Return what to do about a damaged file; nothing is removed or guessed for the user."""
+    if path.parent.name == RUNS:
+        return f"move it away and {resume_command(_suite_of(path))} runs that trial again"
+    return "with a damaged plan.json a suite has to be run anew"
 
 
 def create(results: Path, name: str) -> Store:
@@ -56,7 +77,7 @@ def create(results: Path, name: str) -> Store:
     for suffix in ("", *(f".{i}" for i in range(2, 100))):
         folder = results / f"{stamp}-{name}{suffix}"
         try:
-            (folder / "runs").mkdir(parents=True)
+            (folder / RUNS).mkdir(parents=True)
         except FileExistsError:
             continue
         except OSError as error:
@@ -121,14 +142,14 @@ class Store:
 
     def save(self, record: Record) -> None:
         """Store one attempt; an existing file is never replaced."""
-        path = self.folder / "runs" / f"{record.trial.id}.{record.attempt}.json"
+        path = self.folder / RUNS / f"{record.trial.id}.{record.attempt}.json"
         if path.exists():
             raise ResultsError(f"{path} exists already; results are append-only")
         write_atomic(path, json.dumps(to_json(record)))
 
     def records(self) -> list[Record]:
         """Return every stored attempt, in order of trial and attempt."""
-        paths = sorted((self.folder / "runs").glob("*.json"), key=_trial_order)
+        paths = sorted((self.folder / RUNS).glob("*.json"), key=_trial_order)
         return [_read(path, _RECORD) for path in paths]
 
     def done(self) -> dict[str, Record]:
@@ -174,10 +195,10 @@ def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise ResultsError(f"cannot read {path}: {error}; {_MEND}") from error
+        raise ResultsError(f"cannot read {path}: {error}; {_mend(path)}") from error
     version = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(version, int):
-        raise ResultsError(f"{path} is damaged: no schema number; {_MEND}")
+        raise ResultsError(f"{path} is damaged: no schema number; {_mend(path)}")
     if version > SCHEMA:
         raise ResultsError(
             f"{path} has schema {version!r}, this iobench reads up to {SCHEMA}; update iobench"
@@ -189,4 +210,4 @@ def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(p) for p in first["loc"])
-        raise ResultsError(f"{path} is damaged: {where}: {first['msg']}; {_MEND}") from None
+        raise ResultsError(f"{path} is damaged: {where}: {first['msg']}; {_mend(path)}") from None

@@ -20,6 +20,7 @@ from iobench.core.cases import Trial
 from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop, DatasetError
 from iobench.core.records import FAILED, INVALID
+from iobench.host import scratch
 from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
 from iobench.run import copies
@@ -55,6 +56,7 @@ class Suite:
 
         A trial that fails is tried again only by ``iobench run --resume``.
         """
+        scratch.sweep()
         if len(self.ledger.last) < len(self.plan.trials):
             self._discard_cold_pass()
         with self._undo:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from iobench.core.records import (
     Record,
     Slices,
 )
+from iobench.host import scratch
 from iobench.host.agent import Trace
 from iobench.run import cache_state, ceiling, command, placing
 from iobench.run import ranks as world
@@ -53,8 +53,8 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSetti
     Raises only what stops a whole suite: KeyboardInterrupt, and IobenchErrors about the results.
     """
     tried = Attempt(trial, dataset, settings)
-    with tempfile.TemporaryDirectory(prefix="iobench-") as folder, tried.judged():
-        tried.measure(Path(folder))
+    with scratch.folder() as work, tried.judged():
+        tried.measure(work)
     return tried.record(attempt)
 
 

@@ -68,6 +68,15 @@ def test_a_signal_reaches_the_command(number: signal.Signals) -> None:
     assert gone(child)
 
 
+def test_a_signal_while_the_command_ends_changes_nothing() -> None:
+    thread = (
+        "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    )
+    with sleeper(f"{thread}; import atexit; atexit.register(os.kill, os.getpid(), 2)") as process:
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 def test_the_command_does_not_outlive_its_watcher() -> None:
     with sleeper("time.sleep(60)") as process:
         assert process.stdout is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,22 @@ def _full(tmp_path: Path) -> None:
     target = tmp_path / ".x.json.tmp"
     target.symlink_to("/dev/full")
     store.write_atomic(tmp_path / "x.json", "x" * 100)
+
+
+def test_the_remedy_names_the_suite(tmp_path: Path) -> None:
+    found = store.create(tmp_path / "a b", "t")
+    again = re.escape(f"`iobench run --resume --results '{found.folder}'`")
+    for name, words in (
+        ("spec.toml", "then the same command again"),
+        ("trials.csv", again),
+        ("runs/0001-x.1.json", again),
+    ):
+        (found.folder / name).mkdir()
+        (found.folder / name / "in the way").mkdir()
+        with pytest.raises(ResultsError, match=words):
+            store.write_atomic(found.folder / name, "{}")
+        (found.folder / name / "in the way").rmdir()
+        (found.folder / name).rmdir()
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -1,0 +1,225 @@
+"""Inject faults at every moment of a small suite; hold each against the same invariants.
+
+A row is a fault at a moment: a signal, a stream, a variable, a folder, the data, the clock, another
+iobench or a limit, while nothing is made yet, while data are prepared, while trials run (cold,
+warm, arms in turns), or while the report is written.  benchmarks/fault_process.py and
+benchmarks/fault_places.py list them, benchmarks/fault_invariants.py says what must hold.
+
+Runs in a mount namespace of its own, as root, where /tmp and /dev/shm are empty; rows that mount
+are left out, and named, for another user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks import fault_invariants as hold
+from benchmarks import fault_places, fault_process
+from benchmarks.fault_kinds import Fault
+from benchmarks.fault_scene import LIMIT_S, MOMENTS, SPEC, WHOLE, Ended, Scene, states
+from benchmarks.suites import arguments, finish
+from iobench.core.errors import IobenchError
+
+INSIDE = "IOBENCH_FAULTS_INSIDE"
+#: One row of each kind, for the tests.
+FEW = (
+    r"^(Ctrl-C @turns|SIGHUP @warm|SIGKILL @turns|>/dev/full @report|results full @turns|"
+    r"lmdb cut @turns|a second --resume @turns|a working folder that is gone @report)$"
+)
+USUAL = {"loader": "threads", "case": "", "digest": "false"}
+SUITES = {
+    "bare": USUAL,
+    "digested": {**USUAL, "digest": "true"},
+    "torch": {**USUAL, "loader": "torch"},
+    "apptainer": {**USUAL, "case": 'runtime = "apptainer"'},
+    "podman": {**USUAL, "case": 'runtime = "podman"'},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A fault at a moment, and what became of it.  ``broken``: what did not hold."""
+
+    fault: str
+    moment: str
+    status: str
+    said: str
+    broken: tuple[str, ...]
+    seconds: float
+
+    @property
+    def held(self) -> bool:
+        """Whether every invariant held."""
+        return not self.broken
+
+
+class Bench:
+    """Runs rows in one folder."""
+
+    def __init__(self, folder: Path, seed: int, private: bool) -> None:
+        self._folder, self._seed, self._private = folder, seed, private
+        self._states: dict[str, Mapping[str, Path | None]] = {}
+
+    def row(self, fault: Fault, moment: str) -> Row:
+        """Strike, follow the remedy, judge."""
+        begun = time.perf_counter()
+        spec = SPEC.format(**SUITES[fault.suite])
+        made = self._made(fault.suite, spec)
+        draw = random.Random(f"{self._seed} {fault.name} {moment}")
+        when = {**MOMENTS, **WHOLE}[moment]
+        scene = Scene(self._folder / "scene", spec, draw)
+        where = {"private": self._private, "containers": fault.suite == "podman"}
+        before = hold.Around.now(**where)
+        with scene.undo:
+            scene.begin(made[when.begin])
+            kept, plan = hold.digests(scene.suite), hold.planned(made["finished"])
+            fault.arrange(scene)
+            ended = scene.run(when.command, when, fault.strike)
+            broken = [*_first(fault, ended), *_second(scene), *hold.left_running()]
+            if (ended.status or 0) >= 0 and scene.tmp not in scene.disks:
+                broken += hold.left_in(scene.tmp)
+            fault.cure(scene)
+            broken += hold.consistent(scene.suite)
+            broken += [f"changed: {name}" for name in _changed(kept, scene)]
+            broken += [*_after(scene, ended, when.command, plan), *hold.left_running()]
+            broken += hold.left_in(scene.tmp)
+        broken += hold.left_lying(before, **where)
+        status, took_s = hold.blamed(ended.status), time.perf_counter() - begun
+        return Row(fault.name, moment, status, hold.message(ended), tuple(broken), took_s)
+
+    def _made(self, suite: str, spec: str) -> Mapping[str, Path | None]:
+        if suite not in self._states:
+            folder = self._folder / suite
+            folder.mkdir()
+            scene = Scene(self._folder / "scene", spec, random.Random(self._seed))
+            self._states[suite] = states(folder, scene)
+        return self._states[suite]
+
+
+def _first(fault: Fault, ended: Ended) -> Iterator[str]:
+    if not ended.struck:
+        yield f"the moment did not come: status {ended.status}, {ended.stderr.strip()[-200:]!r}"
+        return
+    yield from hold.told(ended, fault.statuses, fault.says, heard=fault.heard)
+
+
+def _second(scene: Scene) -> Iterator[str]:
+    if scene.second is not None:
+        done = scene.ended(*scene.second, "second")
+        for each in hold.told(done, frozenset((0, 2)), "", heard=True):
+            yield f"the second iobench: {each}"
+
+
+def _after(scene: Scene, ended: Ended, command: str, plan: list[str]) -> Iterator[str]:
+    """Follow the remedy until the suite is whole; yield what keeps it from that."""
+    if ended.status != 0:
+        finished, words = hold.digests(scene.suite), hold.remedy(ended, scene, command)
+        done = scene.ended(scene.start(words), words, "first")
+        for each in hold.told(done, frozenset((0,)), "", heard=True):
+            yield f"the remedy: {each}: {hold.message(done)[:300]}"
+        if done.status:
+            return
+        yield from (f"changed by the remedy: {name}" for name in _changed(finished, scene))
+    yield from hold.complete(scene, plan)
+
+
+def _changed(before: Mapping[str, str], scene: Scene) -> list[str]:
+    after = hold.digests(scene.suite)
+    return [name for name, digest in before.items() if after.get(name) != digest]
+
+
+def rows(args: argparse.Namespace) -> Iterator[tuple[Fault, str]]:
+    """Yield the rows that are asked for."""
+    for fault in (*fault_process.table(), *fault_places.table()):
+        for moment in fault.moments:
+            if re.search(args.only, f"{fault.name} @{moment}"):
+                yield fault, moment
+
+
+def markdown(found: list[Row]) -> str:
+    """Return the table, with what did not hold below it."""
+    moments = [m for m in (*MOMENTS, *WHOLE) if any(r.moment == m for r in found)]
+    lines = [f"| fault | {' | '.join(moments)} |", "| --- " * (1 + len(moments)) + "|"]
+    for fault in dict.fromkeys(r.fault for r in found):
+        cells = {r.moment: r for r in found if r.fault == fault}
+        marks = [(r.status if r.held else "FAILS") if (r := cells.get(m)) else "" for m in moments]
+        lines.append(f"| {fault.replace('|', '&#124;')} | {' | '.join(marks)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the table; return 1 where an invariant does not hold."""
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="rows whose 'fault @moment' this matches")
+    parser.add_argument("--few", dest="only", action="store_const", const=FEW, help=FEW)
+    parser.add_argument("--list", action="store_true", help="name the rows")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", default="1/1", help="such as 2/3: the second third of the rows")
+    parser.add_argument("--rounds", type=int, default=1, help="each row so many times")
+    args = parser.parse_args()
+    part, parts = map(int, args.part.split("/"))
+    wanted = list(rows(args))[part - 1 :: parts]
+    if args.list:
+        print("\n".join(f"{fault.name} @{moment}" for fault, moment in wanted))
+        return 0
+    private = INSIDE in os.environ
+    if not os.geteuid() and not private:
+        _in_own_namespace()
+    hold.adopt_orphans()
+    args.data.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir=args.data.resolve()))
+    found, absent = [], set()
+    try:
+        for number in range(args.rounds):
+            bench = Bench(folder, args.seed + number, private)
+            for fault, moment in wanted:
+                if reason := fault.needs():
+                    absent.add(f"{fault.name}: {reason}")
+                    continue
+                try:
+                    row = bench.row(fault, moment)
+                except (OSError, IobenchError, subprocess.SubprocessError) as error:
+                    row = Row(fault.name, moment, "-", "", (f"not judged: {error!r}",), 0.0)
+                found.append(row)
+                _print(row)
+            shutil.rmtree(folder)
+            folder.mkdir()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"\n{markdown(found)}\n")
+    for line in sorted(absent):
+        print(f"not run: {line}")
+    held = sum(row.held for row in found)
+    print(f"{held} of {len(found)} rows held, {len(absent)} faults could not be made here")
+    return finish(args, [dataclasses.asdict(row) for row in found], held == len(found))
+
+
+def _print(row: Row) -> None:
+    print(f"{'held ' if row.held else 'FAILS'} {row.fault} @{row.moment}: {row.status}, "
+          f"{row.seconds:.1f} s: {row.said[:230]}", flush=True)  # fmt: skip
+    for each in row.broken:
+        print(f"        {each[:600]}", flush=True)
+
+
+def _in_own_namespace() -> None:
+    """Begin again where mounts are this benchmark's own."""
+    own = "mount -t tmpfs tmp /tmp && mount -t tmpfs shm /dev/shm && "
+    words = ("unshare", "--mount", "/bin/sh", "-c", own + 'exec "$@"', "sh", sys.executable, "-m")
+    os.environ[INSIDE] = str(LIMIT_S)
+    os.environ["TMPDIR"] = "/tmp"
+    os.execvp(words[0], [*words, "benchmarks.faults", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""What an error of the system means for the user."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+import pytest
+
+from iobench.core.errors import environment
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: No space .*free some"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x/y"), "/x/y: Perm.*--out"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "env"), "no program env is on PATH"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/x/y"), "/x/y: No such file; choose"),
+    ],
+)
+def test_the_remedy_is_for_what_is_missing(error: OSError, words: str) -> None:
+    assert re.search(words, environment(error))
+
+
+def test_what_is_none_of_these_is_a_bug() -> None:
+    with pytest.raises(OSError, match="Bad file"):
+        environment(OSError(errno.EBADF, "Bad file descriptor"))
