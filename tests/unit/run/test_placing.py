@@ -26,6 +26,7 @@ from iobench.core.records import CacheProof, IoCounters, RankResult, Startup, St
 from iobench.data import adopt, make
 from iobench.data.convert import convert, verify
 from iobench.host import files as host_files
+from iobench.host import locks
 from iobench.plan import contrasts, rules
 from iobench.plan import ladder as planning
 from iobench.run import cache_state, placed_folders, placing
@@ -126,7 +127,7 @@ def test_each_form_has_its_own_copy_and_is_what_it_took(small, tmp_path) -> None
         assert [c.location for c in plan.cases] == [lmdb.root, jpeg.root, lmdb.root]
         for place, form in ((lmdb, "lmdb"), (jpeg, "jpeg")):
             assert sorted(p.name for p in Path(place.root).iterdir()) == sorted(
-                ["dataset.json", form, "samples.tsv"]
+                [locks.NAME, "dataset.json", form, "samples.tsv"]
             )
         assert lmdb.bytes == _content.of(small, alone.cases).nbytes
 
