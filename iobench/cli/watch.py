@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from iobench.cli.console import INTERRUPTED, complain
 from iobench.core.clock import clock
+from iobench.core.errors import one_line
 from iobench.host.unanswered import Unanswered
 
 #: Seconds between two looks; that a child which was interrupted gets where a mount is silent; that
@@ -41,7 +42,7 @@ def watched(command: Callable[[], int]) -> int:
 
 
 def _watch(child: int) -> int:
-    unanswered = Unanswered(child, lambda words: sys.stderr.write(f"\niobench: {words}\n"))
+    unanswered = Unanswered(child, _say)
     look_at, give_up_at = clock() + LOOK_S, float("inf")
     silent = False
     try:
@@ -66,6 +67,10 @@ def _watch(child: int) -> int:
                 give_up_at = clock() + LOOK_S  # it is cleaning up
     finally:
         unanswered.close()
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"\niobench: {one_line(words)}\n")
 
 
 def _as_child(status: int) -> int:
