@@ -77,7 +77,10 @@ def _asked(name: str, here: Installed) -> dict[str, Any] | None:
     path = os.pathsep.join([code, *here.python_path])
     argv = [here.python, "-B", "-m", "iobench.worker.self_check", name, "--json", *here.modules]
     env = {**os.environ, **here.env, "PYTHONPATH": path}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        argv, env=env, capture_output=True, text=True, check=False, timeout=120,
+        cwd="/",  # Python looks for modules there first
+    )  # fmt: skip
     try:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):

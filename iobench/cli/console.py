@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from iobench.core.errors import one_line
+from iobench.report.screen import Screen
 
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
 
 
-class _Console(Console):
+class _Console(Screen):
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # rich would exit with 1, which says that a trial failed
 
@@ -24,8 +24,8 @@ class _Console(Console):
 #: Columns of what is written to a file or a pipe.
 _WIDE = 120
 
-out = _Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
-err = _Console(stderr=True, highlight=False)
+out = _Console(width=None if sys.stdout.isatty() else _WIDE)
+err = _Console(stderr=True)
 
 
 def complain(message: str) -> int:

@@ -130,17 +130,17 @@ def _describe(found: Dataset, as_json: bool) -> None:
     listed = {key: facts.pop(key, []) for key in ("left_out", "noted")}
     facts.pop(accounting.KEY, None)
     for key, value in facts.items():
-        out.print(f"{key}: {value}", markup=False, soft_wrap=True)
+        out.print(f"{key}: {value}", soft_wrap=True)
     counted = accounting.of(found)
     for line in accounting.table(counted) if counted else ():
-        out.print(f"files {line.state}: {line.files:,}", markup=False, soft_wrap=True)
+        out.print(f"files {line.state}: {line.files:,}", soft_wrap=True)
         if line.remedy:
-            out.print(f"    {line.remedy}", markup=False, soft_wrap=True)
+            out.print(f"    {line.remedy}", soft_wrap=True)
     for key, rows in listed.items():
         for row in rows:  # names as JSON has them: no byte of a name acts on the terminal
             name = json.dumps(row["file"])
             reason = json.dumps(row["reason"], ensure_ascii=False)[1:-1]
-            out.print(f"{key}: {name}: {reason}", markup=False, soft_wrap=True)
+            out.print(f"{key}: {name}: {reason}", soft_wrap=True)
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from iobench.cli.console import JSON, print_json
+from iobench.cli.console import JSON, err, out, print_json
 from iobench.core.errors import ImageError
 from iobench.host import tools
 from iobench.images import build as building
@@ -92,7 +92,7 @@ def image_needed(spec_name: str, bare: bool) -> None:
     """Print the images that SPEC's runtimes need, one per line."""
     needed = availability.host_stacks if bare else availability.image_names
     for name in needed(load.load(spec_name)):
-        click.echo(name)
+        _print(name)
 
 
 @image.command("list")
@@ -110,13 +110,13 @@ def image_list(folder: Path, as_json: bool) -> None:
         return
     for row in rows:
         if row["reason"]:
-            click.echo(f"{row['name']}: {row['reason']}")
+            _print(f"{row['name']}: {row['reason']}")
             continue
-        click.echo(f"{row['name']}: {row['digest']}")
-        click.echo(f"  archive {folder / row['name']}.tar, {row['bytes'] / 1e9:.2f} GB")
-        click.echo(f"  files made of it: {', '.join(row['forms']) or 'none'}")
-        click.echo(f"  iobench {row['version']}, revision {row['revision']}, {row['created']}")
-        click.echo(f"  {row['architecture']}; base: {row['base']}; Debian pins: {row['pins']}")
+        _print(f"{row['name']}: {row['digest']}")
+        _print(f"  archive {folder / row['name']}.tar, {row['bytes'] / 1e9:.2f} GB")
+        _print(f"  files made of it: {', '.join(row['forms']) or 'none'}")
+        _print(f"  iobench {row['version']}, revision {row['revision']}, {row['created']}")
+        _print(f"  {row['architecture']}; base: {row['base']}; Debian pins: {row['pins']}")
 
 
 @image.command("verify")
@@ -139,7 +139,7 @@ def image_verify(
                 rows.append({"image": name, **dataclasses.asdict(finding)})
                 if not as_json:
                     mark = "ok" if finding.ok else "NO"
-                    click.echo(f"{mark}  {name} {finding.form} {finding.what}: {finding.detail}")
+                    _print(f"{mark}  {name} {finding.form} {finding.what}: {finding.detail}")
     if as_json:
         print_json(rows)
     return 0 if all(row["ok"] for row in rows) else 1
@@ -196,8 +196,12 @@ def image_install(name: str, folder: Path, to: Path | None, force: bool) -> None
     prefix.install(name, to or tools.FOLDER / "caffe", cache, _say, force=force)
 
 
+def _print(line: str) -> None:
+    out.print(line, soft_wrap=True)
+
+
 def _say(line: str) -> None:
-    click.echo(f"iobench: {line}", err=True)
+    err.print(f"iobench: {line}", soft_wrap=True)
 
 
 def _forms(wanted: tuple[str, ...]) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from iobench.advise import machine
 from iobench.cli.console import JSON, PATH, out, print_json
@@ -73,8 +74,8 @@ def doctor(path: Path, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for check in checks:
-        mark = "[green]ok[/]" if check.ok else "[yellow]no[/]"
+        mark = Text("ok", style="green") if check.ok else Text("no", style="yellow")
         table.add_row(mark, check.name, check.detail)
         if not check.ok and check.remedy:
-            table.add_row("", "", f"[dim]-> {check.remedy}[/]")
+            table.add_row("", "", Text(f"-> {check.remedy}", style="dim"))
     out.print(table)

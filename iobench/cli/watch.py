@@ -16,6 +16,7 @@ from collections.abc import Callable
 from iobench.cli.console import complain
 from iobench.cli.start import INTERRUPTED, goes_on
 from iobench.core.clock import clock
+from iobench.core.errors import one_line
 from iobench.host.interrupts import ENDING
 from iobench.host.unanswered import Unanswered
 
@@ -47,7 +48,7 @@ def watched(command: Callable[[], int]) -> int:
 
 
 def _watch(child: int, passed_on: set[signal.Signals]) -> int:
-    unanswered = Unanswered(child, lambda words: sys.stderr.write(f"\niobench: {words}\n"))
+    unanswered = Unanswered(child, _say)
     look_at, give_up_at = clock() + LOOK_S, float("inf")
     silent = False
     try:
@@ -72,6 +73,10 @@ def _watch(child: int, passed_on: set[signal.Signals]) -> int:
                 give_up_at = clock() + LOOK_S  # it is cleaning up
     finally:
         unanswered.close()
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"\niobench: {one_line(words)}\n")
 
 
 def _as_child(status: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence
 
@@ -21,13 +22,15 @@ import numpy as np
 
 from iobench.core import registry
 from iobench.core.cases import Case, Dataset
-from iobench.core.errors import DatasetError
+from iobench.core.errors import DatasetError, shown
 
 MARKER, INDEX, FILES, FORM_MARKER = "dataset.json", "samples.tsv", "files.tsv", "format.json"
 #: Describes what is being made, until it is complete.
 PARTIAL = "partial.json"
 #: Hexadecimal digits of a digest.
 DIGEST_DIGITS = 32
+#: What a field of the marker may hold, by its annotation.
+_HOLDS = {"str": str, "int": int, "bool": bool, "Mapping[str, Any]": dict}
 
 
 class SampleIndex(NamedTuple):
@@ -62,6 +65,9 @@ def locate(path: Path) -> Dataset:
         raise DatasetError(f"cannot read {marker}: {error}; make the dataset again") from None
     try:
         found = Dataset(**document)
+        for field in dataclasses.fields(found):
+            if not isinstance(getattr(found, field.name), _HOLDS.get(str(field.type), object)):
+                raise TypeError(f"{field.name} is {shown(getattr(found, field.name))}")
     except TypeError as error:
         raise DatasetError(f"{marker} is not of this version of iobench ({error})") from None
     moved = found.jpeg_root if found.in_place else str(root / "jpeg")
@@ -77,6 +83,8 @@ def load_index(dataset: Dataset) -> SampleIndex:
     keys: List[str] = []
     files: List[str] = []
     digests: List[str] = []
+    if not 0 <= dataset.samples <= os.stat(path).st_size:  # before memory is asked for
+        raise DatasetError(f"{path} has not {dataset.samples} samples: make the dataset again")
     labels = np.empty(dataset.samples, np.int64)
     sizes = np.empty(dataset.samples, np.int64)
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
@@ -88,12 +96,27 @@ def load_index(dataset: Dataset) -> SampleIndex:
             keys.append(key)
             digests.append(digest)
             files.append(fields[4] if len(fields) == 5 else key + ".jpg")
-            labels[i], sizes[i] = int(label), int(size)
+            if not (_below(key) and _below(files[-1])):
+                raise DatasetError(
+                    f"{path}, line {i + 1} names a file outside the dataset ({shown(files[-1])}): "
+                    "use no dataset of somebody whom you do not trust"
+                )
+            try:
+                labels[i], sizes[i] = int(label), int(size)
+            except (ValueError, OverflowError):
+                raise DatasetError(
+                    f"{path}, line {i + 1} is damaged: make the dataset again"
+                ) from None
     if len(keys) != dataset.samples:
         raise DatasetError(
             f"{path} has {len(keys)} samples, {dataset.samples} were made: make the dataset again"
         )
     return SampleIndex(keys, labels, sizes, digests, files)
+
+
+def _below(name: str) -> bool:
+    """Return whether a path of an index stays in the folder that it is relative to."""
+    return bool(name) and not name.startswith("/") and ".." not in name.split("/")
 
 
 def form_root(dataset: Dataset, stored_form: str) -> Path:

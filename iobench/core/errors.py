@@ -76,12 +76,19 @@ def shown(value: Any, longest: int = 60) -> str:
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
-def one_line(text: str, longest: int = 2000) -> str:
-    """Return text as one line that a terminal can show: no control characters, cut in the middle.
+def printable(text: str, kept: str = "") -> str:
+    """Return text that does nothing to a terminal: control characters as ``\\xNN``, but ``kept``.
 
-    Names come from strangers' specs and folders.
+    Names come from strangers' specs, folders and hosts.
     """
-    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text)
+
+
+def one_line(text: str, longest: int = 2000) -> str:
+    """Return text as one line that a terminal can show, cut in the middle."""
+    line = printable(" ".join(text.split()))
     half = longest // 2
     return line if len(line) <= longest else f"{line[:half]} ... {line[-half:]}"
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Dict, FrozenSet, List, Mapping, Tuple
 
+from iobench.core import trusted
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable, SpecError, near, shown
+from iobench.core.inside import PLUGINS_INSIDE
 from iobench.core.members import Installed
 from iobench.core.own_images import forms_of, is_own
 from iobench.core.protocols import Format
@@ -45,10 +47,19 @@ def _package(axis: str) -> ModuleType:
             raise SpecError(
                 f"IOBENCH_PLUGINS={plugins} is not a folder; name one that holds {', '.join(AXES)}"
             )
+        _check_plugins(plugins)
         package.__path__[:] = [str(Path(package.__file__ or "").parent), str(Path(plugins, axis))]
     elif len(package.__path__) > 1:
         del package.__path__[1:]  # plug-ins of an earlier moment in this process
     return package
+
+
+@functools.cache
+def _check_plugins(plugins: str) -> None:
+    """Raise SpecError for plug-ins that somebody else may have written; once in a process."""
+    if plugins == PLUGINS_INSIDE:  # the driver has looked; owners have other numbers in a container
+        return
+    trusted.check_tree(plugins, AXES, f"IOBENCH_PLUGINS={plugins}")
 
 
 def names(axis: str) -> List[str]:

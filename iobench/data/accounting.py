@@ -35,6 +35,7 @@ LEFT_OUT: Mapping[str, Kind] = {
     "hidden": Kind("hidden folder, not looked into", "rename a class whose name begins with a dot"),
     "closed": Kind("folder that cannot be read", "get the right to read it: chmod -R u+rX"),
     "loop": Kind("link back to a folder above it", "none: its files are found without it"),
+    "links": Kind("folder that many links lead to", "link to each folder once"),
     "absent": Kind("link that leads nowhere", "restore its target"),
     "special": Kind("pipe, socket or device", "none: it holds no picture"),
     "name": Kind("tab or line end in its name", "rename it: an index has one line a file"),

@@ -12,6 +12,10 @@ from typing import NamedTuple
 from iobench.core.errors import DatasetError
 from iobench.data.accounting import FileNote
 
+#: Times that one folder is entered, by links to it: where two links lead on from every folder, a
+#: walk without end doubles with each.
+MOST_VISITS = 8
+
 
 class Found(NamedTuple):
     """One file of the tree: its path relative to it, its class folder, and its key (the path
@@ -35,6 +39,7 @@ def scan(tree: Path) -> tuple[list[Found], list[FileNote]]:
             f"cannot read {tree}: {error.strerror}; name a readable folder"
         ) from None
     found, left_out = [], []
+    visits: Counter[tuple[int, int]] = Counter()
     for entry in entries:
         if not entry.is_dir():
             left_out.append(FileNote(entry.name, "outside"))
@@ -43,7 +48,7 @@ def scan(tree: Path) -> tuple[list[Found], list[FileNote]]:
         elif _above(os.path.realpath(entry.path), os.fspath(tree)):
             left_out.append(FileNote(entry.name, "loop"))
         else:
-            for file in sorted(_walk(tree, entry.name, left_out)):
+            for file in sorted(_walk(tree, entry.name, left_out, visits)):
                 row = _unusable(tree, file)
                 if row:
                     left_out.append(row)
@@ -75,8 +80,13 @@ def _above(folder: str, path: str) -> bool:
     return f"{path}/".startswith(folder.rstrip("/") + "/")
 
 
-def _walk(tree: Path, folder: str, left_out: list[FileNote]) -> Iterator[str]:
-    """Yield the files below a class folder; folders that are not entered join ``left_out``."""
+def _walk(
+    tree: Path, folder: str, left_out: list[FileNote], visits: Counter[tuple[int, int]]
+) -> Iterator[str]:
+    """Yield the files below a class folder; folders that are not entered join ``left_out``.
+
+    ``visits``: how often each folder was entered, by whatever name.
+    """
 
     def closed(error: OSError) -> None:
         path = os.path.relpath(os.fspath(error.filename), tree)
@@ -86,10 +96,22 @@ def _walk(tree: Path, folder: str, left_out: list[FileNote]) -> Iterator[str]:
         here = os.path.realpath(path)
         relative = os.path.relpath(path, tree)
         for name in list(folders):
-            if _above(os.path.realpath(os.path.join(path, name)), here):
+            if kind := _not_entered(os.path.join(path, name), here, visits):
                 folders.remove(name)
-                left_out.append(FileNote(f"{relative}/{name}", "loop"))
+                left_out.append(FileNote(f"{relative}/{name}", kind))
         yield from (f"{relative}/{name}" for name in names)
+
+
+def _not_entered(folder: str, here: str, visits: Counter[tuple[int, int]]) -> str:
+    """Return why a folder found in ``here`` is not looked into; "" where it is, and counted."""
+    if _above(os.path.realpath(folder), here):
+        return "loop"
+    try:
+        facts = os.stat(folder)
+    except OSError:
+        return ""  # the walk says why
+    visits[facts.st_dev, facts.st_ino] += 1
+    return "links" if visits[facts.st_dev, facts.st_ino] > MOST_VISITS else ""
 
 
 def _unusable(tree: Path, file: str) -> FileNote | None:

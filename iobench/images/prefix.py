@@ -68,7 +68,7 @@ def wanted(name: str) -> str:
     module = recipe_of(name).script.removesuffix(".py")
     code = f"import sys, pathlib, {module} as m; print(m.recipe(pathlib.Path(sys.argv[1])))"
     folder = str(recipe.root() / "requirements")
-    argv = [sys.executable, "-B", "-c", code, folder]
+    argv = [sys.executable, "-P", "-B", "-c", code, folder]
     return disk.call(argv, "reading the recipe", env={"PYTHONPATH": folder}).strip()
 
 

@@ -37,8 +37,8 @@ def wheelhouse(name: str, cache: Path, say: Say) -> Path:
     names = ", ".join(path.name for path in pins)
     source = f"{offline} (no network)" if offline.is_dir() else "the network"
     say(f"fetching the wheels of {names} from {source}")
-    argv = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
-    argv += ["-q", "--only-binary", ":all:", "--python-version", wanted.python]
+    argv = [sys.executable, "-P", "-m", "pip", "download", "--disable-pip-version-check"]
+    argv += ["--no-input", "-q", "--only-binary", ":all:", "--python-version", wanted.python]
     argv += shlex.split(os.environ.get("PIP_ARGS", ""))
     if offline.is_dir():
         argv += ["--no-index", "--find-links", str(offline)]

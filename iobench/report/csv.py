@@ -32,6 +32,9 @@ EXTRA = (
     "probe_decode_s", "probe_transform_s", "host", "job",
 )  # fmt: skip
 
+#: How a formula begins in some spreadsheet.
+_FORMULA = tuple("=+-@\t\r")
+
 
 def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     """Return one row an attempt, in the plan's order; planned trials that have not run are absent.
@@ -56,8 +59,19 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
 
 
 def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
-    """Write :func:`trials_frame` to ``path`` as a whole or not at all (ResultsError)."""
-    write_atomic(path, trials_frame(plan, records).to_csv(index=False))
+    """Write :func:`trials_frame` to ``path`` as a whole or not at all (ResultsError).
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    frame = trials_frame(plan, records)
+    texts: list[str] = list(frame.select_dtypes("string").columns)
+    for name in texts:
+        frame[name] = frame[name].map(_no_formula, na_action="ignore")
+    write_atomic(path, frame.to_csv(index=False))
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text[:1] in _FORMULA and len(text) > 1 else text
 
 
 def _twins(records: Sequence[Record]) -> dict[tuple[str, ...], str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from iobench.analysis.case_results import CaseResult, PrepStall
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import SuiteResult
+from iobench.core.errors import printable
 from iobench.equations.stats import Interval
 from iobench.report import contrast_words, numbers, words
 
@@ -263,7 +265,8 @@ def _legend(axes: Any, columns: int) -> None:
 
 def _wrap(label: str) -> str:
     """Break a long label, so that it leaves room for what is drawn."""
-    return "\n".join(textwrap.wrap(label, 26, break_on_hyphens=False))
+    lines = textwrap.wrap(label, 26, break_on_hyphens=False, max_lines=4, placeholder=" ...")
+    return printable("\n".join(lines), "\n")
 
 
 def _svg(draw: Callable[[Any], None], height: float, title: str) -> str:
@@ -275,6 +278,7 @@ def _svg(draw: Callable[[Any], None], height: float, title: str) -> str:
         "font.family": "DejaVu Sans",  # ships with matplotlib, so charts are equal everywhere
         "font.size": 10,
         "svg.fonttype": "path",
+        "text.parse_math": False,  # a "$" in a name is a "$"
         "svg.hashsalt": title,
         "axes.edgecolor": "#9aa5b1",
         "axes.labelcolor": INK,
@@ -288,7 +292,8 @@ def _svg(draw: Callable[[Any], None], height: float, title: str) -> str:
         "xtick.color": INK,
         "ytick.color": INK,
     }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a name has letters that the font has not
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())

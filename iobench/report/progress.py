@@ -23,10 +23,10 @@ class Reporter:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False),
             console=console,
             transient=True,
         )
@@ -44,7 +44,7 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def trial(self, done: int, total: int, left_s: float, trial: Trial | None) -> None:
         """Show the trial that starts now and the time left."""

@@ -211,6 +211,12 @@ def _in_image(case: Case, form: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _on_host(case: Case, image: str, work: Path) -> tuple[list[str], dict[str, str]]:
+    """Return :func:`_stack_on_host`, with what was relative to where the user is made absolute."""
+    python, env = _stack_on_host(case, image, work)
+    return python, {**_absolute(os.environ), **env}
+
+
+def _stack_on_host(case: Case, image: str, work: Path) -> tuple[list[str], dict[str, str]]:
     """Return the words that begin a worker without a container, and what its environment gets.
 
     ``image``: the unpacked folder that it runs from; "": the case's stack on this host.
@@ -293,6 +299,13 @@ def _inherited() -> dict[str, str]:
     """Return thread counts and the like, and plug-ins: a bare worker inherits them as they are."""
     env = {n: v for n, v in steering(os.environ).items() if n not in (*_COMMON, *_HOST_ONLY)}
     return {**env, "IOBENCH_PLUGINS": PLUGINS_INSIDE} if os.environ.get("IOBENCH_PLUGINS") else env
+
+
+def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables whose paths may be relative to where the user is, made absolute."""
+    paths = {n: variables.get(n, "").split(os.pathsep) for n in ("PYTHONPATH", "IOBENCH_PLUGINS")}
+    found = {n: os.pathsep.join(os.path.abspath(p) for p in ps if p) for n, ps in paths.items()}
+    return {name: value for name, value in found.items() if value}
 
 
 def _package_alone(work: Path) -> Path:

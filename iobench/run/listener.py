@@ -114,10 +114,21 @@ class Listener:
             end.close()
 
     def _accept(self) -> None:
-        line, nonce = channel.accepted(self._socket.accept()[0]), secrets.token_hex(32)
+        try:
+            connected = self._socket.accept()[0]
+        except OSError:  # it has gone, or strangers hold every file that may be open
+            self._drop_strangers()
+            return
+        line, nonce = channel.accepted(connected), secrets.token_hex(32)
         with contextlib.suppress(ChannelError):
             line.send(channel.Challenge(nonce))
             self._unproven[line] = nonce
+
+    def _drop_strangers(self) -> None:
+        """Close what has connected and proven nothing."""
+        for line in self._unproven:
+            line.close()
+        self._unproven.clear()
 
     def _admit(self, line: ControlChannel) -> None:
         """Take the first message of a connection, which must prove that it is a rank's."""
@@ -153,7 +164,12 @@ class Listener:
             assert self.task is not None
             self._kept[Hello][hello.rank] = hello
             self._lines[line] = hello.rank
-            line.send(channel.Assignment(to_json(self.task)))
+            try:
+                line.send(channel.Assignment(to_json(self.task)))
+            except channel.ChannelClosed:
+                pass  # that is seen when it is read
+            except ChannelError as error:
+                raise TrialFailed(f"{self._name(hello.rank)} {error}") from None
             return
         self._refuse(line, reason)
         raise TrialFailed(reason)

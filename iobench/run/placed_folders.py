@@ -33,7 +33,7 @@ def held(root: Path, what: str) -> Iterator[Path]:
     """Make ``root``, empty and locked; whatever happens it is gone afterwards."""
     _remove(root)
     try:
-        root.mkdir(parents=True)
+        root.mkdir(0o700, parents=True)  # the data may be closed to others where they lie
     except OSError as error:
         raise DatasetError(
             f"{what}: cannot write to {root.parent}: {error.strerror}; choose another folder"

@@ -29,6 +29,7 @@ from iobench.run.command import Started
 from iobench.run.listener import Listener
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
+_EXTENTS: pydantic.TypeAdapter[list[list[Extent]]] = pydantic.TypeAdapter(list[list[Extent]])
 #: Time limits: docs/architecture.md, "The control channel".
 HELLO_S, GRACE_S = 60.0, 10.0
 #: Seconds that a launcher gets to end its ranks and remove what it keeps of them.
@@ -99,7 +100,13 @@ class Worker:
     def extents(self) -> list[list[Extent]]:
         """Return the extents of each sample, rank after rank in its order, in host paths."""
         rows = [row for message in self._until(Extents) for row in message.rows]
-        return [[self.started.outside(Extent(*extent)) for extent in row] for row in rows]
+        try:
+            found = _EXTENTS.validate_python(rows)
+        except pydantic.ValidationError:
+            raise TrialFailed(
+                "a rank sent no extents of samples: is its iobench another?"
+            ) from None
+        return [[self.started.outside(extent) for extent in row] for row in found]
 
     def processes(self) -> list[int]:
         """Return this machine's process id of every rank; [] where one is not seen from here."""
@@ -132,7 +139,12 @@ class Worker:
 
     def finished(self) -> tuple[RankResult, ...]:
         """Return the results that have come so far, by rank."""
-        return tuple(_RANK.validate_python(m.result) for m in self.listener.kept(Result))
+        try:
+            return tuple(_RANK.validate_python(m.result) for m in self.listener.kept(Result))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise TrialFailed(f"a rank sent a wrong result: {where}: {first['msg']}") from None
 
     def end(self) -> None:
         """End the ranks, the process group and what the runtime started by its name."""
@@ -270,8 +282,8 @@ def worker_of(
             stderr=stderr,
             env={**os.environ, **started.variables},
             start_new_session=True,
-            # conmon leaves a file "oom" where podman was started
-            cwd=work if runtime.isolated else None,
+            # Python looks for modules there first, and conmon leaves a file "oom"
+            cwd=work,
         )
         worker = Worker(process, listener, work, started, trial, settings, begun, inside)
         undo.callback(worker.end)

@@ -21,6 +21,9 @@ _OURS = (
     "snapshot_diff", "solver_mode", "device_id", "random_seed", "debug_info",
 )  # fmt: skip
 
+#: Layers of a user's net that do more than compute.
+_FORBIDDEN = {"Python": "runs a module's code", "HDF5Output": "writes a file"}
+
 
 @dataclasses.dataclass(frozen=True)
 class SolverJob:
@@ -136,6 +139,10 @@ def _without_data(net: Message, where: str) -> Tuple[List[Message], List[str]]:
             "Caffe's upgrade_net_proto_text"
         )
     training = [layer for layer in net.all("layer") if _trains(layer)]
+    for layer in training:
+        kind = str(layer.get("type"))
+        if why := _FORBIDDEN.get(kind):
+            raise SpecError(f"{where} has a layer of type {kind}, which {why}: take it out")
     sources = [layer for layer in training if not layer.all("bottom")]
     if len(sources) != 1 or len(sources[0].all("top")) != 2:
         listed = ", ".join(f"{s.get('type')} with {len(s.all('top'))} tops" for s in sources)

@@ -35,7 +35,10 @@ class TarReader(LazyReader):
             self._index = np.load(root / INDEX)
         except (OSError, ValueError) as error:
             raise DatasetError(f"cannot read {root / INDEX}: {error}; convert again") from None
-        super().__init__(len(self._index))
+        index = self._index
+        if index.dtype != np.int64 or index.shape[1:] != (4,) or (index < 0).any():
+            raise DatasetError(f"{root / INDEX} is no index of shards: convert again")
+        super().__init__(len(index))
 
     def read(self, index: int) -> Tuple[bytes, int]:
         """Return (JPEG, label): bytes, by one pread.  Raises DatasetError on a short read."""

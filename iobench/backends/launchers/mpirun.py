@@ -11,6 +11,8 @@ import re
 import shutil
 from typing import List, Literal, Mapping, Optional, Sequence, Tuple, get_args
 
+from iobench.core import registry, trusted
+from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.members import Failure, LauncherBackend
 from iobench.core.protocols import Launcher
@@ -51,7 +53,7 @@ class MpiRun(Launcher):
         """
         if bind_to not in BINDINGS:
             raise SpecError(f"bind_to {bind_to!r} is not possible; allowed: {', '.join(BINDINGS)}")
-        if not program or program.startswith("-"):
+        if not program or program.startswith("-") or not program.isprintable():
             raise SpecError(f"program {program!r} is no name of a program; leave it out: mpirun")
         self._program, self._bind_to, self._oversubscribe = program, bind_to, oversubscribe
 
@@ -85,6 +87,13 @@ class MpiRun(Launcher):
         return int(env.get(LOCAL_RANK, "0"))
 
 
+def judge(case: Case) -> None:
+    """Raise SpecError for a program on this host that a spec may not have run."""
+    if not registry.load("runtimes", case.runtime).isolated:
+        program = str(case.launcher_options.get("program", "mpirun"))
+        trusted.check_program(program, "launcher_options.program")
+
+
 def failure(text: str) -> Optional[Failure]:
     """Return the rank that mpirun reports to have failed first; None if it reports none."""
     parts = _RULE.split(text)
@@ -107,4 +116,5 @@ BACKEND = LauncherBackend(
     stacks=frozenset({"caffe"}),
     variables=QUIET,
     failure=failure,
+    judge=judge,
 )

@@ -31,6 +31,8 @@ class OciRuntime(Runtime):
         """
         if not 0 <= shm_mb < 1 << 30:
             raise SpecError(f"shm_mb {shm_mb} is no size of /dev/shm; write MiB, or 0: the host's")
+        if label and not re.fullmatch(r"[a-z]+(:[\w.,:-]+)?", label):
+            raise SpecError(f"label {label!r} is none of SELinux; write disable, or type:NAME")
         self._shm_bytes, self._label = shm_mb << 20, label
 
     def run(

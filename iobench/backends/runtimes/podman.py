@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import List, Mapping, Sequence
 
 from iobench.backends.runtimes._oci import NO_OVERLAY, MiB, OciRuntime
+from iobench.core import trusted
 from iobench.core.cases import Scalar
 from iobench.core.members import RuntimeBackend
 from iobench.core.protocols import Start
@@ -23,6 +24,8 @@ class Podman(OciRuntime):
         this host's control groups).  ``shm_mb``, ``label``: as docker's.
         """
         super().__init__(shm_mb=shm_mb, label=label)
+        if oci_runtime:
+            trusted.check_program(oci_runtime, "runtime_options.oci_runtime")
         self._oci_runtime = oci_runtime
 
     def available(self) -> str:

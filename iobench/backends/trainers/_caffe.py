@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Dict, Mapping, Sequence
 
 from iobench.backends.caffe import layers, nets
@@ -93,6 +94,8 @@ def judge(case: Case) -> None:
             f"solver = {path!r} is a file of this host, which runtime {case.runtime!r} does not "
             "show; allowed: runtime bare or unpacked"
         )
+    if not Path(str(path)).is_absolute():
+        raise SpecError(f"solver = {path!r}: write its whole path; workers start elsewhere")
     if not is_own(case.image):
         data = layers.memory(case.batch, nets.input_shape(case.trainer_options))
         solvers.users(str(path), data, solvers.running(1, 0, 0))

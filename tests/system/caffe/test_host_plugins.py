@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Dict, Set
 
@@ -60,8 +61,12 @@ def host_files(folder: Path, prefix: str) -> Dict[str, Set[str]]:
 
 
 def inside(path: str, prefix: str) -> bool:
-    """Return whether a path lies in the prefix or in this package, under any of their names."""
-    own = (prefix, os.path.dirname(os.path.realpath(iobench.__file__)))
+    """Return whether a path lies in the prefix, in this package or in a trial's work folder.
+
+    By any of their names; the work folder, which is gone now, has a link to the package.
+    """
+    work = os.path.join(os.path.realpath(tempfile.gettempdir()), "iobench-")
+    own = (prefix, os.path.dirname(os.path.realpath(iobench.__file__)), work)
     return not path.startswith("/") or os.path.realpath(path).startswith(own)
 
 

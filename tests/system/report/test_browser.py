@@ -11,6 +11,7 @@ import pytest
 
 from iobench.analysis.suite import analyse
 from iobench.report import html
+from tests.build import hostile
 from tests.build import report as fixture
 from tests.capabilities import need
 
@@ -93,3 +94,15 @@ def test_it_prints_with_everything_unfolded(page: Any) -> None:
     assert pdf.startswith(b"%PDF")
     closed = page.execute_script("return document.querySelectorAll('details:not([open])').length")
     assert closed == 0
+
+
+def test_no_name_runs_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    plan, records = hostile.suite(hostile.ALL)
+    html.write(tmp_path / "report.html", plan, records, analyse(plan, records))
+    browser.get((tmp_path / "report.html").as_uri())
+    count = "return document.querySelectorAll(arguments[0]).length"
+    assert browser.execute_script("return typeof owned") == "undefined"
+    assert browser.execute_script(count, "script") == 1
+    assert browser.execute_script(count, "img, b, iframe, object, a[href^='javascript']") == 0
+    assert browser.execute_script(count, "figure.plot svg") == 9
+    assert browser.get_log("browser") == []

@@ -7,13 +7,13 @@ import io
 import json
 
 import pytest
-from rich.console import Console
 
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Case, Placement
 from iobench.report import contrast_words, html, terminal
+from iobench.report.screen import Screen
 from tests.build.pairs import DATASET, contrast, plan, record
 
 #: Seconds a sample of the base; the dataset has 32 samples.
@@ -111,7 +111,7 @@ def test_the_terminal_and_html_print_the_sentence() -> None:
     records = [record(t, BASE_S / (2 if t.case.placement == "staged" else 1)) for t in made.trials]
     document = analyse(made, records)
     said = io.StringIO()
-    terminal.render(document, Console(file=said, width=200))
+    terminal.render(document, Screen(file=said, width=200))
     assert "staged / bind" in said.getvalue()
     assert "pays after 40.3 epochs" in said.getvalue()
     assert "pays after 40.3 epochs" in html.render(made, records, document)

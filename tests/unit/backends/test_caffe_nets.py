@@ -240,6 +240,13 @@ def test_a_users_solver_keeps_its_rule_and_gets_our_data(tmp_path: Path) -> None
     assert job.name == "mine"
 
 
+@pytest.mark.parametrize(("kind", "why"), [("Python", "runs"), ("HDF5Output", "writes a file")])
+def test_a_users_net_computes_and_does_nothing_else(kind: str, why: str, tmp_path: Path) -> None:
+    more = f'layer {{ name: "x" type: "{kind}" bottom: "fc" top: "x" }}'
+    with pytest.raises(SpecError, match=f"layer of type {kind}, which {why}"):
+        solver.users(own(tmp_path, OWN_NET + more), DATA, solver.running(30, 4))
+
+
 @pytest.mark.parametrize(
     ("net", "text", "words"),
     [

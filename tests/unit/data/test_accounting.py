@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from benchmarks import odd_files
 from iobench.cli.main import cli
@@ -25,6 +24,7 @@ from iobench.data.accounting import LEFT_OUT, NOTED, Accounting, FileNote
 from iobench.data.adopt import adopt
 from iobench.data.tree import scan
 from iobench.report.progress import Reporter
+from iobench.report.screen import Screen
 from tests.build.trees import picture
 
 NOBODY = 65534
@@ -235,7 +235,7 @@ def test_the_line_of_a_run_has_the_counts_and_where_the_rest_is() -> None:
 
 
 def test_a_path_with_brackets_is_said_as_it_is() -> None:
-    console = Console(file=io.StringIO(), width=200)
+    console = Screen(file=io.StringIO(), width=200)
     Reporter(console).say("files of /a[/b]c[red]: 1 of 1 used")
     assert console.file.getvalue() == "files of /a[/b]c[red]: 1 of 1 used\n"
 

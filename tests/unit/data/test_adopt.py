@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -13,6 +14,7 @@ from iobench.core.cases import Dataset
 from iobench.core.errors import DatasetError
 from iobench.data import accounting, convert, describe
 from iobench.data import adopt as userdata
+from iobench.data.tree import MOST_VISITS, scan
 from tests.build.trees import converted, picture, state
 
 
@@ -216,3 +218,38 @@ def test_names_that_are_no_text_survive(tree: Path, tmp_path: Path) -> None:
     assert list(reasons(found)) == [os.fsdecode(b"n01/bad\xe9.jpg")]
     converted(found, "lmdb", "jpeg")
     assert all(row.ok for row in convert.verify(found))
+
+
+def test_links_that_double_at_every_level_end(tree: Path, tmp_path: Path) -> None:
+    """2^30 paths lead to the last folder, each once through every level."""
+    levels = tmp_path / "levels"
+    for level in range(30):
+        (levels / str(level)).mkdir(parents=True)
+        for name in ("p", "q"):
+            (levels / str(level) / name).symlink_to(levels / str(level + 1))
+    (levels / "30").mkdir()
+    shutil.copy(tree / "n01/n01_0.jpg", levels / "30/one.jpg")
+    (tree / "bomb").symlink_to(levels / "0")
+    found, left_out = scan(tree)
+    assert 1 <= sum(each.folder == "bomb" for each in found) <= MOST_VISITS
+    assert {row.kind for row in left_out} == {"links"}
+
+
+def test_a_circle_of_two_folders_ends(tree: Path) -> None:
+    classes = sorted(path for path in tree.iterdir() if path.is_dir())[:2]
+    (classes[0] / "x").symlink_to(classes[1])
+    (classes[1] / "y").symlink_to(classes[0])
+    found, left_out = scan(tree)
+    assert len(found) < 2 * (MOST_VISITS + 2) * 30
+    assert {row.kind for row in left_out} <= {"links", "loop"}
+
+
+def test_a_link_to_a_secret_gives_none_of_it_away(tree: Path, tmp_path: Path) -> None:
+    """It is named and left out, not copied, and no byte of it is in what is written or said."""
+    secret = tmp_path / "shadow"
+    secret.write_text("root:$6$SECRET:1:0:99999:7:::\n")
+    (tree / "n01/x.jpg").symlink_to(secret)
+    made = adopt(tree, tmp_path / "out")
+    written = b"".join(p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file())
+    assert b"SECRET" not in written
+    assert made.recipe["files"]["left_out"] == {"other": 1}

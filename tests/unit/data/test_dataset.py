@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any, Dict, List
@@ -58,6 +59,41 @@ def test_the_digest_of_samples_does_not_depend_on_their_order() -> None:
     assert one != datasets.samples_digest((3, 10, 2), (1, 0, 1), ("aa", "cc", "bb"))
     numpy_ids = np.array([3, 10, 2])
     assert one == datasets.samples_digest(numpy_ids, np.array([1, 0, 1]), ["aa", "bb", "cc"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "../../x\t0\t9\td", "/etc/shadow\t0\t9\td", "a/../../x\t0\t9\td", "\t0\t9\td",
+        "k\t0\t9\td\t/etc/shadow", "k\t0\t9\td\t../../../etc/shadow", "k\tx\t9\td",
+        "k\t0\t1e9\td", f"k\t{2**63}\t9\td", "k\t0\t" + "9" * 5000 + "\td", "k", "\0\t\t\t",
+    ],
+)  # fmt: skip
+def test_an_index_names_nothing_outside_and_is_one_line_where_damaged(
+    line: str, dataset: Dataset
+) -> None:
+    index = Path(dataset.root, "samples.tsv")
+    lines = index.read_text().splitlines()
+    index.write_text("\n".join([line, *lines[1:]]) + "\n")
+    with pytest.raises(DatasetError, match="line 1 ") as found:
+        datasets.load_index(dataset)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples": "many"}, {"samples": None}, {"root": 3}, {"jpeg_root": ["/etc"]},
+        {"recipe": []}, {"in_place": "yes"}, {"samples": 10**13}, {"samples": -1},
+        {"__class__": "x"},
+    ],
+)  # fmt: skip
+def test_a_marker_of_a_stranger_is_one_line(change: Dict[str, Any], dataset: Dataset) -> None:
+    marker = Path(dataset.root, "dataset.json")
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), **change}))
+    with pytest.raises(DatasetError) as found:
+        datasets.load_index(datasets.locate(Path(dataset.root)))
+    assert "\n" not in str(found.value)
 
 
 def test_a_moved_dataset_is_found(dataset: Dataset, tmp_path: Path) -> None:

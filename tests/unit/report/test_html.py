@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, List
 
 import pytest
-from rich.console import Console
 
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.suite import analyse
@@ -18,6 +17,7 @@ from iobench.core.cases import Plan
 from iobench.core.records import Record
 from iobench.data import accounting
 from iobench.report import contrast_words, csv, html, numbers, terminal, words
+from iobench.report.screen import Screen
 from tests.build import report as fixture
 
 ISSUE_COLUMNS = [
@@ -98,7 +98,7 @@ def test_no_record_is_an_empty_table(suite: tuple[Plan, List[Record]], tmp_path:
 
 def shown(document: SuiteResult, width: int = 100) -> str:
     out = io.StringIO()
-    terminal.render(document, Console(file=out, width=width, force_terminal=False))
+    terminal.render(document, Screen(file=out, width=width, force_terminal=False))
     return out.getvalue()
 
 
@@ -295,7 +295,7 @@ def test_every_file_of_a_tree_is_in_the_report(
     assert "<script>alert" not in page
     html.write(tmp_path / "report.html", plan, suite[1], found)
     assert "\\udce9" in (tmp_path / "report.html").read_text()
-    console = Console(file=io.StringIO(), width=120)
+    console = Screen(file=io.StringIO(), width=120)
     terminal.render(found, console)
     shown = console.file.getvalue()
     assert "[/red]: 1,280 of 1,300 used; 12 not drawn; 8 left out (5 cut short" in shown

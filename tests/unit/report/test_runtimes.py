@@ -8,13 +8,13 @@ import random
 from typing import List
 
 import pytest
-from rich.console import Console
 
 from iobench.analysis.results import SuiteResult
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Plan
 from iobench.core.records import Record
 from iobench.report import csv, html, terminal
+from iobench.report.screen import Screen
 from tests.build import pairs as fixture
 from tests.unit.report.test_html import well_formed
 
@@ -65,7 +65,7 @@ def test_one_block_gives_every_ratio(document: SuiteResult) -> None:
 
 def test_the_terminal_prints_a_row_each(document: SuiteResult) -> None:
     out = io.StringIO()
-    terminal.render(document, Console(file=out, width=140, force_terminal=False))
+    terminal.render(document, Screen(file=out, width=140, force_terminal=False))
     text = out.getvalue()
     rows = {line.split()[0]: line for line in text.splitlines() if " / bare" in line}
     assert set(rows) == {"docker", "unpacked"}
@@ -100,6 +100,6 @@ def test_without_the_unpacked_arm_both_say_what_is_not_separated() -> None:
     records = [fixture.record(t) for t in plan.trials]
     document = analyse(plan, records)
     out = io.StringIO()
-    terminal.render(document, Console(file=out, width=100, force_terminal=False))
+    terminal.render(document, Screen(file=out, width=100, force_terminal=False))
     for text in (out.getvalue(), html.render(plan, records, document)):
         assert text.count("stack and container not separated") == 1

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -16,9 +18,11 @@ from pathlib import Path
 import pytest
 
 from iobench.core import channel
+from iobench.core.cases import Case, Dataset, Task, Trial
 from iobench.core.channel import Agree, Challenge, Hello, Prepared, Ready, Refused, Result
 from iobench.core.errors import TrialFailed
 from iobench.run import worker_process
+from iobench.run.listener import Listener
 from tests.build.ranks import HEAD, JOIN, RESULT, started
 
 SLEEP = "\ntime.sleep(60)\n"
@@ -239,6 +243,110 @@ def test_between_nodes_strangers_are_refused_and_the_trial_goes_on(tmp_path: Pat
             with contextlib.suppress(ConnectionResetError):
                 while stranger.recv(4096):
                     pass
+
+
+HOSTILE = [
+    '{"message": "Hello", "rank": 0, "local_rank": 0, "world_size": 1, "node": "n", "pid": 1,'
+    ' "proof": "\\ud800"}',
+    '{"message": "Lifeline", "rank": 0, "proof": "\\udfff\\u0000"}',
+    '{"message": "Hello", "rank": 1e999, "local_rank": NaN, "world_size": [], "node": {}}',
+    '{"message": ["Hello"]}', '{"message": "__init__"}', '{"message": "ControlMessage"}',
+    '{"message": "Hello", "__class__": "os.system"}', "[" * 4000, "9" * 4000, "cos\nsystem\n(S'id'",
+    '{"message": "Result", "result": {}}', '{"message": "Ready"}', "null", "",
+]  # fmt: skip
+
+
+def test_no_stranger_ends_a_trial_between_nodes(tmp_path: Path) -> None:
+    """Nothing that one sends before it has proven to be a rank is more than refused."""
+    with started(tmp_path, [FINE], host="127.0.0.1") as worker, contextlib.ExitStack() as opened:
+        address = json.loads((tmp_path / channel.INVITATION).read_text())["address"]
+        host, _, port = address.rpartition(":")
+        for body in HOSTILE:
+            made = socket.create_connection((host, int(port)), 10)
+            stranger = opened.enter_context(made)
+            stranger.sendall(len(body).to_bytes(4, "big") + body.encode())
+        for size in (b"\xff\xff\xff\xff", b"\0"):  # far too long; cut short
+            opened.enter_context(socket.create_connection((host, int(port)), 10)).sendall(size)
+        worker.wait_ready()
+        worker.release()
+        assert len(worker.results()) == 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "Result({'rank': 'no number'})", "Result({})", "Result({'steps': {'samples': 3}})",
+    ],
+)  # fmt: skip
+def test_a_result_that_is_none_fails_one_trial(sent: str, tmp_path: Path) -> None:
+    """The rank may be a program in a stranger's image."""
+    script = f"{JOIN}from iobench.core.channel import Result\ndriver.send(Ready())\n"
+    script += f"driver.expect(Go)\ndriver.send({sent})\n"
+    with started(tmp_path, [script]) as worker, fails("^a rank sent a wrong result: ", 5.0):
+        worker.wait_ready()
+        worker.release()
+        worker.results()
+
+
+@pytest.mark.parametrize("rows", ["[3]", "[['/etc/shadow']]", "[[['/x', 'a', 1]]]", "[[[1, 2]]]"])
+def test_extents_that_are_none_fail_one_trial(rows: str, tmp_path: Path) -> None:
+    script = f"{JOIN}from iobench.core.channel import Extents\n"
+    script += f"driver.send(Extents({rows}))\ndriver.send(Ready())\n{SLEEP}"
+    with started(tmp_path, [script]) as worker, fails("^a rank sent no extents", 5.0):
+        worker.wait_ready()
+        worker.extents()
+
+
+@pytest.fixture
+def never() -> Iterator[int]:
+    """A descriptor that is never ready."""
+    reading, writing = os.pipe()
+    yield reading
+    os.close(reading)
+    os.close(writing)
+
+
+def test_strangers_that_hold_every_file_are_dropped(tmp_path: Path, never: int) -> None:
+    """The kernel says so when the next one is accepted."""
+    with contextlib.closing(Listener(tmp_path, Case(), "local", 1, "127.0.0.1")) as listener:
+        address = json.loads((tmp_path / channel.INVITATION).read_text())["address"]
+        with (
+            contextlib.closing(channel.connect(tmp_path, address)) as stranger,
+            contextlib.closing(channel.connect(tmp_path, address)),
+        ):
+            listener._accept()
+            assert isinstance(stranger.receive(), Challenge)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            try:
+                listener._accept()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            with pytest.raises(channel.ChannelClosed):
+                stranger.receive()
+            listener.serve(never, 1.0)  # the other one's turn has come
+
+
+def test_a_rank_that_dies_before_it_has_its_task_fails_one_trial(
+    tmp_path: Path, never: int
+) -> None:
+    """Not the suite: what stops that is any other error."""
+    with contextlib.closing(Listener(tmp_path, Case(), "local", 1)) as listener:
+        listener.task = Task(trial=Trial("t", Case(), "load", "-"), dataset=dataset(), seconds=0.0)
+        line = channel.connect(tmp_path, "")
+        listener._accept()
+        challenge = line.receive()
+        assert isinstance(challenge, Challenge)
+        key = json.loads((tmp_path / channel.INVITATION).read_text())["key"]
+        line.send(Hello(0, 0, 1, "n", 1, channel.prove(key, challenge.nonce)))
+        line.close()
+        for _ in range(3):
+            listener.serve(never, 0.2)
+        assert listener.failing == "worker"
+
+
+def dataset() -> Dataset:
+    return Dataset("/nowhere", "t", 1, 1, 1, 1, "", "test")
 
 
 def test_ranks_meet_and_agree(tmp_path: Path) -> None:

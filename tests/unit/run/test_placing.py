@@ -469,3 +469,13 @@ def test_a_fraction_cannot_be_set_inside() -> None:
     cache_state.check("cold", place_of("image"))
     with pytest.raises(CacheStateError, match="fraction"):
         cache_state.check("0.35", place_of("image"))
+
+
+def test_a_copy_is_closed_to_other_users(tmp_path: Path) -> None:
+    """The data may be, where they lie; memory and scratch are open to all."""
+    before = os.umask(0)
+    try:
+        with placed_folders.held(tmp_path / "deep/copy", "a copy") as root:
+            assert root.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
