@@ -54,7 +54,8 @@ class Around:
         """Look.  ``private``: /tmp and /dev/shm are this benchmark's alone."""
         names = {f"mount {line.split()[4]}" for line in _lines("/proc/self/mountinfo")}
         for folder in ("/tmp", "/dev/shm") if private else ():
-            names |= {str(p) for p in Path(folder).iterdir()}
+            found = {str(p) for p in Path(folder).iterdir()}
+            names |= {name for name in found if "faketime" not in name}  # libfaketime's own
         names |= {f"control group {p}" for p in _groups()}
         names |= {f"container {name}" for name in (_containers() if containers else ())}
         return cls(frozenset(names))

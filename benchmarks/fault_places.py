@@ -111,7 +111,9 @@ def harm(form: str, how: str) -> Act:
 
     def strike(scene: Scene) -> None:
         kept = scene.root / "kept"
-        for path in stored(scene, form):
+        found = stored(scene, form)
+        assert found, f"no file of {form}"
+        for path in found:
             copy = kept / path.relative_to(scene.out)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
@@ -137,7 +139,7 @@ def restore(scene: Scene) -> None:
 def data() -> list[Fault]:
     """Return the faults of the data's own files."""
     found = []
-    for form in ("jpeg", "lmdb", "dataset.json", "index.tsv"):
+    for form in ("jpeg", "lmdb", "dataset.json", "samples.tsv"):
         for how in ("cut", "edited", "deleted"):
             name = f"{form} {how}"
             act = harm(form, how)

@@ -115,6 +115,8 @@ class Disk:
         system("fsck.ext4", "-y", self._loop, accept=(0, 1, 2))
         system("mount", self._loop, str(self.path))
         (self.path / "ballast").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (self.path / "lost+found").rmdir()  # fsck makes it again
 
 
 class Scene:

@@ -34,8 +34,8 @@ from iobench.core.errors import IobenchError
 INSIDE = "IOBENCH_FAULTS_INSIDE"
 #: One row of each kind, for the tests.
 FEW = (
-    r"^(Ctrl-C @turns|SIGHUP @warm|SIGKILL @turns|>/dev/full @report|results full @turns|"
-    r"lmdb cut @turns|a second --resume @turns|a working folder that is gone @report)$"
+    r"^(Ctrl-C @turns|SIGKILL @turns|>/dev/full @report|results full @turns|"
+    r"a second --resume @turns|a working folder that is gone @report)$"
 )
 USUAL = {"loader": "threads", "case": "", "digest": "false"}
 SUITES = {

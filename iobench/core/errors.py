@@ -55,7 +55,7 @@ def environment(error: OSError) -> str:
     elif isinstance(error, FileNotFoundError) and os.sep not in os.fsdecode(error.filename or "/"):
         return f"no program {os.fsdecode(error.filename)} is on PATH: install it, or set PATH"
     elif error.filename is not None:
-        cure = "choose a folder that is there and that you may write, by --out or --results"
+        cure = "choose a folder that is there and that you may write, by --out, --results or TMPDIR"
     else:
         raise error
     return f"{error.filename or 'writing'}: {error.strerror}; {cure}"

@@ -287,7 +287,10 @@ def _work(
             _make_chunk(job, chunk, buffer)
             results.send(len(chunk))
     except OSError as error:
-        results.send(f"cannot write {job.root}: {error}; fix that and run the same command again")
+        results.send(
+            f"cannot write {error.filename or job.root}: {error.strerror}; free some space or make "
+            "it writable, and run the same command again"
+        )
 
 
 def _make_chunk(job: MakeJob, chunk: range, buffer: pixels.Plane) -> None:
