@@ -59,7 +59,10 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What two suites have in common; ``only_in``: "a" and "b" -> labels of cases."""
+    """What two suites have in common; ``only_in``: "a" and "b" -> labels of cases.
+
+    ``facts``: how many fingerprints were compared.
+    """
 
     schema: int
     standing: str
@@ -69,6 +72,7 @@ class Comparison:
     rows: Sequence[ComparedRung]
     differences: Sequence[Difference]
     only_in: Mapping[str, Sequence[str]]
+    facts: int
 
 
 def compare_suites(
@@ -108,6 +112,10 @@ def compare_suites(
             "a": sorted({c.label for c in a[0].cases} - {p[0].label for p in pairs}),
             "b": sorted({c.label for c in b[0].cases} - {p[1].label for p in pairs}),
         },
+        facts=sum(
+            len(_fingerprints(first, one).keys() & _fingerprints(second, other).keys())
+            for one, other in pairs
+        ),
     )
 
 
@@ -205,7 +213,7 @@ def _fingerprints(found: Evidence, case: Case) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for record in usable(found.last.values()):
         if record.trial.case.label == case.label and record.trial.stage in stages.rungs():
-            for rank in record.ranks[:1]:
+            for rank in (rank for rank in record.ranks[:1] if rank.fingerprint):
                 image = {"image": dict(record.runtime)} if record.runtime else {}
                 out.setdefault(record.trial.stage, {**rank.fingerprint, **image})
     return out

@@ -223,6 +223,8 @@ def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
     bad = [found.last[t.id] for t in planned if t.id in found.last]
     if not bad:
         return f"{where} has not run yet: `iobench run --resume`"
+    if any(enters(r) for r in bad):
+        return f"{where} ran, and left no step to measure after its warm-up: take more samples"
     reason = next((r.reasons[0] for r in bad if r.reasons), "no reason given")
     return f"{where} has no valid trial: {reason}"
 
