@@ -76,13 +76,13 @@ def _fetch(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterat
         )
     elif cache == "cold":
         yield (
-            f"reading alone would do ({supply:,.0f} samples/s), but {case.workers} workers read "
-            "and prepare in turn: raise workers so that some read while others prepare"
+            f"reading alone would do ({supply:,.0f} samples/s), but {_readers(case)} and prepare "
+            "in turn: raise workers so that some read while others prepare"
         )
     warm = case.limits["warm"].roofs.get(roofline.READ)
     if cache == "cold" and warm and supply < demand < warm:
         share = stalls.cache_needed(warm, supply, demand, demand)
-        yield f"keep {100 * share:.0f} % of the data cached: that ends the fetch stall too"
+        yield f"about {math.ceil(100 * share)} % of the data cached would end the fetch stall too"
     if supply < demand:
         yield from _better(case, cache, others, "read", "reads")
     if case.limits[cache].binding == roofline.READ and supply < demand:
@@ -93,6 +93,12 @@ def _fetch(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterat
         )
 
 
+def _readers(case: CaseResult) -> str:
+    if case.workers > 1:
+        return f"{case.workers} workers read"
+    return "one worker has to read" if case.workers else "the training loop itself has to read"
+
+
 def _prep(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterator[str]:
     roofs = case.limits[cache].roofs
     workers = max(case.workers, 1)
@@ -101,7 +107,7 @@ def _prep(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterato
     wanted = stalls.cores_needed(roofs[roofline.COMPUTE], prep / workers / ranks)
     cores = case.cores
     each = f" of each of {ranks} ranks" if ranks > 1 else ""
-    who = f"{workers} workers{each} prepare"
+    who = f"{workers} workers{each} prepare" if workers > 1 else f"one worker{each} prepares"
     if case.fixed_threads:
         who = f"one thread{each} prepares"
         remedy = f"{ONE_THREAD}, or store what needs less preparing"
@@ -121,7 +127,7 @@ def _prep(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterato
 
 def _compute(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iterator[str]:
     headroom = case.limits[cache].headroom
-    au = case.au.get(cache)
+    au = case.utilisation(cache)
     if headroom is None:
         return
     if au is not None and au.value < FINE_AU:
@@ -129,9 +135,9 @@ def _compute(case: CaseResult, cache: str, others: Sequence[CaseResult]) -> Iter
     elif headroom < roofline.TIE:
         yield "data and compute are as fast as each other: a faster accelerator would wait"
     else:
-        yield (
-            f"nothing to gain from I/O here: data could feed a {headroom:.1f} x faster accelerator"
-        )
+        gain = "nothing to gain from I/O here" if au else "nothing is seen to gain from I/O"
+        why = "" if au else " (by the parts alone: AU is not known)"
+        yield f"{gain}: data could feed an accelerator {headroom:.1f} x as fast{why}"
 
 
 def _idle(case: CaseResult, cache: str) -> str:
@@ -163,15 +169,15 @@ def _better(
         return
     rate, best = max(rates)
     if rate > WORTH_MOVING * mine.value:
-        yield f"{best} {verb} {rate / mine.value:.1f} x faster here {cache}: use it"
+        yield f"{best} {verb} {rate / mine.value:.1f} x as fast here {cache}: use it"
 
 
 def _amplified(case: CaseResult) -> Iterator[str]:
     factor = case.bytes.read_amplification
     if factor and math.isfinite(factor) and factor > AMPLIFIED:
         yield (
-            f"the mount delivers {factor:.1f} x the bytes needed: read-ahead overshoots; turn it "
-            "down for this device or format, or read in stored order"
+            f"{factor:.1f} x the bytes needed come from storage (read-ahead, whole pages, files of "
+            "programs): turn read-ahead down for this device or format, or read in stored order"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -28,7 +29,7 @@ from iobench.host import (
     residency,
     rivals,
 )
-from iobench.host.mounts import describe_mount, filesystem_for
+from iobench.host.mounts import describe_mount, filesystem_for, stack, unseen
 
 #: Shared memory that default batches need: workers x prefetch x 64 samples of 3 x 224 x 224 floats.
 SHM_BYTES = 2 * 2 * 64 * 3 * 224 * 224 * 4
@@ -36,6 +37,7 @@ SHM_BYTES = 2 * 2 * 64 * 3 * 224 * 224 * 4
 READ_AHEAD_KB = 4096
 #: What one stored form of the main job's data takes.
 LOCKED_BYTES = 256 << 20
+CPUS = Path("/sys/devices/system/cpu")
 _OLDEST_PYTHON = (3, 11)
 
 
@@ -59,28 +61,25 @@ def _python() -> Check:
 def _storage(path: Path) -> Iterator[Check]:
     """Yield what the mount of ``path`` is, and what can be made, proven and counted there."""
     facts = describe_mount(path)
-    words = [f"{facts['fstype']} at {facts['mount_point']} ({facts['source']})"]
+    mount = stack(path)
+    words = [str(mount)]
     if facts.get("virtual_disk"):
         words.append("a virtual disk: what its host caches is unknown")
-    if facts.get("overlay"):
-        words.append("an overlay: its layers may lie elsewhere")
+    if mount.fstype == "overlay" and not mount.below:
+        words.append("where the layers lie is not seen here")
     if facts.get("loop"):
         words.append(f"a loop device on {facts.get('loop_backing_file')}")
     yield Check("mount", True, "; ".join(words))
-    yield _cold(path)
+    yield from _cold(path)
     yield _locks(path)
-    proof = "mincore(2); cachestat(2) needs Linux 6.5 and is hidden by some containers"
-    if residency.cachestat_works():
-        proof = "cachestat(2)"
-    yield Check("residency proof", True, proof)
     name, filesystem = filesystem_for(path)
     count, counter = filesystem.storage_bytes(IoCounters())
-    if not Path("/proc/self/io").exists():
-        count, counter = None, ""
     yield Check(
         "byte counter",
         count is not None,
-        f"{name}: {counter or 'nothing counts the bytes that cross this mount'}",
+        f"{name}: {counter}"
+        if count is not None
+        else f"nothing counts the bytes that cross this mount ({counter or name})",
         "trials that need that proof will be EXPLORATORY; put data on a block device to be VALID",
     )
     ahead = facts.get("read_ahead_kb")
@@ -116,30 +115,50 @@ def _drivers() -> Check:
     )
 
 
-def _cold(path: Path) -> Check:
-    """Write a scratch file, read it, evict it and count its pages, as this very user."""
-    if reason := filesystem_for(path)[1].cold():
-        return Check("cold", False, reason, "choose a folder on another mount for OUT / --out")
+def _cold(path: Path) -> Iterator[Check]:
+    """Yield whether a scratch file can be read, evicted and its pages counted, as this very user.
+
+    What a daemon of this host may keep besides is named: eviction does not reach it.
+    """
+    refused = filesystem_for(path)[1].cold()
+    elsewhere = "choose a folder on another mount for OUT / --out"
     try:
-        with tempfile.NamedTemporaryFile(prefix="iobench-doctor-", dir=path) as file:
-            file.write(os.urandom(1 << 20))
-            file.flush()
-            scratch = [Path(file.name)]
-            page_cache.warm(scratch)
-            warm = page_cache.residency(scratch)
-            page_cache.evict(scratch)
-            cold = page_cache.residency(scratch)
+        warm, cold = _tried(path)
     except OSError as error:
-        return Check("cold", False, f"{path} is not writable: {error.strerror}", "choose another")
+        untried = f"not tried: no file can be made in {path} ({error.strerror})"
+        yield Check("cold", False, refused or untried, elsewhere)
+        yield Check("residency proof", False, untried, "give a folder that can be written")
+        return
     except CacheStateError as error:
-        return Check("cold", False, str(error), "choose another folder")
-    ok = cold.fraction == 0.0 and warm.fraction == 1.0
-    return Check(
-        "cold",
-        ok,
-        f"evicted 1 MiB without root: {warm.fraction} of its pages resident, then {cold.fraction}",
-        "eviction has no effect here: cold trials will be INVALID; see docs",
-    )
+        yield Check("cold", False, refused or str(error), elsewhere)
+        yield Check("residency proof", False, str(error), elsewhere)
+        return
+    proven = warm.fraction is not None and cold.fraction is not None
+    detail = warm.unproven or cold.unproven
+    if proven:
+        detail = f"evicted 1 MiB: {warm.fraction:.0%} of it was resident, then {cold.fraction:.0%}"
+    ok, remedy = (cold.fraction, warm.fraction) == (0.0, 1.0), elsewhere
+    if ok and (daemons := unseen(path)):
+        ok, remedy = False, "cold trials will be EXPLORATORY; see its options for its own cache"
+        detail += f", but {daemons} may keep data in memory, where nobody can look"
+    elif proven and not ok:
+        remedy = f"eviction has no effect here, cold trials will be INVALID: {elsewhere}"
+    yield Check("cold", ok and not refused, refused or detail, elsewhere if refused else remedy)
+    absent = "" if residency.cachestat_works() else "; cachestat(2) needs Linux 6.5"
+    counted = f"{warm.method}(2){absent}" if proven else detail
+    yield Check("residency proof", proven, counted, elsewhere)
+
+
+def _tried(path: Path) -> tuple[page_cache.Residency, page_cache.Residency]:
+    """Return what of a scratch file is resident when read, and when evicted."""
+    with tempfile.NamedTemporaryFile(prefix="iobench-doctor-", dir=path) as file:
+        file.write(os.urandom(1 << 20))
+        file.flush()
+        scratch = [Path(file.name)]
+        page_cache.warm(scratch)
+        warm = page_cache.residency(scratch)
+        page_cache.evict(scratch)
+        return warm, page_cache.residency(scratch)
 
 
 def _memory(path: Path) -> Iterator[Check]:
@@ -180,13 +199,13 @@ def _kernel() -> Iterator[Check]:
         "DAMON is on: idle cached files shrink by several percent in minutes; warm trials lock the "
         "data's pages in memory, where this user may"
         if on
-        else "none seen (DAMON off or absent)",
+        else "no DAMON is on",
     )
     limit = page_lock.limit_bytes()
     yield Check(
         "locked memory",
         limit is None or limit >= LOCKED_BYTES,
-        "no limit: warm data are locked in memory"
+        "no limit: warm data can be locked in memory"
         if limit is None
         else f"{limit >> 20} MiB (ulimit -l): more warm data than that are not locked in memory, "
         "and what the kernel pages out meanwhile makes trials EXPLORATORY or INVALID",
@@ -199,7 +218,7 @@ def _kernel() -> Iterator[Check]:
         True,
         "possible, used only when asked for (label client-cold; it hits every user here)"
         if allowed
-        else "not allowed to this user; not needed: files are evicted one by one (label data-cold)",
+        else "not allowed to this user; files are evicted one by one (label data-cold)",
     )
 
 
@@ -226,24 +245,25 @@ def _processor() -> Iterator[Check]:
     )
     readings = [clock() for _ in range(2000)]
     steps = [b - a for a, b in zip(readings, readings[1:]) if b > a]
-    step = statistics.median(steps)
+    step = statistics.median(steps) if steps else math.inf
     yield Check(
         "clock",
         step < 1e-5,
-        f"{step * 1e9:.0f} ns a reading",
+        f"{step * 1e9:.0f} ns a reading" if steps else f"no change in {len(readings)} readings",
         "the clock source is slow (hpet?): prefer tsc or kvm-clock",
     )
 
 
 def _frequency() -> Check:
-    name = probes.read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    if not name:
+    governors = CPUS.glob("cpu[0-9]*/cpufreq/scaling_governor")
+    names = sorted(set(filter(None, map(probes.read, governors))))
+    if not names:
         where = "a virtual machine: " if " hypervisor" in probes.read("/proc/cpuinfo") else ""
-        return Check("cpu frequency", True, f"{where}governor and turbo are not visible")
+        return Check("cpu frequency", True, f"{where}the governor is not visible")
     return Check(
         "cpu frequency",
-        name == "performance",
-        f"governor {name}",
+        names == ["performance"],
+        f"governor {' and '.join(names)}",
         "speed follows load: set it to performance (cpupower frequency-set -g performance), or "
         "trust only paired blocks",
     )
@@ -265,6 +285,8 @@ def _runtimes() -> Iterator[Check]:
     for name in registry.names("runtimes"):
         if name != "bare":
             reason = registry.unavailable("runtimes", name)
-            yield Check(f"runtime {name}", True, reason or "can run here")
+            yield Check(
+                f"runtime {name}", True, reason or "found; nothing is known to keep it from running"
+            )
     yield Check("user namespaces", True, probes.user_namespaces() or "usable by this user")
     yield Check("/dev/fuse", True, probes.fuse() or "usable by this user")

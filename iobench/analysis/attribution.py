@@ -39,7 +39,10 @@ def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> Attributi
         if part in RUN.get(contrast.stage, (part,))
         and all(part in side for pair in pairs for side in pair)
     }
-    level = 1 - stats.ALPHA / max(len(deltas), 1)
+    if not deltas:
+        reason = f"the probes have no part that stage {contrast.stage} runs"
+        return AttributionResult("", reason, len(pairs), {})
+    level = 1 - stats.ALPHA / len(deltas)
     found = {part: stats.hodges_lehmann(d, level=level) for part, d in deltas.items()}
     stage, reason = _name(deltas, found, 1 if verdict == stats.SLOWER else -1)
     parts = {STAGE_NAMES.get(p, p): interval for p, interval in found.items()}

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from iobench.equations.stats import Interval
 
+#: What rounds to more than 1 is no utilisation.
+MOST_AU = 1.005
+
 
 @dataclasses.dataclass(frozen=True)
 class RateResult:
@@ -87,7 +90,8 @@ class CommunicationResult(Interval):
     """What a step of several ranks takes longer than one rank's, in seconds a step.
 
     ``exchange_s``: what the trainers themselves count for exchanging gradients, of the rank that
-    waits least in it.  ``efficiency``: that of weak scaling, 0..1.
+    waits least in it (None: they report no exchange).  ``efficiency``: that of weak scaling, 0..1;
+    None where nothing is exchanged, or where several ranks were no slower than one.
     """
 
     ranks: int
@@ -97,7 +101,7 @@ class CommunicationResult(Interval):
     step_s: float
     alone_step_s: float
     exchange_s: float | None
-    efficiency: float
+    efficiency: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +226,14 @@ class CaseResult:
     harness_step_s: float | None
     remarks: Sequence[str]
     validity: Validity
+
+    def utilisation(self, cache: str) -> Interval | None:
+        """Return AU of a cache state (``warm``: also of a pipeline without files); None if unknown.
+
+        One above 1, rounded, is none: the compute rung was slower than training itself.
+        """
+        found = self.au.get(cache) or (self.au.get("-") if cache == "warm" else None)
+        return found if found and 0 <= found.value < MOST_AU else None
 
     def rate(self, stage: str, cache: str) -> Interval | None:
         """Return samples/s of a rung at exactly this cache state; None where not measured."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from iobench.analysis import evidence
 from iobench.analysis.case_results import (
+    MOST_AU,
     BytesResult,
     CaseResult,
     FetchStall,
@@ -57,7 +58,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         probe=_probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
         handover_s=handover(found, case),
         harness_step_s=_harness(found, case),
-        remarks=remarks(found, case),
+        remarks=[*remarks(found, case), *_no_utilisation(found, case, compute)],
         validity=evidence.validity(found, [t.id for t in found.planned(case)]),
     )
 
@@ -150,6 +151,16 @@ def _au(train: Sequence[Window], compute: Sequence[Window]) -> stats.Interval | 
         return None
     step_s = fmean(c.wall_s / c.steps for c in compute)
     return stats.t_interval([stalls.au(t.steps, step_s, t.wall_s) for t in train])
+
+
+def _no_utilisation(found: Evidence, case: Case, compute: Sequence[Window]) -> list[str]:
+    """Return a remark where steps x compute step is more than all of the time: no utilisation."""
+    states = {c: _au(found.windows(case, "train", c), compute) for c in _caches(found, case)}
+    return [
+        f"train {cache}: AU is n/a: the compute rung's step was {au.value:.2f} x a step of training"
+        for cache, au in states.items()
+        if au and au.value >= MOST_AU
+    ]
 
 
 def _caches(found: Evidence, case: Case) -> list[str]:

@@ -60,7 +60,10 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What two suites have in common; ``only_in``: "a" and "b" -> labels of cases."""
+    """What two suites have in common; ``only_in``: "a" and "b" -> labels of cases.
+
+    ``facts``: how many fingerprints were compared.
+    """
 
     schema: int
     standing: str
@@ -70,6 +73,7 @@ class Comparison:
     rows: Sequence[ComparedRung]
     differences: Sequence[Difference]
     only_in: Mapping[str, Sequence[str]]
+    facts: int
 
 
 def compare_suites(
@@ -109,6 +113,10 @@ def compare_suites(
             "a": sorted({c.label for c in a[0].cases} - {p[0].label for p in pairs}),
             "b": sorted({c.label for c in b[0].cases} - {p[1].label for p in pairs}),
         },
+        facts=sum(
+            len(_fingerprints(first, one).keys() & _fingerprints(second, other).keys())
+            for one, other in pairs
+        ),
     )
 
 
@@ -206,7 +214,7 @@ def _fingerprints(found: Evidence, case: Case) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for record in filter(found.at_home, usable(found.last.values())):
         if record.trial.case.label == case.label and record.trial.stage in stages.rungs():
-            for rank in record.ranks[:1]:
+            for rank in (rank for rank in record.ranks[:1] if rank.fingerprint):
                 image = {"image": dict(record.runtime)} if record.runtime else {}
                 out.setdefault(record.trial.stage, {**rank.fingerprint, **image})
     return out

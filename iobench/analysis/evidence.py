@@ -243,6 +243,8 @@ def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
             f"{where} has run on {', '.join(away)} alone, and the figures are {found.home}'s: "
             f"`iobench run --resume` on {found.home}"
         )
+    if any(enters(r) for r in bad):
+        return f"{where} ran, and left no step to measure after its warm-up: take more samples"
     reason = next((r.reasons[0] for r in bad if r.reasons), "no reason given")
     return f"{where} has no valid trial: {reason}"
 

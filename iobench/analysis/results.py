@@ -56,10 +56,15 @@ class DatasetResult:
 
 @dataclasses.dataclass(frozen=True)
 class CheckResult:
-    """A check over all trials; ``ok`` None: not known, for the ``reason`` given."""
+    """A check over all trials; ``ok`` None: not known, for the ``reason`` given.
+
+    ``compared``: how many were, within ``groups`` of those that should be equal.
+    """
 
     ok: bool | None
     reason: str = ""
+    compared: int = 0
+    groups: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ def communication(
         for r in found.shared(case, "compute")
         if (times := [t for rank in r.ranks if (t := exchange_s(rank)) is not None])
     ]
+    efficiency = stalls.weak_scaling(alone_s, several_s, case.world_size)[1]
     return CommunicationResult(
         **vars(stall.interval),
         ranks=case.world_size,
@@ -41,5 +42,5 @@ def communication(
         step_s=several_s,
         alone_step_s=alone_s,
         exchange_s=fmean(exchanges) if exchanges else None,
-        efficiency=stalls.weak_scaling(alone_s, several_s, case.world_size)[1],
+        efficiency=efficiency if exchanges and efficiency <= 1 else None,
     )

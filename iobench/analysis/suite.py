@@ -85,7 +85,7 @@ def _missing(found: Evidence, contrasts: Sequence[ContrastResult]) -> list[str]:
 
 def _checks(found: Evidence) -> Checks:
     """Return whether all trials saw the same samples, by ids and by the digest of their bytes."""
-    ids: dict[tuple[Any, ...], dict[str, str]] = {}
+    ids: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     read = [r for r in found.last.values() if r.trial.stage in stages.contrasted() and enters(r)]
     summed = all(rank.ids_sum for r in read for rank in r.ranks)
     for record in read:
@@ -95,18 +95,18 @@ def _checks(found: Evidence) -> Checks:
         if not summed:  # results of an earlier version: rank by rank
             key = (case.samples, case.batch, case.world_size, case.order, case.seed)
             seen = " ".join(r.ids_digest for r in record.ranks)
-        ids.setdefault(key, {}).setdefault(seen, record.trial.id)
-    digests: dict[tuple[str, int], dict[str, str]] = {}
+        ids.setdefault(key, []).append((seen, record.trial.id))
+    digests: dict[tuple[str, int], list[tuple[str, str]]] = {}
     for case in found.plan.cases:
         for record in found.of(case, "digest"):
             seen = " ".join(r.samples_digest for r in record.ranks)
             which = case.content, _wanted(found.plan, case)
-            digests.setdefault(which, {}).setdefault(seen, case.label)
-    jpeg = [seen for (content, _), seen in digests.items() if content == "jpeg"]
+            digests.setdefault(which, []).append((seen, case.label))
+    jpeg = [found for (content, _), found in digests.items() if content == "jpeg"]
     return Checks(
         same_samples=_all_equal(ids.values()),
         same_bytes=_all_equal(digests.values()),
-        samples_digest=next(iter(jpeg[0])) if jpeg else None,
+        samples_digest=jpeg[0][0][0] if jpeg else None,
     )
 
 
@@ -116,16 +116,21 @@ def _wanted(plan: Plan, case: Case) -> int:
     return total // (case.batch * case.world_size) * case.batch * case.world_size
 
 
-def _all_equal(groups: Iterable[dict[str, str]]) -> CheckResult:
+def _all_equal(groups: Iterable[Sequence[tuple[str, str]]]) -> CheckResult:
+    """Return whether what was seen is equal in each group of (what, who saw it)."""
     groups = list(groups)
     if not groups:
         return CheckResult(None, "no trial that could tell has run")
-    for seen in groups:
-        if len(seen) > 1:
-            return CheckResult(False, "differ: " + " and ".join(list(seen.values())[:2]))
-        if "" in {key.strip() for key in seen}:
-            return CheckResult(None, "not recorded")
-    return CheckResult(True)
+    counts = sum(map(len, groups)), len(groups)
+    for group in groups:
+        first: dict[str, str] = {}
+        for seen, who in group:
+            first.setdefault(seen, who)
+        if len(first) > 1:
+            return CheckResult(False, "differ: " + " and ".join([*first.values()][:2]), *counts)
+        if "" in {seen.strip() for seen in first}:
+            return CheckResult(None, "not recorded", *counts)
+    return CheckResult(True, "", *counts)
 
 
 def _contrast(found: Evidence, contrast: Contrast) -> ContrastResult:

@@ -75,7 +75,8 @@ def _render(found: Comparison) -> None:
         who = f" ({', '.join(difference.cases)})" if difference.cases else ""
         out.print(Text(f"  differs: {difference.text}{who}"), soft_wrap=True)
     if not found.differences:
-        out.print("  the fingerprints do not differ")
+        same = "the fingerprints do not differ" if found.facts else "no fingerprint is in both"
+        out.print(f"  {same}")
     for name, labels in found.only_in.items():
         if labels:
             out.print(Text(f"  only in {name.upper()}: {', '.join(labels)}"), soft_wrap=True)
@@ -88,7 +89,7 @@ def _table(found: Comparison) -> Table:
     table = terminal.plain_table(named, "stage", *rates, "time a sample, B / A", "trials")
     for row in found.rows:
         ratio = row.ratio
-        spread = numbers.bracketed(ratio)
+        spread = numbers.bracketed(ratio, numbers.ratio3)
         order = {False: "  other order of samples", None: ""}.get(row.same_order, "")
         same = row.case == row.case_b
         table.add_row(
@@ -96,7 +97,7 @@ def _table(found: Comparison) -> Table:
             f"{row.stage} {row.cache.strip('-')}",
             numbers.number(row.samples_per_s["a"]),
             numbers.number(row.samples_per_s["b"]),
-            f"{ratio.value:.3f} {spread}".rstrip() + order,
+            f"{numbers.ratio3(ratio.value)} {spread}".rstrip() + order,
             f"{row.trials['a']}, {row.trials['b']}",
         )
     return table

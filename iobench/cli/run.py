@@ -20,7 +20,6 @@ from iobench.core import units
 from iobench.core.cases import Plan, alike
 from iobench.core.errors import SpecError
 from iobench.core.protocols import ImageUse
-from iobench.host import files
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
@@ -171,7 +170,7 @@ def _plan(
         dataset = prepare.foreseen(foreseen.plan.dataset, root, say)
     else:
         dataset = prepare.dataset_for(spec.dataset, say=say, progress=reporter.step, **place)
-    no_cold = LOCAL.cold(files.nearest(Path(dataset.root).absolute()))
+    no_cold = prepare.never_cold(cases, dataset)
     for note in fit(spec, missing, no_cold)[1][len(notes) :]:
         say(f"note: {note}")
     if not dry_run:

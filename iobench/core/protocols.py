@@ -222,7 +222,10 @@ class Filesystem(Protocol):
         return {}
 
     def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
-        """Return (bytes the process tree made cross this mount or None, counter's name)."""
+        """Return (bytes the process tree made cross this mount, counter's name).
+
+        (None, why) where nothing counts them.
+        """
 
     def cold(self) -> str:
         """Return "" when eviction makes this mount cold, else the reason why it cannot be."""

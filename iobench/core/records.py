@@ -100,6 +100,7 @@ class CacheProof:
     cold_bytes_per_s: Optional[float] = None  # one stream's from storage, where it was measured
     programs: str = ""  # whose own files may be among them: the image's, the trainer's program's
     beyond: str = "unknown"  # caches past this host: a server's, a virtual disk's
+    unseen: str = ""  # what on this host may hold data in memory that nobody can look into
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,7 +61,8 @@ def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
         return _in_turn(at, regimes, together)
     (regime, rate), (following, next_rate), *_ = sorted(regimes.items(), key=lambda item: item[1])
     roof, headroom = _roof(regime, at), next_rate / rate
-    return Limit(roof, regime, rate, headroom, following, _words(roof, at, headroom, following))
+    words = _words(roof, at, headroom, following, cold=cold)
+    return Limit(roof, regime, rate, headroom, following, words)
 
 
 def _in_turn(at: Mapping[str, float], regimes: Mapping[str, float], rate: float) -> Limit:
@@ -93,17 +94,22 @@ def _roof(regime: str, at: Mapping[str, float]) -> str:
     return outer if reached else own
 
 
-def _words(roof: str, at: Mapping[str, float], headroom: float, following: str) -> str:
-    below = "no storage ceiling was measured to compare with"
-    if STORAGE in at and READ in at:
-        share = at[READ] / at[STORAGE]
-        below = f"this loader and format get {share:.0%} of what fio gets from this mount"
+def _words(
+    roof: str, at: Mapping[str, float], headroom: float, following: str, *, cold: bool
+) -> str:
+    below = "" if cold else ", from memory"
+    storage = "what fio gets from this mount; reading alone was not measured"
+    if cold and STORAGE not in at:
+        below = ": no storage ceiling was measured to compare with"
+    elif STORAGE in at and READ in at:
+        share = f"{at[READ] / at[STORAGE]:.0%} of what fio gets from this mount"
+        below, storage = f": this loader and format get {share}", f"reading gets {share}"
     what = {
-        STORAGE: "the storage: reading runs at what fio gets from this mount",
-        READ: f"reading: {below}",
-        DECODE: "decoding JPEGs on these cores",
-        LOAD: "preparing samples (decode, transform, hand-over) on these cores",
-        COMPUTE: "the compute: data arrives in time",
+        STORAGE: f"the storage: {storage}",
+        READ: f"reading{below}",
+        DECODE: "decoding samples",
+        LOAD: "preparing samples (all that the loader does with what it has read)",
+        COMPUTE: "the compute: the input pipeline alone is faster",
     }[roof]
     if headroom < TIE:
         return f"{what}; {following.removesuffix('-bound')} is as tight"

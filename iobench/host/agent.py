@@ -44,6 +44,8 @@ class Agent:
     drop_caches = staticmethod(page_cache.drop_caches)
     memory_bytes = staticmethod(page_cache.effective_memory_bytes)
     mount = staticmethod(mounts.describe_mount)
+    stack = staticmethod(mounts.stack)
+    unseen = staticmethod(mounts.unseen)
     same_mount = staticmethod(mounts.same_mount)
     check_limits = staticmethod(limits.check)
     group = staticmethod(limits.group)

@@ -1,4 +1,8 @@
-"""Which mount a path is on, by /proc/self/mountinfo, and which filesystem member knows it."""
+"""Which mounts a path is on, by /proc/self/mountinfo, and which filesystem member knows them.
+
+Mounts stand on one another: an overlay on its layers, a loop device on a file.  :func:`stack`
+follows them down to those that hold the bytes; what cannot be followed is said.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,28 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 from iobench.core import registry
 from iobench.core.cases import Scalar
 from iobench.core.protocols import Filesystem
+from iobench.host import probes
 
 #: Member that takes every filesystem type that no other member names.
 FALLBACK = "posix"
 MOUNTINFO = Path("/proc/self/mountinfo")
+SYS_BLOCK = Path("/sys/dev/block")
+#: Mounts on mounts that are followed; nobody has so many.
+DEEPEST = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class MountInfo:
-    """One line of mountinfo (proc(5)).  ``device`` is ``major:minor``."""
+    """One line of mountinfo (proc(5)).  ``device`` is ``major:minor``.
+
+    Of :func:`stack` also ``below``, the mounts that hold its data, and ``hidden``, why not all of
+    them are known; of :func:`mount_of` neither.
+    """
 
     device: str
     mount_point: str
@@ -27,11 +39,17 @@ class MountInfo:
     fstype: str
     source: str
     super_options: Tuple[str, ...]
+    below: Tuple[MountInfo, ...] = ()
+    hidden: str = ""
+
+    def pairs(self) -> List[Tuple[str, str]]:
+        """Return the options as (name, value); "" where there is no value."""
+        parts = (option.partition("=") for option in self.super_options + self.options)
+        return [(key, value) for key, _, value in parts]
 
     def option(self, name: str) -> Optional[str]:
         """Return the value of ``name=value`` among the options, or None."""
-        pairs = (option.partition("=") for option in self.super_options + self.options)
-        return next((value for key, _, value in pairs if key == name), None)
+        return next((value for key, value in self.pairs() if key == name), None)
 
     def facts(self) -> Dict[str, Scalar]:
         """Return what a record holds of the mount."""
@@ -42,6 +60,19 @@ class MountInfo:
             "options": ",".join((*self.options, *self.super_options)),
             "device": self.device,
         }
+
+    def all(self) -> Iterator[MountInfo]:
+        """Yield this mount and all that are below it."""
+        yield self
+        for mount in self.below:
+            yield from mount.all()
+
+    def __str__(self) -> str:
+        """Return ``squashfs at /set (/dev/loop3), on ext4 at / (/dev/vda)``."""
+        words = f"{self.fstype} at {self.mount_point} ({self.source})"
+        if self.below:
+            words += f", on {' and '.join(dict.fromkeys(map(str, self.below)))}"
+        return f"{words}, {self.hidden}" if self.hidden else words
 
 
 def parse(text: str) -> List[MountInfo]:
@@ -78,6 +109,100 @@ def mount_of(path: Path, mounts: Optional[List[MountInfo]] = None) -> MountInfo:
     return max(above, key=lambda mount: len(mount.mount_point), default=absent)
 
 
+def stack(path: Path, mounts: Optional[List[MountInfo]] = None, depth: int = 0) -> MountInfo:
+    """Return the mount that ``path`` is on, with those below it that hold the path's data.
+
+    An overlay stands on the layers in which the path is found (of a file: the uppermost), a loop
+    device on the filesystem of its backing file.
+    """
+    known = parse(MOUNTINFO.read_text()) if mounts is None else mounts
+    mount = mount_of(path, known)
+    if depth == DEEPEST:
+        return dataclasses.replace(mount, hidden="and what is below is not known")
+    folders, hidden = _below(mount, Path(os.path.realpath(path)))
+    below = dict.fromkeys(stack(folder, known, depth + 1) for folder in folders)
+    return dataclasses.replace(mount, below=tuple(below), hidden=hidden)
+
+
+def _below(mount: MountInfo, path: Path) -> Tuple[List[Path], str]:
+    """Return the paths on other mounts that hold the data of ``path``, and what is not known."""
+    if mount.fstype == "overlay":
+        return _layers(mount, path)
+    if mount.fstype == "ecryptfs" and Path(mount.source).is_dir():
+        return [Path(mount.source)], ""
+    files = [_backing_file(disk) for disk in disks(block_device(mount)) if (disk / "loop").is_dir()]
+    if not files and mount.source.startswith("/") and Path(mount.source).is_file():
+        files = [Path(mount.source)]  # erofs mounts files without a loop device
+    there = [file for file in files if file.is_file()]
+    return there, "" if there == files else "on a loop device whose backing file is not seen here"
+
+
+def _layers(mount: MountInfo, path: Path) -> Tuple[List[Path], str]:
+    """Return where the layers of an overlay hold ``path``, its nearest existing parent else."""
+    lower = re.split(r"(?<!\\):+", mount.option("lowerdir") or "")
+    lower += [value for key, value in mount.pairs() if key in ("lowerdir+", "datadir+")]
+    names = [mount.option("upperdir") or "", *lower]
+    layers = [Path(name.replace("\\:", ":")) for name in names if name]
+    unseen = "on layers that are not all seen here"
+    if not layers or not all(layer.is_absolute() and layer.is_dir() for layer in layers):
+        return [], unseen
+    moved = {("redirect_dir", "on"), ("metacopy", "on")} & {*mount.pairs()}
+    path = next(p for p in (path, *path.parents) if p.exists())
+    inside = path.relative_to(mount.mount_point)
+    found = [layer / inside for layer in layers if moved or (layer / inside).exists()]
+    if moved:
+        return layers, ""
+    if not path.is_dir():
+        found = found[:1]
+    return found, "" if found else unseen
+
+
+def block_device(mount: MountInfo) -> str:
+    """Return ``major:minor`` of the block device that a mount itself is on, "" where there is none.
+
+    btrfs mounts carry an anonymous number, so the source is asked too.  Below ``fuseblk`` a daemon
+    reads the device.
+    """
+    if mount.fstype == "fuseblk":
+        return ""
+    if (SYS_BLOCK / mount.device).exists():
+        return mount.device
+    if mount.source.startswith("/dev/") and mount.fstype not in ("zfs", "fuse"):
+        number = probes.read(Path("/sys/class/block", Path(mount.source).resolve().name, "dev"))
+        if number and (SYS_BLOCK / number).exists():
+            return number
+    return ""
+
+
+def disks(device: str) -> List[Path]:
+    """Return the folders in /sys of the disks below a block device: of partitions, LVM, RAID."""
+    if not device:
+        return []
+    folder = (SYS_BLOCK / device).resolve()
+    folder = folder.parent if (folder / "partition").exists() else folder
+    slaves = sorted(folder.glob("slaves/*"))
+    return [disk for part in slaves for disk in disks(probes.read(part / "dev"))] or [folder]
+
+
+def _backing_file(disk: Path) -> Path:
+    return Path(probes.read(disk / "loop" / "backing_file") or "/nonexistent")
+
+
+def unseen(path: Path) -> str:
+    """Return what may hold data of ``path`` in memory on this host and shows it to nobody.
+
+    The daemon of a FUSE filesystem has its own memory, and reads what it serves by the page cache
+    of other files; of what is not known anything may be true.
+    """
+    found = []
+    for mount in stack(path).all():
+        if mount.fstype.startswith("fuse"):
+            found.append(f"the daemon of {mount.fstype} at {mount.mount_point}")
+        elif mount.hidden:
+            found.append(f"what is below {mount.fstype} at {mount.mount_point}")
+    return " and ".join(dict.fromkeys(found))
+
+
 def same_mount(a: Path, b: Path) -> bool:
     """Return whether two paths are on one filesystem (bind mounts of it count as the same)."""
     first, second = mount_of(a), mount_of(b)
@@ -86,7 +211,11 @@ def same_mount(a: Path, b: Path) -> bool:
 
 def filesystem_for(path: Path) -> Tuple[str, Filesystem]:
     """Return (name, filesystem) of the member that knows the mount under ``path``."""
-    mount = mount_of(path)
+    return member_of(stack(path))
+
+
+def member_of(mount: MountInfo) -> Tuple[str, Filesystem]:
+    """Return (name, filesystem) of the member that knows this mount."""
     members = ((name, registry.load("filesystems", name)) for name in registry.names("filesystems"))
     name = next((name for name, member in members if mount.fstype in member.fstypes), FALLBACK)
     return name, registry.load("filesystems", name).make(mount=mount)

@@ -136,8 +136,12 @@ def fuse() -> str:
     """Return why this user cannot mount through FUSE, with the remedy; "" when it can."""
     if not os.path.exists("/dev/fuse"):
         return "no /dev/fuse: have an administrator run `modprobe fuse`"
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except PermissionError:
         return "/dev/fuse is closed to this user: have an administrator run `chmod 666 /dev/fuse`"
+    except OSError as error:
+        return f"/dev/fuse cannot be opened ({error.strerror}): `modprobe fuse` as administrator"
     return ""
 
 

@@ -17,8 +17,8 @@ _TOLD = ("SLOWER", "FASTER", "EQUIVALENT")
 def sentences(contrasts: Sequence[ContrastResult]) -> list[str]:
     """Return what the primary contrasts say, [] where there are none.
 
-    ``docker and apptainer cost nothing that 3 % could show, in 5 of 5 comparisons each; they add
-    0.2 and 0.9 s of start-up.``
+    ``docker and apptainer are within 3 % of bare, in 5 comparisons each; start-up +0.2 and
+    +0.9 s.``
     """
     asked = [c for c in contrasts if c.primary and c.over]
     arms: dict[tuple[str, str], list[ContrastResult]] = {}
@@ -35,18 +35,18 @@ def _all_equal(found: Iterable[ContrastResult]) -> bool:
 
 def _nothing(names: Sequence[tuple[str, str]], found: Sequence[Sequence[ContrastResult]]) -> str:
     several = len(names) > 1
-    counts = dict.fromkeys(len(of_arm) for of_arm in found)
-    plural = "s" * (max(counts) > 1)
+    counts = [len(of_arm) for of_arm in found]
+    alike = len(set(counts)) == 1
+    counted = f"{_listed(map(str, counts[:1] if alike else counts))} comparison"
     margin = percent(max(c.margin for of_arm in found for c in of_arm)).replace(".0", "")
     text = (
-        f"{_listed(arm for arm, _ in names)} {'cost' if several else 'costs'} nothing against "
-        f"{_listed(dict.fromkeys(base for _, base in names))} that {margin} could show, in "
-        f"{_listed(map(str, counts))} comparison{plural}{' each' * several}"
+        f"{_listed(arm for arm, _ in names)} {'are' if several else 'is'} within {margin} of "
+        f"{_listed(dict.fromkeys(base for _, base in names))}, in "
+        f"{counted}{'s' * (max(counts) > 1)}{' each' * (several and alike)}"
     )
     added = [s for s in map(_startup_s, found) if s is not None]
     if len(added) == len(names):
-        seconds = _listed(f"{s:.1f}" for s in added)
-        text += f"; {'they add' if several else 'it adds'} {seconds} s of start-up"
+        text += f"; start-up {_listed(f'{s:+.1f}' for s in added)} s"
     return f"{text}."
 
 
@@ -82,12 +82,13 @@ def _why(contrast: ContrastResult) -> str:
     """Return what kept a contrast from a verdict, and what would decide it."""
     found = contrast.outcome
     if found.verdict != "INCONCLUSIVE":
-        return f" ({found.note or 'no pair'})"
-    spread = stdev(map(math.log, found.ratios)) if len(found.ratios) > 1 else 0.0
-    return (
-        f" (pairs vary by {percent(spread)}, {contrast_words.resolved(contrast)} could be seen; "
-        f"{found.pairs_needed} more pairs)"
-    )
+        return f" ({found.note or ('no reason given' if contrast.pairs else 'no pair')})"
+    parts = [contrast_words.needed(found)]
+    if found.smallest_effect is not None:
+        parts.insert(0, f"{contrast_words.resolved(contrast)} could be seen")
+    if len(found.ratios) > 1:
+        parts.insert(0, f"pairs vary by {percent(stdev(map(math.log, found.ratios)))}")
+    return f" ({', '.join(parts)})"
 
 
 def _startup_s(found: Sequence[ContrastResult]) -> float | None:

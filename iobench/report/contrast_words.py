@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 
 from iobench.analysis.contrast_results import ContrastResult, Outcome
+from iobench.report import numbers
 from iobench.report.numbers import NONE, bracketed, limits, milliseconds, number, percent
 
+#: So many pairs and more are not counted.
+MOST_PAIRS = 10_000
 #: Calls that are always reported for a difference.
 CALLS = ("open", "read")
 
@@ -16,15 +19,23 @@ def outcome(contrast: ContrastResult) -> str:
     found, arm, base = contrast.outcome, contrast.arm, contrast.base
     if found.ratio is None:
         return f"{arm} against {base}: {found.note}"
-    spread = limits(found.simultaneous)
-    needed = f"{found.pairs_needed} more pairs are needed"
     text = {
         "FASTER": f"{arm} is {_faster(found.ratio)} {base}",
-        "SLOWER": f"{arm} takes {number(found.ratio)} x the time of {base}",
+        "SLOWER": f"{arm} takes {numbers.ratio(found.ratio)} x the time of {base}",
         "EQUIVALENT": f"{arm} and {base} are within {percent(contrast.margin)} of each other",
-        "INCONCLUSIVE": f"{arm} against {base} is not resolved: {needed}",
+        "INCONCLUSIVE": f"{arm} against {base} is not resolved: {needed(found)}",
     }.get(found.verdict, f"{arm} against {base}: no verdict ({found.note})")
-    return f"{text} (time ratio {number(found.ratio)}{', ' + spread if spread else ''})"
+    spread = limits(found.simultaneous, numbers.ratio)
+    return f"{text} (time ratio {numbers.ratio(found.ratio)}{', ' + spread if spread else ''})"
+
+
+def needed(found: Outcome) -> str:
+    """Return how many pairs an INCONCLUSIVE contrast lacks, by the spread that was seen."""
+    if found.pairs_needed is None:
+        return "more pairs needed"
+    if found.pairs_needed >= MOST_PAIRS:
+        return f"over {MOST_PAIRS:,} more pairs needed"
+    return f"about {found.pairs_needed:,} more pair{'s' * (found.pairs_needed > 1)} needed"
 
 
 def _faster(ratio: float) -> str:
@@ -43,7 +54,9 @@ def sentence(contrast: ContrastResult, *, brief: bool = False) -> str:
     arms = f"{contrast.arm_name} / {contrast.base_name}"
     if contrast.outcome.ratio is None:
         return f"{what}: {arms}: {contrast.outcome.note}."
-    ratio = f"{contrast.outcome.ratio:.3f} {bracketed(contrast.outcome.simultaneous)}".rstrip()
+    form = numbers.ratio3
+    limits = bracketed(contrast.outcome.simultaneous, form)
+    ratio = f"{form(contrast.outcome.ratio)} {limits}".rstrip()
     pairs = f"{contrast.pairs} pair{'s' * (contrast.pairs != 1)}"
     count = len(contrast.confounders.differences)
     others = f"{count}, listed below" if brief and count else differing(contrast)
@@ -65,7 +78,7 @@ def verdict(contrast: ContrastResult) -> str:
         return f"{found.verdict} within {percent(contrast.margin).replace('.0', '')}"
     if found.verdict == "INCONCLUSIVE":
         seen = "" if found.smallest_effect is None else f", could see {resolved(contrast)}"
-        return f"{found.verdict}{seen}, {found.pairs_needed} more pairs needed"
+        return f"{found.verdict}{seen}, {needed(found)}"
     withheld = found.verdict == "EXPLORATORY" and found.note
     return f"{found.verdict} ({found.note})" if withheld else found.verdict
 
@@ -73,7 +86,7 @@ def verdict(contrast: ContrastResult) -> str:
 def startup(contrast: ContrastResult) -> str:
     """Return ``start-up +0.41 s [0.38, 0.45]``, "" where it was not recorded."""
     entry = contrast.startup_s
-    return f"start-up {entry.value:+.2f} s {bracketed(entry, 2)}".rstrip() if entry else ""
+    return f"start-up {entry.value:+.2f} s {bracketed(entry)}".rstrip() if entry else ""
 
 
 def staging(contrast: ContrastResult) -> str:
@@ -82,8 +95,14 @@ def staging(contrast: ContrastResult) -> str:
     if not found:
         return ""
     cost = f"{number(found.seconds)} s to make ({found.bytes / 1e6:,.0f} MB)"
+    if contrast.outcome.ratio is None or contrast.equal_order is False:
+        return cost
     if found.pays_after_epochs is None:
-        return f"{cost}, never pays" if contrast.outcome.ratio is not None else cost
+        spread = contrast.outcome.simultaneous
+        if found.low is None and spread and spread.limited:
+            return f"{cost}, never pays"
+        best = "" if found.low is None else f" (at best after {number(found.low)} epochs)"
+        return f"{cost}, not seen to pay{best}"
     text = f"{cost}, pays after {number(found.pays_after_epochs)} epochs"
     if found.low is None:
         return text
@@ -151,7 +170,7 @@ def explained(contrast: ContrastResult) -> list[str]:
 def differing(contrast: ContrastResult) -> str:
     """Return the confounders: ``none``, ``unknown``, or what differs."""
     found = contrast.confounders
-    return "; ".join(found.differences) or ("none" if found.status == "PASS" else "unknown")
+    return "; ".join(found.differences) or ("none found" if found.status == "PASS" else "unknown")
 
 
 def confounders(contrast: ContrastResult) -> str:
@@ -162,8 +181,9 @@ def confounders(contrast: ContrastResult) -> str:
 
 def ratio(outcome: Outcome, digits: int = 3) -> str:
     """Return the ratio as ``0.82 (0.79 to 0.85)``, with its simultaneous interval if it has one."""
-    spread = limits(outcome.simultaneous, functools.partial(number, digits=digits))
-    return number(outcome.ratio, digits) + (f" ({spread})" if spread else "")
+    form = functools.partial(numbers.ratio, digits=digits)
+    spread = limits(outcome.simultaneous, form)
+    return form(outcome.ratio) + (f" ({spread})" if spread else "")
 
 
 def resolved(contrast: ContrastResult) -> str:

@@ -114,7 +114,7 @@ def _row(
         "reason": "; ".join(record.reasons) or None,
         "startup_s": startup_s(record),
         "bytes_needed": proof.bytes_needed or sum(r.bytes_needed for r in record.ranks) or None,
-        "bytes_read": proof.bytes_read or None,
+        "bytes_read": proof.bytes_read if record.ranks and proof.bytes_needed else None,
         "bytes_storage": page_ins.data_bytes(record),
         "samples_digest": twins.get(_who(record)),
         "case": case.label,

@@ -16,7 +16,7 @@ from iobench.analysis.evidence import Evidence, evidence, step_waits_s, validity
 from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
-from iobench.core.records import Record
+from iobench.core.records import CacheProof, Record
 from iobench.report import answer, contrast_words, numbers, plots, words
 from iobench.run.store import write_atomic
 
@@ -50,6 +50,7 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         a=suite,
         answers=answer.sentences(suite.contrasts),
         cases=measured,
+        parts=list(dict.fromkeys(part for p in measured if p.probe for part in p.probe.seconds)),
         alone=[p for p in suite.pipelines if p not in measured],
         across=across,
         others=[c for c in suite.contrasts if c not in across],
@@ -137,8 +138,12 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
         "before": _range([r.cache.resident_before for r in good]),
         "after": _range([r.cache.resident_after for r in good]),
         "crossed": _range(crossed),
-        "beyond": ", ".join(sorted({r.cache.beyond for r in good if r.cache.label})),
+        "beyond": ", ".join(sorted({_beyond(r.cache) for r in good if r.cache.label})),
     }
+
+
+def _beyond(proof: CacheProof) -> str:
+    return f"{proof.unseen}; {proof.beyond}" if proof.unseen else proof.beyond
 
 
 def _range(values: Sequence[float | None]) -> str:
@@ -156,7 +161,6 @@ def _facts(found: Evidence) -> list[tuple[str, str]]:
             if rank.fingerprint and record.trial.stage in ("load", "train", "read"):
                 facts = flattened(rank.fingerprint, " ").items()
                 known = [(k.replace("_", " "), v) for k, v in facts if v not in (None, "", [])]
-                known += [(f"data mount {k}", str(v)) for k, v in record.mount.items()]
-                return [(k, ", ".join(map(str, v)) if isinstance(v, list) else str(v))
-                        for k, v in known]  # fmt: skip
+                known += [(f"data mount {k}", v) for k, v in record.mount.items()]
+                return [(k, numbers.plain(v)) for k, v in known]
     return []

@@ -12,7 +12,7 @@ NONE = "n/a"
 
 def number(x: float | None, digits: int = 3) -> str:
     """Return a figure with ``digits`` significant ones and thousands separated."""
-    if x is None:
+    if x is None or math.isnan(x):
         return NONE
     if x == 0 or not math.isfinite(x):
         return "0" if x == 0 else "unbounded"
@@ -21,20 +21,31 @@ def number(x: float | None, digits: int = 3) -> str:
 
 
 def percent(x: float | None) -> str:
-    """Return a fraction as a percentage with two or three significant digits."""
-    if x is None:
+    """Return a fraction as a percentage with two or three significant digits; never 0 but for 0."""
+    if x is None or math.isnan(x):
         return NONE
+    if math.isinf(x):
+        return "unbounded"
+    if 0 < abs(x) < 5e-4:
+        return f"{number(100 * x, 1)} %"
     return f"{100 * x:.0f} %" if abs(x) >= 0.1 else f"{100 * x:.1f} %"
 
 
 def milliseconds(seconds: float | None) -> str:
     """Return seconds as ms, to the microsecond where small."""
-    if seconds is None:
-        return NONE
+    if seconds is None or not math.isfinite(seconds):
+        return number(seconds)
     ms = 1e3 * seconds
     if abs(ms) < 5e-4:
         return "0"
     return f"{ms:.3f}" if abs(ms) < 1 else f"{ms:.2f}"
+
+
+def ratio(x: float | None, digits: int = 3) -> str:
+    """Return a ratio; one that is not 1 has as many digits as tell it from 1, to a millionth."""
+    while x is not None and digits < 9 and x != 1 and number(x, digits).rstrip("0") == "1.":
+        digits += 1
+    return number(x, digits)
 
 
 def limits(entry: Interval | None, form: Callable[[float], str] = number) -> str:
@@ -47,8 +58,23 @@ def value(entry: Interval | None) -> str:
     return number(entry.value) if entry else NONE
 
 
-def bracketed(entry: Interval | None, decimals: int = 3) -> str:
-    """Return the limits as ``[0.996, 1.012]``, "" if there are none."""
-    if not entry or not entry.limited:
-        return ""
-    return f"[{entry.low:.{decimals}f}, {entry.high:.{decimals}f}]"
+def plain(value: object) -> str:
+    """Return a recorded fact as people write it; n/a for one that is not known."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(plain, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return NONE
+    return str(value)
+
+
+def bracketed(entry: Interval | None, form: Callable[[float], str] = "{:.2f}".format) -> str:
+    """Return the limits as ``[0.38, 0.45]``, "" if there are none."""
+    return f"[{form(entry.low)}, {form(entry.high)}]" if entry and entry.limited else ""
+
+
+def ratio3(x: float) -> str:
+    """Return a ratio with three decimals, or as many as tell it from 1."""
+    text = f"{x:.3f}"
+    return ratio(x) if text == "1.000" and x != 1 else text

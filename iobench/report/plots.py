@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from iobench.analysis.case_results import CaseResult, PrepStall
+from iobench.analysis.case_results import CaseResult, FetchStall, PrepStall
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import SuiteResult
 from iobench.core.errors import printable
@@ -95,9 +95,9 @@ def stall_breakdown(cases: Sequence[CaseResult], suite: SuiteResult) -> str:
     for case in cases:
         prep, fetch = case.prep_stall_s, case.fetch_stall_s
         compute = _compute(case, suite)
-        if not compute or not isinstance(prep, PrepStall):
+        if not compute or not isinstance(prep, PrepStall) or not isinstance(fetch, FetchStall):
             continue
-        values = 1 / compute.value, prep.contention_s.value, prep.wait_s.value, fetch.value or 0.0
+        values = 1 / compute.value, prep.contention_s.value, prep.wait_s.value, fetch.value
         rows.append((case.case, [1e3 * v for v in values]))
     if not rows:
         return ""

@@ -220,7 +220,7 @@ def _explained(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
 def _verdict(contrast: ContrastResult) -> Text:
     text = Text(contrast.outcome.verdict, style=STYLES.get(contrast.outcome.verdict, "dim"))
     if contrast.outcome.verdict == "INCONCLUSIVE":
-        text.append(f", {contrast.outcome.pairs_needed} more pairs needed")
+        text.append(f", {contrast_words.needed(contrast.outcome)}")
     elif contrast.outcome.note:
         text.append(f" ({contrast.outcome.note})")
     return text

@@ -9,7 +9,7 @@ from typing import TypeVar
 from iobench.advise.bottleneck import Advice
 from iobench.analysis.case_results import CaseResult, NoCommunication, NoStall, StallResult
 from iobench.analysis.results import SuiteResult
-from iobench.core.records import VALID
+from iobench.core.records import EXPLORATORY, VALID
 from iobench.data import accounting
 from iobench.data.accounting import TableLine
 from iobench.equations.stats import Interval
@@ -39,9 +39,9 @@ def rungs(case: CaseResult) -> int:
 
 
 def au(case: CaseResult, cache: str) -> str:
-    """Return AU of a cache state, two decimals."""
-    entry = case.au.get(cache) or (case.au.get("-") if cache == "warm" else None)
-    return f"{entry.value:.2f}" if entry else NONE
+    """Return AU of a cache state, two decimals; n/a where it would be above 1 (see the remarks)."""
+    entry = case.utilisation(cache)
+    return f"{min(entry.value, 1.0):.2f}" if entry else NONE
 
 
 def stall_of(case: CaseResult, kind: str) -> StallResult | None:
@@ -60,11 +60,10 @@ def stall(case: CaseResult, kind: str) -> str:
         return NONE
     spread = limits(entry, milliseconds)
     train = rate(case, "train", "cold" if kind == "fetch" else "warm")
-    share = entry.value * train.value if train else None
-    said = percent(share)
+    said = percent(entry.value * train.value if train else None)
     if no_stall(entry):
-        widest = max(abs(entry.low), abs(entry.high)) / abs(entry.value or 1)
-        small = not entry.value or abs(share or 0) * widest <= NEGLIGIBLE
+        widest = max(abs(entry.low), abs(entry.high))
+        small = train is not None and widest * train.value <= NEGLIGIBLE
         said = "none seen" if small else "not resolved"
     return f"{said} ({spread} ms)" if spread else f"{said} ({milliseconds(entry.value)} ms)"
 
@@ -81,14 +80,18 @@ def communication(case: CaseResult) -> str:
         return ""
     if isinstance(found, NoCommunication):
         return f"communication n/a: {found.reason}"
-    spread = limits(found, milliseconds)
     step, alone, own = map(milliseconds, (found.step_s, found.alone_step_s, found.exchange_s))
-    more = milliseconds(found.value) + (f" ({spread})" if spread else "")
-    return (
-        f"a step takes {step} ms on {found.ranks} ranks and {alone} ms on one: communication, "
-        f"and what they take from each other, {more} ms, efficiency {percent(found.efficiency)}"
-        + ("" if own == NONE else f"; the exchange of gradients takes {own} ms of it")
-    )
+    spread = limits(found, milliseconds)
+    more = f"{milliseconds(found.value)} ms{f' ({spread})' if spread else ''}"
+    if found.low <= 0 and (found.limited or found.value <= 0):
+        more = f"not resolved, {more}"
+    parts = [f"a step takes {step} ms on {found.ranks} ranks and {alone} ms on one"]
+    if found.exchange_s is None:
+        return f"{parts[0]}: the ranks report no exchange; what they take from each other: {more}"
+    parts[0] += f": communication, and what they take from each other: {more}"
+    if found.efficiency is not None:
+        parts.append(f"efficiency {percent(found.efficiency)}")
+    return f"{', '.join(parts)}; the exchange of gradients takes {own} ms of a step"
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -145,6 +148,29 @@ def validity(suite: SuiteResult) -> str:
         if check.ok is False:
             parts.append(f"the {name} were NOT the same everywhere: {check.reason}")
     return ", ".join(parts)
+
+
+def incomplete(suite: SuiteResult) -> str:
+    """Return what of the plan has no result yet; "" of a complete suite."""
+    if suite.complete:
+        return ""
+    v = suite.validity
+    left = v.planned - v.statuses[VALID] - v.statuses[EXPLORATORY]
+    if left:
+        return f"incomplete: {left} of {v.planned} planned trials have no usable record"
+    return "incomplete: the comparisons have not begun"
+
+
+def sameness(suite: SuiteResult) -> str:
+    """Return which trials saw the same samples and which cases the same bytes; "" if not known."""
+    samples, read = suite.checks.same_samples, suite.checks.same_bytes
+    lines = []
+    if samples.ok:
+        equal = "" if samples.groups == 1 else " of equal size and seed"
+        lines.append(f"All usable trials{equal} that read samples saw the same ones.")
+    if read.ok and read.compared > read.groups:
+        lines.append(f"The digests of {read.compared} cases agree on the bytes of each content.")
+    return " ".join(lines)
 
 
 def data(suite: SuiteResult) -> str:

@@ -53,9 +53,10 @@ def _cold(proof: CacheProof) -> Tuple[List[str], List[str]]:
     before, crossed = proof.resident_before, proof.bytes_storage
     if before is not None and before > COLD_RESIDENT_MAX:
         wrong.append(
-            f"not cold: {before:.2%} of the pages were resident before "
+            f"not cold: {_beyond(before, COLD_RESIDENT_MAX)} of the pages were resident before "
             f"(at most {COLD_RESIDENT_MAX:.1%})"
         )
+    unknown += _unseen(proof)
     if crossed is not None and crossed < COLD_BYTES_MIN * proof.bytes_needed:
         wrong.append(
             f"not cold: {crossed} of {proof.bytes_needed} bytes needed crossed the mount "
@@ -74,8 +75,8 @@ def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
             continue  # how much of it was read back is known better
         if resident is not None and resident < WARM_RESIDENT_MIN:
             wrong.append(
-                f"not warm: {resident:.2%} of the pages were resident {when} "
-                f"(at least {WARM_RESIDENT_MIN:.1%})"
+                f"not warm: {_beyond(resident, WARM_RESIDENT_MIN)} of the pages were resident "
+                f"{when} (at least {WARM_RESIDENT_MIN:.1%})"
             )
     if proof.resident_before is not None and proof.resident_after is None:
         unknown.append("residency after the trial is not known")
@@ -97,7 +98,7 @@ def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
 
 def _partly(fraction: float, proof: CacheProof) -> Tuple[List[str], List[str]]:
     """The uncached rest must cross the mount; read-ahead may bring more, so there is no top."""
-    wrong, unknown = [], _unknowns(proof)
+    wrong, unknown = [], _unknowns(proof) + _unseen(proof)
     before, crossed = proof.resident_before, proof.bytes_storage
     if before is not None and abs(before - fraction) > FRACTION_TOLERANCE:
         wrong.append(f"{before:.2%} of the pages were resident before, {fraction:.2%} asked for")
@@ -115,8 +116,20 @@ def _unknowns(proof: CacheProof) -> List[str]:
     if proof.resident_before is None:
         unknown.append("residency before the trial could not be proven")
     if proof.bytes_storage is None:
-        unknown.append("nothing here counts the bytes that cross this mount")
+        why = f" ({proof.counter})" if proof.counter else ""
+        unknown.append(f"nothing here counts the bytes that cross this mount{why}")
     return unknown
+
+
+def _unseen(proof: CacheProof) -> List[str]:
+    words = f"{proof.unseen} may have had data in memory, where nobody can look"
+    return [words] if proof.unseen else []
+
+
+def _beyond(share: float, limit: float) -> str:
+    """Return a share as a percentage whose digits tell it from the limit that it missed."""
+    digits = next(d for d in range(2, 17) if d == 16 or f"{share:.{d}%}" != f"{limit:.{d}%}")
+    return f"{share:.{digits}%}"
 
 
 def _fraction(cache: str) -> float:
@@ -188,8 +201,9 @@ def after_here(
         bytes_needed=sum(r.bytes_needed for r in ranks),
     )
     if by_fio:
-        counts = agent.storage_bytes(files[0], IoCounters())[0] is not None
-        return found if counts else dataclasses.replace(found, bytes_storage=None)
+        count, counter = agent.storage_bytes(files[0], IoCounters())
+        storage_bytes = None if count is None else found.bytes_storage
+        return dataclasses.replace(found, bytes_storage=storage_bytes, counter=counter)
     counted = [agent.storage_bytes(files[0], r.io) for r in ranks]
     storage = [n for n, _ in counted]
     return dataclasses.replace(
@@ -207,5 +221,6 @@ def _storage(ranks: Sequence[RankResult], placement: Placement) -> Tuple[Optiona
     """
     fstypes = {str(r.fingerprint.get("mount", {}).get("fstype", "")) for r in ranks}
     if placement.filesystem != "squashfs" or not fstypes <= {"squashfs", "overlay"}:
-        return None, ""
+        where = ", ".join(sorted(fstypes)) or "a filesystem that nothing names"
+        return None, f"inside the container they are on {where}"
     return sum(r.io.read_bytes for r in ranks), "read_bytes of /proc/self/io, at the loop device"

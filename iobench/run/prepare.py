@@ -110,12 +110,7 @@ def _users(
         f"{room / 1e9:.1f} GB, {'read in place' if in_place else f'copied to {root}'}"
     )
     if not LOCAL.same_mount(data, root.parent):
-        mount = LOCAL.mount(root.parent)
-        say(
-            f"note: {data} and {root.parent} are on different mounts; what is measured is "
-            f"{mount.get('fstype')} at {mount.get('mount_point')}: set OUT= (--out) to a folder "
-            "beside the data to measure that filesystem"
-        )
+        say(f"note: {_apart(data, root.parent, in_place)}")
     return adopt(
         data,
         root,
@@ -124,6 +119,20 @@ def _users(
         seed=wanted.seed,
         in_place=in_place,
         progress=functools.partial(progress, "copying samples"),
+    )
+
+
+def _apart(data: Path, out: Path, in_place: bool) -> str:
+    """Return which mounts are measured where the user's tree and its copies are on two."""
+    here = LOCAL.stack(out)
+    if in_place:
+        return (
+            f"JPEG files are read from {LOCAL.stack(data)}; other forms are made, and read, on "
+            f"{here}: figures of both are of two filesystems"
+        )
+    return (
+        f"{data} and {out} are on different mounts; what is measured is {here}: set OUT= (--out) "
+        "to a folder beside the data to measure that filesystem"
     )
 
 
@@ -141,11 +150,16 @@ def ready(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
 def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     """Return what every reader of this suite's figures should know of where it ran."""
     out = []
-    root = files.nearest(Path(dataset.root).absolute())
-    mount = LOCAL.mount(root)
-    where = f"{mount.get('fstype')} at {mount.get('mount_point')}"
-    if LOCAL.same_mount(files.nearest(results.absolute()), root):
-        out.append(f"results are written to the filesystem under test ({where}), between trials")
+    read = dict.fromkeys(_folder(case, dataset) for case in cases)
+    written = files.nearest(results.absolute())
+    if same := next((folder for folder in read if LOCAL.same_mount(written, folder)), None):
+        where = LOCAL.stack(same)
+        out.append(f"results are written to a filesystem under test ({where}), between trials")
+    out += [
+        f"{daemons} may keep data in memory, where nobody can look: cold is not proven"
+        for daemons in dict.fromkeys(filter(None, map(LOCAL.unseen, read)))
+    ]
+    mount = LOCAL.mount(files.nearest(Path(dataset.root).absolute()))
     ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
     for form in _converted(cases):
         stored = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
@@ -156,6 +170,17 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
                 f"read-ahead ({ahead >> 20} MiB), so cold random reads are partly sequential"
             )
     return out
+
+
+def never_cold(cases: Sequence[Case], dataset: Dataset) -> str:
+    """Return why files that a case reads where they are cannot be cold, "" where all can."""
+    folders = dict.fromkeys(_folder(case, dataset) for case in cases)
+    return next(filter(None, map(LOCAL.cold, folders)), "")
+
+
+def _folder(case: Case, dataset: Dataset) -> Path:
+    """Return the folder that a case reads its samples from, or the nearest one above it."""
+    return files.nearest(datasets.form_root(dataset, case.stored_form).absolute())
 
 
 def _converted(cases: Sequence[Case]) -> list[str]:

@@ -182,7 +182,7 @@ class Attempt:
 
     def _proven(self, worker: Worker) -> CacheProof:
         agent, label = self._agent, self.trial.cache
-        locked: dict[str, Any] = {}
+        more: dict[str, Any] = {"unseen": agent.unseen(self.where)}
         if label == "cold":
             agent.evict(self._files)
             label = "data-cold"
@@ -194,14 +194,14 @@ class Attempt:
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock()
             rate = self._settings.cold_rates.get(self.trial.case.stored_form)
-            locked = {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
+            more |= {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
         else:
             found = agent.set_fraction(
                 worker.extents(), float(label), self.trial.case.seed, self._files
             )
-            return CacheProof("fraction", found.method, found.fraction)
+            return CacheProof("fraction", found.method, found.fraction, **more)
         found = agent.residency(self._files)
-        return CacheProof(label, found.method, found.fraction, **locked)
+        return CacheProof(label, found.method, found.fraction, **more)
 
     def _lock(self) -> str:
         """Lock the data's pages until this attempt is judged; return "" or why they are not."""

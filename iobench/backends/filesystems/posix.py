@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from iobench.core.cases import Scalar
 from iobench.core.members import FilesystemBackend
 from iobench.core.protocols import Filesystem
 from iobench.core.records import IoCounters
-from iobench.host.mounts import MountInfo, mount_of
+from iobench.host import mounts
+from iobench.host.mounts import MountInfo
 from iobench.host.probes import read
 
-SYS_BLOCK = Path("/sys/dev/block")
 SECTOR_BYTES = 512  # of /sys/.../stat, whatever the device's own sector is
 #: Filesystems that keep file data in memory of their own -> what that is called.
 OWN_CACHE = {"zfs": "the ARC", "gpfs": "the pagepool"}
+#: Filesystems that usually store blocks compressed: what crosses is less than what is needed.
+COMPRESSED = frozenset({"squashfs", "erofs"})
+
+
+#: The kernel's count of a process; without it nothing is counted here.
+PROCESS_IO = Path("/proc/self/io")
 
 
 class Posix(Filesystem):
-    """A mount whose bytes the kernel accounts per process, if a block device is below it."""
+    """A mount whose bytes the kernel accounts per process, if block devices are below it."""
 
     def __init__(self, *, mount: MountInfo) -> None:
         self._mount = mount
-        self._device = _block_device(mount)
+        self._device = mounts.block_device(mount)
+        self._disks = mounts.disks(self._device)
+        self._below = [mounts.member_of(below)[1] for below in mount.below]
 
     def describe(self, path: Path) -> Mapping[str, Scalar]:
-        """Return the mount's facts, and the block device's where there is one."""
+        """Return the mount's facts, what it stands on, and the block device's."""
         mount = self._mount
         facts = mount.facts()
         facts["overlay"] = mount.fstype == "overlay"
+        facts["stack"] = str(mount)
         if ahead := read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb")):
             facts["read_ahead_kb"] = int(ahead)
+        if facts["overlay"]:  # the device of the uppermost layer that holds the data
+            layer = self._below[0].describe(path) if self._below else {}
+            facts.update({name: layer[name] for name in _OF_DEVICE if name in layer})
         if self._device:
-            facts.update(_describe_device(self._device))
+            facts.update(_describe_device(self._device, self._disks))
         return facts
 
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return what the whole device delivered, everybody's reads included."""
-        fields = read(SYS_BLOCK / self._device / "stat").split() if self._device else []
+        if self._mount.fstype == "overlay" and len(self._below) == 1:
+            return self._below[0].counters(path)
+        fields = read(mounts.SYS_BLOCK / self._device / "stat").split() if self._device else []
         if len(fields) < 3:
             return {}
         return {"device_reads": int(fields[0]), "device_read_bytes": int(fields[2]) * SECTOR_BYTES}
@@ -46,54 +60,61 @@ class Posix(Filesystem):
     def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
         """Return the process tree's ``read_bytes``: right on block devices, mmap included.
 
-        On FUSE and network filesystems that counter stays 0 whatever is read, so nothing counts.
+        On FUSE and network filesystems that counter stays 0 whatever is read, so nothing counts;
+        of compressed blocks fewer bytes cross than are needed.  An overlay's bytes count where
+        those of all layers do that hold the data.
         """
+        mount = self._mount
+        if mount.fstype == "overlay":
+            found = [below.storage_bytes(io) for below in self._below]
+            if uncounted := [name for count, name in found if count is None]:
+                return None, uncounted[0]
+            return max(found, default=(None, f"{mount.mount_point} is {mount.hidden}"))
         if not self._device:
-            return None, ""
-        return io.read_bytes, "read_bytes of /proc/self/io"
+            return None, f"{mount.fstype} at {mount.mount_point} counts none for a process"
+        if not PROCESS_IO.exists():
+            return None, f"this kernel has no {PROCESS_IO}"
+        if (
+            mount.fstype in COMPRESSED
+            or {"compress", "compress-force"} & dict(mount.pairs()).keys()
+        ):
+            return None, f"{mount.fstype} at {mount.mount_point} may be compressed"
+        at = ", at the loop device" if self._loop else ""
+        return io.read_bytes, f"read_bytes of /proc/self/io{at}"
 
     def cold(self) -> str:
         """Return "": fadvise evicts from the page cache; else which other cache keeps the bytes."""
-        if own := OWN_CACHE.get(self._mount.fstype):
+        mount = self._mount
+        if own := OWN_CACHE.get(mount.fstype):
             return (
-                f"{self._mount.mount_point} is {self._mount.fstype}: it caches outside the page "
+                f"{mount.mount_point} is {mount.fstype}: it caches outside the page "
                 f"cache ({own}), where nothing can be evicted or counted; put the data on another "
                 "filesystem, or ask for warm"
             )
-        loop = _disk(self._device) / "loop"
-        if self._device and loop.is_dir() and read(loop / "dio") == "0":
+        if self._loop and read(self._loop / "dio") == "0":
             return (
-                f"{self._mount.source} is a loop device without direct I/O: its backing file "
+                f"{mount.source} is a loop device without direct I/O: its backing file "
                 "stays in this machine's page cache; attach it with losetup --direct-io=on"
             )
-        return ""
+        below = next(filter(None, (below.cold() for below in self._below)), "")
+        return f"{mount.fstype} at {mount.mount_point} stands on another: {below}" if below else ""
+
+    @property
+    def _loop(self) -> Optional[Path]:
+        """Return the folder in /sys of the loop device below, or None."""
+        return next((d / "loop" for d in self._disks if (d / "loop").is_dir()), None)
 
 
-def _block_device(mount: MountInfo, depth: int = 0) -> str:
-    """Return ``major:minor`` of the block device below a mount, "" when there is none.
-
-    btrfs mounts carry an anonymous number, so the source is asked too; an overlay is on whatever
-    its upper (or first lower) directory is on.  Below ``fuseblk`` a daemon reads the device.
-    """
-    if mount.fstype == "fuseblk":
-        return ""
-    if (SYS_BLOCK / mount.device).exists():
-        return mount.device
-    if mount.fstype == "overlay" and depth < 3:
-        below = mount.option("upperdir") or (mount.option("lowerdir") or "").split(":")[0]
-        if below and Path(below).is_dir():
-            return _block_device(mount_of(Path(below)), depth + 1)
-        return ""
-    if mount.source.startswith("/dev/") and mount.fstype not in ("zfs", "fuse"):
-        number = read(Path("/sys/class/block", Path(mount.source).resolve().name, "dev"))
-        if number and (SYS_BLOCK / number).exists():
-            return number
-    return ""
+#: Facts of a block device.
+_OF_DEVICE = (
+    "read_ahead_kb", "block_device", "rotational", "scheduler", "loop", "loop_backing_file",
+    "loop_direct_io", "virtual_disk",
+)  # fmt: skip
 
 
-def _describe_device(device: str) -> Dict[str, Scalar]:
-    facts: Dict[str, Scalar] = {"block_device": (SYS_BLOCK / device).resolve().name}
-    disk = _disk(device)
+def _describe_device(device: str, disks: List[Path]) -> Dict[str, Scalar]:
+    facts: Dict[str, Scalar] = {"block_device": (mounts.SYS_BLOCK / device).resolve().name}
+    disk = disks[0]
     for name in ("rotational", "scheduler"):
         if value := read(disk / "queue" / name):
             facts[name] = value if name == "scheduler" else value == "1"
@@ -104,12 +125,6 @@ def _describe_device(device: str) -> Dict[str, Scalar]:
         facts["loop_direct_io"] = read(loop / "dio") == "1"
     facts["virtual_disk"] = "virtio" in str(disk) or disk.name.startswith(("vd", "xvd"))
     return facts
-
-
-def _disk(device: str) -> Path:
-    """Return the folder of a device in /sys, or of the disk whose partition it is."""
-    folder = (SYS_BLOCK / device).resolve()
-    return folder.parent if (folder / "partition").exists() else folder
 
 
 BACKEND = FilesystemBackend(

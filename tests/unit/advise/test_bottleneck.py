@@ -66,7 +66,7 @@ def fast(pipeline: str, **changes: Any) -> CaseResult:
 
 
 def test_another_pipeline_is_recommended_among_equal_cases() -> None:
-    assert "torch:lmdb prepares 3.7 x faster here warm" in texts(
+    assert "torch:lmdb prepares 3.7 x as fast here warm" in texts(
         entry("torch:jpeg"), fast("torch:lmdb"), entry("torch:lmdb", case="b", workers=4)
     )
 
@@ -74,7 +74,7 @@ def test_another_pipeline_is_recommended_among_equal_cases() -> None:
 def test_no_pipeline_is_recommended_to_itself() -> None:
     many = fast("torch:jpeg", case="torch:jpeg workers=4", workers=4)
     deep = fast("torch:jpeg", case="torch:jpeg prefetch=9")
-    assert "faster here" not in texts(entry("torch:jpeg"), many, deep)
+    assert "as fast here" not in texts(entry("torch:jpeg"), many, deep)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_pipeline_is_recommended_to_itself() -> None:
     ],
 )  # fmt: skip
 def test_unlike_cases_recommend_nothing(change: dict[str, Any]) -> None:
-    assert "faster here" not in texts(entry("torch:jpeg"), fast("torch:lmdb", **change))
+    assert "as fast here" not in texts(entry("torch:jpeg"), fast("torch:lmdb", **change))
 
 
 def test_the_fastest_of_several_equal_pipelines_counts() -> None:

@@ -174,7 +174,7 @@ def test_the_whole_sentence() -> None:
     said = contrast_words.sentence(entry("bare", "unpacked", "docker"))
     assert said == (
         "torch:lmdb load cold: unpacked / bare = 1.000 [1.000, 1.000], 10 pairs, EQUIVALENT within "
-        "3 %; start-up +0.40 s [0.40, 0.40]; confounders: none."
+        "3 %; start-up +0.40 s [0.40, 0.40]; confounders: none found."
     )
 
 

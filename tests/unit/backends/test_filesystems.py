@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -67,7 +68,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (partition / "partition").write_text("1\n")
     (partition.parent / "loop" / "dio").write_text("0\n")
     (tmp_path / "dev" / "259:0").symlink_to(partition)
-    monkeypatch.setattr(posix, "SYS_BLOCK", tmp_path / "dev")
+    monkeypatch.setattr(mounts, "SYS_BLOCK", tmp_path / "dev")
     return tmp_path
 
 
@@ -82,7 +83,7 @@ def test_nothing_counts_what_a_daemon_reads_below_fuseblk(devices: Path) -> None
     """ntfs-3g: the mount has the disk's own number, and its reads are another process's."""
     io = IoCounters(read_bytes=5)
     assert posix.Posix(mount=mount("ext4", "259:0")).storage_bytes(io)[0] == 5
-    assert posix.Posix(mount=mount("fuseblk", "259:0")).storage_bytes(io) == (None, "")
+    assert posix.Posix(mount=mount("fuseblk", "259:0")).storage_bytes(io)[0] is None
 
 
 @pytest.mark.slow
@@ -144,3 +145,41 @@ def test_an_overlay_is_counted_by_the_disk_below_it() -> None:
     assert warm.method == "mincore"  # cachestat sees the overlay's own mapping: always empty
     assert count is not None
     assert count >= len(data)
+
+
+@pytest.mark.slow
+def test_an_overlay_and_a_loop_on_tmpfs_are_memory() -> None:
+    need("loop")
+    with (
+        tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name,
+        contextlib.ExitStack() as undo,
+    ):
+
+        def run(*words: object) -> str:
+            done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=True)
+            return done.stdout.strip()
+
+        def attach(*words: object) -> None:
+            run("mount", *words)
+            undo.callback(run, "umount", words[-1])
+
+        memory, upper, work, merged, disk = (Path(name, part) for part in "muwod")
+        for folder in (memory, upper, work, merged, disk):
+            folder.mkdir()
+        attach("-t", "tmpfs", "tmpfs", memory)
+        (memory / "x").write_text("x")
+        layers = f"lowerdir={memory},upperdir={upper},workdir={work}"
+        attach("-t", "overlay", "overlay", "-o", layers, merged)
+        (merged / "y").write_text("y")
+        os.truncate(memory / "x", 16 << 20)
+        run("mkfs.ext4", "-q", memory / "x")
+        loop = run("losetup", "--find", "--show", "--direct-io=on", memory / "x")
+        undo.callback(run, "losetup", "--detach", loop)
+        attach(loop, disk)
+        words = {path: str(mounts.stack(path)) for path in (merged / "x", merged / "y", disk)}
+        cold = {path: mounts.filesystem_for(path)[1].cold() for path in words}
+    for path in (merged / "x", disk):
+        assert f"on tmpfs at {memory}" in words[path]
+        assert "files are memory" in cold[path]
+    assert "tmpfs" not in words[merged / "y"]
+    assert cold[merged / "y"] == ""

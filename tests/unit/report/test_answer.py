@@ -33,14 +33,14 @@ def judged(noise: float, slower: float = 1.0, **changes: object) -> list[Contras
 
 def test_arms_that_cost_nothing_are_one_sentence() -> None:
     assert answer.sentences(judged(0.001)) == [
-        "docker and apptainer cost nothing against bare that 3 % could show, in 1 comparison each;"
-        " they add 0.2 and 0.9 s of start-up."
+        "docker and apptainer are within 3 % of bare, in 1 comparison each; start-up +0.2 and +0.9"
+        " s."
     ]
 
 
 def test_one_that_costs_and_one_that_does_not() -> None:
     equal, slow = answer.sentences(judged(0.001, slower=1.1))
-    assert equal.startswith("apptainer costs nothing against bare that 3 % could show")
+    assert equal.startswith("apptainer is within 3 % of bare, in 1 comparison;")
     assert slow.startswith("docker against bare: SLOWER in torch:lmdb load cold (time ratio 1.10")
     assert slow.endswith("Start-up +0.2 s.")
 
@@ -49,8 +49,8 @@ def test_what_is_open_says_why() -> None:
     (docker, apptainer) = answer.sentences(judged(0.2))
     for line in (docker, apptainer):
         assert "not decided in torch:lmdb load cold (pairs vary by 1" in line
-        assert "could be seen; " in line
-        assert " more pairs)" in line
+        assert "could be seen, about " in line
+        assert " more pairs needed)" in line
 
 
 @pytest.mark.parametrize("primary", [True, False])

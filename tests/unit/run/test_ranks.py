@@ -368,7 +368,7 @@ def test_the_same_samples_are_seen_across_ranks_orders_and_sharing() -> None:
         )
         for t in trials
     ]
-    assert suite.analyse(found, records).checks.same_samples == CheckResult(True)
+    assert suite.analyse(found, records).checks.same_samples == CheckResult(True, "", 4, 1)
     twice = dataclasses.replace(records[1], ranks=(records[1].ranks[0],) * 2)  # both read the same
     seen = suite.analyse(found, [records[0], twice, *records[2:]]).checks.same_samples
     assert seen.ok is False
