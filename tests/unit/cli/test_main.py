@@ -319,7 +319,10 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
             command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 2
-    assert done.stderr.startswith("iobench: writing: No space left on device; free some space")
+    assert done.stderr.startswith(
+        "iobench: standard output cannot be written; nothing else is lost"
+    )
+    assert done.stderr.endswith("(No space left on device)\n")
 
 
 def test_a_null_pipeline_gets_no_limit_and_no_advice(tmp_path: Path) -> None:
