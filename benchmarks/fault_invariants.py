@@ -29,6 +29,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.fault_scene import IOBENCH, Ended, Scene, line_of
+from iobench.host import locks
 
 #: What has to end by itself gets this time.
 GRACE_S = 5.0
@@ -203,9 +204,9 @@ def complete(scene: Scene, plan: list[str]) -> Iterator[str]:
     if doubled := [t for t, n in usable.items() if n > 1 and "-ladder-" in t]:
         yield f"measured again: {doubled}"
     for folder in (scene.suite, scene.suite / "runs", scene.results):
-        yield from (f"left in results: {p.name}" for p in folder.glob(".*"))
+        yield from (f"left in results: {p.name}" for p in folder.glob(".*") if p.name != locks.NAME)
     for folder in scene.out.glob("data/*"):
-        names = {p.name for p in folder.iterdir()}
+        names = {p.name for p in folder.iterdir()} - {locks.NAME}
         if odd := {n for n in names if n.endswith((".partial", ".tmp")) or n.startswith(".")}:
             yield f"left in the data: {sorted(odd)}"
 

@@ -16,12 +16,13 @@ import dataclasses
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import fault_invariants as hold
@@ -32,6 +33,7 @@ from benchmarks.suites import arguments, finish
 from iobench.core.errors import IobenchError
 
 INSIDE = "IOBENCH_FAULTS_INSIDE"
+PRIVATE = ("/tmp", "/dev/shm")
 #: One row of each kind, for the tests.
 FEW = (
     r"^(Ctrl-C @turns|SIGKILL @turns|>/dev/full @report|results full @turns|"
@@ -175,7 +177,8 @@ def main() -> int:
         return 0
     private = INSIDE in os.environ
     if not os.geteuid() and not private:
-        _in_own_namespace()
+        written = [args.data, *([args.json.parent] if args.json else [])]
+        _in_own_namespace([Path.cwd(), Path(sys.prefix), *written])
     hold.adopt_orphans()
     args.data.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=args.data.resolve()))
@@ -212,13 +215,20 @@ def _print(row: Row) -> None:
         print(f"        {each[:600]}", flush=True)
 
 
-def _in_own_namespace() -> None:
-    """Begin again where mounts are this benchmark's own."""
-    own = "mount -t tmpfs tmp /tmp && mount -t tmpfs shm /dev/shm && "
-    words = ("unshare", "--mount", "/bin/sh", "-c", own + 'exec "$@"', "sh", sys.executable, "-m")
+def _in_own_namespace(kept: Sequence[Path]) -> None:
+    """Begin again where mounts are this benchmark's own; what is ``kept`` stays where it is."""
+    below = sorted({p for path in kept if (p := path.resolve()).is_relative_to("/tmp")})
+    script = ["set -e"]
+    for i, path in enumerate(below):
+        path.mkdir(parents=True, exist_ok=True)
+        script.append(f"k{i}=$(mktemp -d -p /run); mount --bind {shlex.quote(str(path))} $k{i}")
+    script += [f"mount -t tmpfs own {folder}" for folder in PRIVATE]
+    for i, at in enumerate(map(shlex.quote, map(str, below))):
+        script.append(f"mkdir -p {at}; mount --bind $k{i} {at}; umount $k{i}; rmdir $k{i}")
+    words = ("unshare", "--mount", "/bin/sh", "-c", "\n".join([*script, 'exec "$@"']), "sh")
     os.environ[INSIDE] = str(LIMIT_S)
     os.environ["TMPDIR"] = "/tmp"
-    os.execvp(words[0], [*words, "benchmarks.faults", *sys.argv[1:]])
+    os.execvp(words[0], [*words, sys.executable, "-m", "benchmarks.faults", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     rivals.PREFIX = f"iobench-test-{os.getpid()}"  # trials of other tests are no rivals
     # a shell's background job ignores Ctrl-C, and so would every process that the tests interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # likewise nohup
     unknown = capabilities.unknown_requirements()
     if unknown:
         raise pytest.UsageError(f"IOBENCH_REQUIRE names no capability: {', '.join(unknown)}")

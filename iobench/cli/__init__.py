@@ -1,3 +1,1 @@
-"""The command line, one file per command; `watch` runs it in a child, so that a silent filesystem
-silences nobody.
-"""
+"""The command line, one file per command; `watch` runs it in a child and answers for it."""

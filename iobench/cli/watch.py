@@ -7,7 +7,6 @@ child cannot.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -17,13 +16,12 @@ from iobench.cli.console import complain
 from iobench.cli.start import INTERRUPTED, goes_on
 from iobench.core.clock import clock
 from iobench.core.errors import one_line
-from iobench.host.interrupts import ENDING
+from iobench.host.interrupts import ENDING, end_with
 from iobench.host.unanswered import Unanswered
 
 #: Seconds between two looks; that a child which was interrupted gets where a mount is silent; that
 #: the kernel gets to end it.
 LOOK_S, GRACE_S, KILL_S = 5.0, 10.0, 5.0
-_PR_SET_PDEATHSIG = 1
 _LIKELY = {signal.SIGKILL: " (out of memory?)"}
 
 
@@ -37,9 +35,7 @@ def watched(command: Callable[[], int]) -> int:
     child = os.fork()
     if child:
         return _watch(child, passed_on)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it has gone already
-        os._exit(INTERRUPTED)
+    end_with(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = command()
     for number in passed_on:  # it ends: Python takes its own handlers down, and others would kill

@@ -133,17 +133,24 @@ def claim(root: Path, identity: dict[str, Any]) -> Iterator[Dataset | None]:
         yield _found(root, identity)
         return
     root.mkdir(parents=True, exist_ok=True)
+    _check_ours(root)
     with files.hold(root):
         if (root / datasets.MARKER).exists():
             yield _found(root, identity)
             return
         if (root / datasets.PARTIAL).exists():
             _same(root, json.loads((root / datasets.PARTIAL).read_text()), identity)
-        elif any(not p.name.startswith(_OURS) for p in root.iterdir()):
-            raise DatasetError(f"{root} is not empty and holds no dataset: choose a new folder")
         else:
             files.write_json(root / datasets.PARTIAL, identity)
         yield None
+
+
+def _check_ours(root: Path) -> None:
+    """Raise DatasetError for a folder of something else, before anything is written to it."""
+    strange = any(not path.name.startswith(_OURS) for path in root.iterdir())
+    begun = (root / datasets.PARTIAL).exists() or (root / datasets.MARKER).exists()
+    if strange and not begun:
+        raise DatasetError(f"{root} is not empty and holds no dataset: choose a new folder")
 
 
 def _found(root: Path, identity: dict[str, Any]) -> Dataset:
@@ -278,11 +285,15 @@ def _messages(readers: Sequence[Connection]) -> Iterator[int]:
 def _work(
     job: MakeJob, chunks: Sequence[range], turns: int, results: Connection, parent: int
 ) -> None:
-    """Make chunks, by ``turns``, until they are done or the parent is gone."""
+    """Make chunks, by ``turns``, until they are done; the kernel ends it with its parent.
+
+    The folder's lock is the parent's alone: whoever holds it next is the only writer.
+    """
+    interrupts.end_with(parent)
     gc.disable()  # a sample makes no cycles
     buffer = np.empty(job.recipe.max_side**2 * 3, np.uint8)
     try:
-        while os.getppid() == parent and (turn := os.read(turns, 8)):
+        while turn := os.read(turns, 8):
             chunk = chunks[int.from_bytes(turn, sys.byteorder)]
             _make_chunk(job, chunk, buffer)
             results.send(len(chunk))

@@ -144,7 +144,7 @@ def test_a_user_who_does_not_wait_for_a_silent_mount_is_heard(tmp_path: Path) ->
     with silent(tmp_path) as (mount, _), run(tmp_path, mount) as process:
         until(process, "has not answered for")
         process.send_signal(signal.SIGINT)
-        until(process, "interrupted while a filesystem did not answer; .*--resume")
+        until(process, "interrupted while a filesystem did not answer; .*same command")
         assert process.wait(30) == 130
     left = subprocess.run(["pgrep", "-f", f"--data {mount}"], capture_output=True, text=True)
     assert not left.stdout
