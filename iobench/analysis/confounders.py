@@ -132,6 +132,7 @@ STUDIED = {
     "placement": ("mount.",),
     "memory_bytes": ("limits.memory_bytes",),
     "cpus": ("limits.cpus", "threads."),
+    "nodes": ("host",),
 }
 
 
