@@ -222,6 +222,7 @@ class Launcher(Protocol):
         return 0, 1
 
     # It may have ``local_rank(env)`` too, the rank on its node; without it all are on one node.
+    # ``by``: the name of the launcher that starts it on each of several nodes, and agents there.
 
 
 class Filesystem(Protocol):

@@ -128,9 +128,11 @@ def _started(
     case: Case, hosts: Sequence[str], door: Door, folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Have the case's launcher start the agents; they and it are gone afterwards."""
-    backend = registry.require("launchers", case.launcher)
-    launcher = backend.make(**case.launcher_options)
-    command = [sys.executable, "-m", "iobench.host.agent_process", case.launcher]
+    launcher = registry.require("launchers", case.launcher).make(**case.launcher_options)
+    name = getattr(launcher, "by", case.launcher)
+    if name != case.launcher:
+        launcher = registry.require("launchers", name).make()
+    command = [sys.executable, "-m", "iobench.host.agent_process", name]
     argv = launcher.argv(
         command, world_size=len(hosts), hosts=hosts, forward=[*forwarded(), INVITATION]
     )
@@ -141,7 +143,7 @@ def _started(
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env={**os.environ, **backend.across, INVITATION: invited.text()},
+            env={**os.environ, INVITATION: invited.text()},
             start_new_session=True,
         )
     try:
