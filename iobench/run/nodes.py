@@ -137,13 +137,15 @@ def _started(
         command, world_size=len(hosts), hosts=hosts, forward=[*forwarded(), INVITATION]
     )
     invited = Invited(door.address, door.key)
+    bare = not registry.form_of(case)
+    stack = registry.installed(registry.stack_of(case)).env if bare else {}  # with its own MPI
     with open(folder / "stderr", "wb") as stderr:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env={**os.environ, INVITATION: invited.text()},
+            env={**os.environ, **stack, INVITATION: invited.text()},
             start_new_session=True,
         )
     try:

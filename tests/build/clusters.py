@@ -26,7 +26,7 @@ batch = 4
 workers = 1
 {case}
 [ladder]
-stages = ["load"]
+stages = ["{stage}"]
 caches = {caches}
 repeats = 1
 probe = false
@@ -58,16 +58,24 @@ def with_data(folder: Path) -> Iterator[Hosts]:
         yield found
 
 
-def command(cluster: Hosts, caches: Sequence[str], *more: str, **case: Any) -> List[str]:
+def command(
+    cluster: Hosts, caches: Sequence[str], *more: str, stage: str = "load", **case: Any
+) -> List[str]:
     """Return the words that run a suite of one case; ``more``: further options."""
     keys = {"pipeline": "torch:lmdb", "trainer": "emulated", "ranks_per_node": 1, **case}
-    rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
+    rows = "\n".join(f"{key} = {_toml(value)}" for key, value in keys.items())
     spec = cluster.folder / "spec.toml"
-    spec.write_text(SPEC.format(case=rows, caches=json.dumps(list(caches))))
+    spec.write_text(SPEC.format(case=rows, stage=stage, caches=json.dumps(list(caches))))
     shutil.rmtree(cluster.folder / "results", ignore_errors=True)
     iobench = [sys.executable, "-m", "iobench.cli", "run", str(spec)]
     places = ["--results", str(cluster.folder / "results"), "--data", str(cluster.folder / "set")]
     return [*iobench, *places, *more]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + " }"
+    return json.dumps(value)
 
 
 def run(cluster: Hosts, words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -35,12 +35,14 @@ _WHAT_ROOT = (
 
 def environment(prefix: str) -> Dict[str, str]:
     """Return the variables that processes of the prefix (a path as they see it) need."""
-    return {
-        **_GLOG,
+    own_mpi = {
         "OPAL_PREFIX": prefix,
         "OPAL_SYSCONFDIR": f"{prefix}/etc/openmpi",  # else the host's /etc/openmpi is read
         "PMIX_MCA_mca_base_component_path": f"{prefix}/{_LIBRARIES}/pmix2/lib/pmix",
     }
+    # mpirun's helper on another node, which gets no environment of its own
+    helper = ["/usr/bin/env", *(f"{n}={v}" for n, v in own_mpi.items()), f"{prefix}/bin/orted"]
+    return {**_GLOG, **own_mpi, "OMPI_MCA_orte_launch_agent": " ".join(helper)}
 
 
 def on_host(variables: Mapping[str, str]) -> Installed:
