@@ -128,6 +128,19 @@ def _blkio() -> str:
     return "" if os.access(knob.parent, os.W_OK) else f"{knob.parent} is not writable"
 
 
+def _hosts() -> str:
+    """Several hosts on this machine: namespaces, sshd, Open MPI."""
+    reason = _root() or _program("unshare", "nsenter", "ip", "ssh", "ssh-keygen", "mpirun")()
+    sshd = "" if Path("/usr/sbin/sshd").exists() else "no /usr/sbin/sshd"
+    wanted = "Debian: openssh-server openssh-client openmpi-bin iproute2 util-linux"
+    return f"{reason or sshd} ({wanted})" if reason or sshd else ""
+
+
+def _slurm() -> str:
+    absent = _program("slurmctld", "slurmd", "srun", "sbatch", "munged")()
+    return f"{absent} (Debian: slurmctld slurmd slurm-client munge)" if absent else ""
+
+
 def _chromium() -> str:
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
@@ -275,6 +288,8 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),
+    "hosts": _hosts,
+    "slurm": _slurm,
     "dali": _module("nvidia.dali"),
     "torch": _module("torch"),
     "lmdb": _module("lmdb"),

@@ -142,6 +142,7 @@ STUDIED = {
     "placement": ("mount.",),
     "memory_bytes": ("limits.memory_bytes",),
     "cpus": ("limits.cpus", "threads."),
+    "nodes": ("host",),
 }
 
 

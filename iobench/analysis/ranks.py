@@ -26,12 +26,9 @@ def _running(result: RankResult, slices: Slices) -> RankResult:
 
 
 def skew_s(results: Sequence[RankResult]) -> float:
-    """Return how far apart ranks of one host (one clock) began their loops, seconds; 0: unknown."""
-    began: dict[str, list[float]] = {}
-    for result in results:
-        if result.began_s:
-            began.setdefault(result.host, []).append(result.began_s)
-    return max((max(times) - min(times) for times in began.values()), default=0.0)
+    """Return how far apart ranks of one machine (one clock) began, seconds; 0: unknown."""
+    began = [[r.began_s for r in ranks] for ranks in _kernels(r for r in results if r.began_s)]
+    return max((max(times) - min(times) for times in began), default=0.0)
 
 
 def loop_s(results: Sequence[RankResult]) -> float:
@@ -58,15 +55,41 @@ def note(results: Sequence[RankResult]) -> Mapping[str, Any]:
 
 
 def together(results: Sequence[RankResult]) -> IoCounters:
-    """Return the ranks' counters as of one job: own ones added, the machine's and the wall's once.
-
-    The machine's are of the rank that ran longest, which saw all of the others' work.
-    """
-    if not results:
+    """Return the ranks' counters as of one job: all machines' added, the longest wall."""
+    found = [io for _, io in by_machine(results)]
+    if not found:
         return IoCounters()
-    longest = max((r.io for r in results), key=lambda io: io.wall_s)
+    names = [f.name for f in dataclasses.fields(IoCounters)]
+    total = {name: sum(getattr(io, name) for io in found) for name in names}
+    return IoCounters(**{**total, "wall_s": max(io.wall_s for io in found)})
+
+
+def by_machine(results: Iterable[RankResult]) -> list[tuple[str, IoCounters]]:
+    """Return (its nodes' names, the counters of its ranks) of each machine.
+
+    Ranks' own are added; the machine's are of the rank that ran longest, which saw all of the
+    others' work.
+    """
+    return [
+        (", ".join(sorted({r.host for r in ranks})), _on_one(ranks)) for ranks in _kernels(results)
+    ]
+
+
+def _on_one(ranks: Sequence[RankResult]) -> IoCounters:
+    longest = max((r.io for r in ranks), key=lambda io: io.wall_s)
     own = ("rchar", "read_bytes", "major_faults", "cpu_user_s", "cpu_sys_s")
-    return dataclasses.replace(longest, **{n: sum(getattr(r.io, n) for r in results) for n in own})
+    return dataclasses.replace(longest, **{n: sum(getattr(r.io, n) for r in ranks) for n in own})
+
+
+def _kernels(results: Iterable[RankResult]) -> Iterable[list[RankResult]]:
+    """Return the ranks by the kernel that they share: its clock, its counters.
+
+    Two nodes may be namespaces of one machine.
+    """
+    found: dict[str, list[RankResult]] = {}
+    for result in results:
+        found.setdefault(str(result.fingerprint.get("boot_id") or result.host), []).append(result)
+    return found.values()
 
 
 def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]:

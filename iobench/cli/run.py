@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from iobench.plan.outlook import in_turns, outlook
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.report import publish, terminal, words
 from iobench.report.progress import Reporter, duration
-from iobench.run import availability, own_images, placing, prepare, sessions, store
+from iobench.run import availability, nodes, own_images, placing, prepare, sessions, store
 from iobench.run.command import images_for
 from iobench.run.suite import Suite
 from iobench.run.trial import TrialSettings
@@ -36,7 +36,7 @@ from iobench.spec import load
 from iobench.spec.load import expand
 
 #: Parameters that count when a suite is resumed.
-_RESUMING = ("resume", "results", "images", "as_json")
+_RESUMING = ("resume", "results", "images", "hosts", "as_json")
 #: How long the cores' speed is watched at a suite's start: at most, and of the budget.
 PROBE_S, PROBE_SHARE = 10.0, 0.01
 
@@ -57,6 +57,9 @@ PROBE_S, PROBE_SHARE = 10.0, 0.01
     "--image",
     help="Your own image for the containers: docker://NAME, a .sif file or a folder.",
 )
+@click.option(
+    "--hosts", default="", help="Nodes of trials on several, h1,h2,...; else the batch job's."
+)
 @click.option("--budget", help="Planned time, such as 15m or 4h; more time runs more pairs.")
 @click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY).")
 @click.option("--resume", is_flag=True, help="Continue RESULTS (or its latest suite).")
@@ -66,7 +69,7 @@ PROBE_S, PROBE_SHARE = 10.0, 0.01
 @JSON
 def run(
     spec_name: str, results: Path, images: Path, image: str | None, resume: bool, dry_run: bool,
-    as_json: bool, **options: Any,
+    hosts: str, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Run SPEC (a .toml file, or a name from `iobench list`; default bench-io).
 
@@ -92,14 +95,17 @@ def run(
             plan = _claimed(plan, found.folder, undo, reporter)
             undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
             availability.same_images(plan, images, reporter.say)
-            return _run(found, plan, images_for(plan.cases, images), reporter, as_json)
+            used = images_for(plan.cases, images)
+            there = nodes.allocated(hosts)
+            return _run(found, plan, used, there, reporter, as_json)
         text, where = load.read(spec_name)
         foreseen = foresee.judged(
             text, where, image=image, data=options["data"], budget=options["budget"]
         )
-        spec = foreseen.spec
+        spec, there = foreseen.spec, nodes.allocated(hosts)
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
         plan = _plan(foreseen, results, images, reporter, dry_run=dry_run, **options)
+        nodes.check(plan.cases, there)
         if dry_run:
             for trial in plan.trials:
                 out.print(trial.id)
@@ -113,7 +119,7 @@ def run(
         undo.enter_context(found.lock())
         found.save_spec(text)
         found.save_plan(plan)
-        return _run(found, plan, used, reporter, as_json)
+        return _run(found, plan, used, there, reporter, as_json)
 
 
 def _claimed(
@@ -207,13 +213,16 @@ def _with_outlook(plan: Plan, reporter: Reporter) -> Plan:
 
 
 def _run(
-    suite_store: store.Store, plan: Plan, used: Mapping[str, ImageUse], reporter: Reporter,
-    as_json: bool,
+    suite_store: store.Store, plan: Plan, used: Mapping[str, ImageUse], hosts: Sequence[str],
+    reporter: Reporter, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a plan to its end in its folder, write the report; return the exit status."""
     start.goes_on_by(f"go on with {store.resume_command(suite_store.folder)}")
     interrupted = False
-    with placing.present(plan, used, reporter.say) as plan:
+    with (
+        placing.present(plan, used, reporter.say) as plan,
+        nodes.present(plan.cases, hosts, plan.limit_s) as several,
+    ):
         suite_store.save_plan(plan)
         settings = alike(
             TrialSettings,
@@ -221,6 +230,7 @@ def _run(
             images=used,
             placements=placing.by_location(plan),
             lock_pages=not any(case.memory_bytes for case in plan.cases),
+            nodes=several,
         )
         suite = Suite(suite_store, settings, reporter.trial)
         if strays := suite.ledger.strays:

@@ -86,6 +86,7 @@ class Case:
     workers: int = 2
     prefetch: int = 2
     world_size: int = 1  # ranks; batch, workers and prefetch are each rank's own
+    nodes: int = 1  # that they run on, equally many on each
     sharing: str = "stride"  # rank r of n reads r, r+n, ... or (disjoint) the r-th n-th
     samples: int = 0  # samples a trial (0: the whole dataset)
     seed: int = 0
@@ -96,6 +97,11 @@ class Case:
     launcher_options: Options = dataclasses.field(default_factory=dict)
     cpus: float = 0.0  # limits that every runtime enforces alike; 0: none
     memory_bytes: int = 0
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks that share a node's cores and memory."""
+        return self.world_size // self.nodes
 
     @property
     def pipeline(self) -> str:

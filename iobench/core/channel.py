@@ -1,7 +1,8 @@
-"""The control channel of one trial: the messages between its driver and its ranks, and framing.
+"""The control channel: the messages between a driver, its ranks and its agents, and framing.
 
 The driver listens on a Unix socket in the trial's work folder (or on a TCP port, between nodes) and
 writes an invitation beside it; each rank reads that, connects back twice and proves that it has it.
+An agent of another node, which lives as long as the suite, does the same with a key of its own.
 A message is one JSON object behind its length: nothing that arrives is ever executed.  The messages
 are below in the order in which they are sent.
 
@@ -20,8 +21,9 @@ import os
 import socket
 import struct
 from pathlib import Path
-from typing import Any, Iterator, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, List, Mapping, Optional, Tuple, TypeVar
 
+from iobench.core import sockets
 from iobench.core.clock import clock
 from iobench.core.errors import IobenchError
 
@@ -29,13 +31,9 @@ from iobench.core.errors import IobenchError
 MESSAGE_S, _BYTES_PER_S = 5.0, 1e6
 #: Largest message of a rank, and of somebody who has not yet proven to be one (bytes).
 LARGEST, LARGEST_UNPROVEN = 1 << 30, 4096
-#: Names in a trial's work folder.
-SOCKET, INVITATION = "driver", "invitation.json"
-#: sockaddr_un has 108 bytes, the last one 0.
-_LONGEST_PATH = 107
+#: Name in a trial's work folder.
+INVITATION = "invitation.json"
 _LENGTH = struct.Struct("!I")
-#: Seconds until a dead node's TCP connection counts as closed: idle, then 3 probes.
-_KEEPALIVE_S = 5
 
 
 class ChannelError(IobenchError):
@@ -79,8 +77,8 @@ class Hello(ControlMessage):
 
 @dataclasses.dataclass(frozen=True)
 class Lifeline(ControlMessage):
-    """Rank, on a connection that stays silent: when the driver goes, the kernel ends the rank's
-    processes by it (:mod:`iobench.worker.parent_watch`).  ``proof``: as in Hello."""
+    """Rank or agent, on a connection that stays silent: when the driver goes, the kernel ends its
+    processes by it (:mod:`iobench.host.parent_watch`).  ``proof``: as in Hello."""
 
     rank: int
     proof: str
@@ -156,6 +154,39 @@ class Result(ControlMessage):
     result: Mapping[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class AgentHello(ControlMessage):
+    """Agent: who is there; the driver's calls and its answers use this connection.
+
+    ``rank``: its place among the agents, as their launcher numbers them.  ``proof``: as in Hello.
+    """
+
+    rank: int
+    node: str
+    proof: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Call(ControlMessage):
+    """Driver: do this on your node (:data:`iobench.host.agent_process.CALLS`); one at a time."""
+
+    name: str
+    arguments: List[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer(ControlMessage):
+    """Agent: what the call returned, as plain JSON; or the error that it raised.
+
+    ``error``: the class of an :class:`~iobench.core.errors.IobenchError`, or ``OSError``; "": none.
+    """
+
+    value: Any
+    error: str = ""
+    reason: str = ""
+    file: str = ""
+
+
 M = TypeVar("M", bound=ControlMessage)
 _KINDS = {kind.__name__: kind for kind in ControlMessage.__subclasses__()}
 #: What a field may hold, by its annotation.
@@ -165,6 +196,7 @@ _HOLDS: Mapping[str, Tuple[type, ...]] = {
     "List[Any]": (list,),
     "Mapping[str, Any]": (dict,),
     "Optional[float]": (int, float, type(None)),
+    "Any": (object,),
 }
 
 
@@ -283,62 +315,12 @@ class ControlChannel:
         return bytes(data)
 
 
-def listen(folder: Path, host: str = "") -> Tuple[socket.socket, str]:
-    """Return a listening socket and its address: in ``folder``, or on a free port of ``host``.
-
-    Raises OSError where there can be none.
-    """
-    if host:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.create_server((host, 0), family=family)
-        return made, f"{host}:{made.getsockname()[1]}"
-    made = socket.socket(socket.AF_UNIX)
-    try:
-        with _short(folder / SOCKET) as name:
-            made.bind(name)
-        made.listen(128)
-    except OSError:
-        made.close()
-        raise
-    return made, ""
-
-
 def connect(folder: Path, address: str) -> ControlChannel:
     """Return a connection to the driver.  Raises ChannelClosed where none listens any more."""
     try:
-        if address:
-            host, _, port = address.rpartition(":")
-            return accepted(socket.create_connection((host, int(port)), timeout=MESSAGE_S))
-        made = socket.socket(socket.AF_UNIX)
-        with _short(folder / SOCKET) as name:
-            made.connect(name)
+        return ControlChannel(sockets.connect(folder, address, MESSAGE_S))
     except OSError as error:
         raise ChannelClosed(f"the driver does not listen at {address or folder}: {error}") from None
-    return ControlChannel(made)
-
-
-def accepted(connected: socket.socket) -> ControlChannel:
-    """Return the channel of a connection; where that is TCP, a dead node is noticed too."""
-    if connected.family != socket.AF_UNIX:
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return ControlChannel(connected)
-
-
-@contextlib.contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """Yield a name of a socket's path that fits in an address: through its folder's descriptor."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 def _glimpse(body: bytes) -> str:

@@ -102,6 +102,7 @@ class RuntimeBackend(Backend[Runtime]):
     data_images: Optional[Callable[[], str]] = None
     no_overlay: str = "it has no overlays"  # why it cannot lay a data image over its own; "": can
     takes: Tuple[str, ...] = ()
+    passes: bool = False
 
 
 class Failure(NamedTuple):
@@ -114,13 +115,18 @@ class Failure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LauncherBackend(Backend[Launcher]):
-    """``inside``: it starts the ranks where they run, in the container (one node), not around it.
-    ``failure``: (standard error) -> the rank that failed first, None if it names none.
+    """``inside``: on one node it starts the ranks where they run, in the container, not around it.
+    ``variables``, ``across``: set for its processes, if not set otherwise, on one node and on
+    several (None: it starts no ranks on other nodes).  ``passed``: beginnings of the variables by
+    which it tells a rank who it is.  ``failure``: (standard error) -> the rank that failed first,
+    None if it names none.
     """
 
     inside: bool = False
     stacks: FrozenSet[str] = frozenset()  # those whose images have it, for one that starts inside
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # if not set otherwise
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    across: Optional[Mapping[str, str]] = None
+    passed: Tuple[str, ...] = ()
     failure: Callable[[str], Optional[Failure]] = lambda text: None
 
 

@@ -169,6 +169,7 @@ class Start:
     memory_bytes: int = 0
     shm_bytes: int = 0
     gpus: bool = False  # show them
+    passed: Sequence[str] = ()  # beginnings of variables of its own environment, shown inside too
 
 
 class Runtime(Protocol):
@@ -201,14 +202,27 @@ class Launcher(Protocol):
         """Return "" when it can start ranks here, else the reason with the remedy."""
         return ""
 
-    def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
-        """Return the command that starts ``world_size`` ranks of ``command``; pure, a new list."""
+    def argv(
+        self,
+        command: Sequence[str],
+        *,
+        world_size: int,
+        hosts: Sequence[str] = (),
+        forward: Sequence[str] = (),
+    ) -> List[str]:
+        """Return the command that starts ``world_size`` ranks of ``command``; pure, a new list.
+
+        ``hosts``: the nodes that get equally many each, in this order (one that has
+        ``LauncherBackend.across``); (): this one.  ``forward``: names of variables that ranks
+        there get as they are here.
+        """
 
     def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
         """Return (rank, world size) from a worker's environment."""
         return 0, 1
 
     # It may have ``local_rank(env)`` too, the rank on its node; without it all are on one node.
+    # ``by``: the name of the launcher that starts it on each of several nodes, and agents there.
 
 
 class Filesystem(Protocol):

@@ -104,6 +104,17 @@ class CacheProof:
 
 
 @dataclasses.dataclass(frozen=True)
+class NodeRecord:
+    """One node's part in a trial; the CPU seconds there are in the counters of its ranks."""
+
+    node: str
+    ranks: Sequence[int]
+    cache: CacheProof  # of its own page cache, and of its own ranks' bytes
+    mount: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    mount_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # while it ran
+
+
+@dataclasses.dataclass(frozen=True)
 class Slices:
     """When an arm of a block ran while the others were stopped, by the clock of ``began_s``.
 
@@ -129,8 +140,9 @@ class Record:
     reasons: Tuple[str, ...]
     started: str  # ISO 8601, UTC
     wall_s: float
-    cache: CacheProof
+    cache: CacheProof  # of several nodes: the worst residency, all bytes
     ranks: Tuple[RankResult, ...] = ()
+    nodes: Tuple[NodeRecord, ...] = ()
     ceiling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mount: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     runtime: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # image, mode, version

@@ -1,15 +1,17 @@
 """What the driver does to a node: one class, here for the driver's own node.
 
-Every argument and result is a plain value, a dataclass or a context manager, so that an agent on
-another node can answer by messages.  Paths are the node's own.  Python 3.9.
+Every argument and result is a plain value, a dataclass or a context manager.  What
+:class:`NodeAgent` names can be asked of any node: another one's agent answers by messages
+(:mod:`iobench.host.remote_agent`).  Paths are the node's own.  Python 3.9.
 """
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Mapping, Optional, Tuple
+from typing import Any, ContextManager, Iterable, Mapping, Optional, Protocol, Sequence, Tuple
 
+from iobench.core.cases import Extent
 from iobench.core.records import IoCounters
 from iobench.host import (
     fingerprint,
@@ -29,7 +31,39 @@ from iobench.host.freezer import Freezer
 from iobench.host.page_cache import Residency
 from iobench.host.strace import Trace
 
-__all__ = ["LOCAL", "Agent", "FioResult", "Freezer", "Residency", "Trace"]
+__all__ = ["LOCAL", "Agent", "FioResult", "Freezer", "NodeAgent", "Residency", "Trace"]
+
+
+class NodeAgent(Protocol):
+    """What a trial has done on each of its nodes, whichever they are."""
+
+    def evict(self, files: Iterable[Path]) -> None: ...
+
+    def warm(self, files: Iterable[Path]) -> None: ...
+
+    def lock(self, files: Sequence[Path]) -> ContextManager[str]: ...
+
+    def check_warmable(self, nbytes: int) -> None: ...
+
+    def residency(self, files: Iterable[Path]) -> Residency: ...
+
+    def set_fraction(
+        self,
+        samples: Sequence[Sequence[Extent]],
+        fraction: float,
+        seed: int,
+        files: Iterable[Path] = (),
+    ) -> Residency: ...
+
+    def drop_caches(self, *, allowed: bool) -> None: ...
+
+    def mount(self, path: Path) -> Mapping[str, Any]: ...
+
+    def unseen(self, path: Path) -> str: ...
+
+    def counters(self, path: Path) -> Mapping[str, int]: ...
+
+    def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]: ...
 
 
 class Agent:

@@ -106,7 +106,7 @@ def _signal(processes: Sequence[int], number: signal.Signals) -> float:
     """Send a signal to all, a process group at once; return when the last was sent.
 
     The first to go on would hold up the sender, so a rank leads a group
-    (:mod:`iobench.worker.parent_watch`) that its loader's processes are in.
+    (:mod:`iobench.host.parent_watch`) that its loader's processes are in.
     """
     leaders, last = set(), 0.0
     for pid in processes:

@@ -79,6 +79,8 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
         no_host = "the data is in memory"
     elif placement.in_image:
         no_host = "the data is inside an image, and fio reads on the host"
+    elif case.nodes > 1:
+        no_host = "fio reads on one node"
     reasons = {}
     for name in stages.rungs():
         stage = stages.of(name)
@@ -107,8 +109,8 @@ def compute_key(case: Case) -> tuple[Any, ...]:
     options = tuple(sorted(case.trainer_options.items()))
     key = (
         case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
-        tuple(sorted(case.launcher_options.items())), case.world_size, case.image, case.cpus,
-        case.memory_bytes,
+        tuple(sorted(case.launcher_options.items())), case.world_size, case.nodes, case.image,
+        case.cpus, case.memory_bytes,
     )  # fmt: skip
     if case.trainer_options.get("device") != "cuda":
         return key

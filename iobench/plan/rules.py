@@ -215,7 +215,11 @@ def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
     ignored = {"memory_bytes" if over == "memory" else over}
     if over == "pipeline":
         ignored = {*PIPELINE_FIELDS, "loader_options", "format_options"}
-    names = [f.name for f in dataclasses.fields(Case) if f.name not in {*ignored, *FOLLOWING}]
+    names = [f.name for f in dataclasses.fields(Case)]
+    if over in ("nodes", "ranks_per_node"):  # as many ranks on each, or on as many nodes
+        ignored |= {"world_size"}
+        names.append("ranks_per_node")
+    names = [name for name in names if name not in {*ignored, *FOLLOWING}]
     found: dict[str, list[Case]] = {}
     for case in cases:
         found.setdefault(repr([getattr(case, n) for n in names]), []).append(case)

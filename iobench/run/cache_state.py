@@ -13,7 +13,7 @@ from iobench.core.cases import Placement
 from iobench.core.channel import Prepared
 from iobench.core.errors import CacheStateError
 from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof, IoCounters, RankResult
-from iobench.host.agent import Agent
+from iobench.host.agent import NodeAgent
 from iobench.worker.cache import AFTER
 
 #: Share of pages resident before a cold trial (at most), before and after a warm one (at least).
@@ -46,6 +46,38 @@ def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Ver
     if wrong:
         return INVALID, tuple(wrong + unknown)
     return (EXPLORATORY, tuple(unknown)) if unknown else (VALID, ())
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the worst of several nodes' verdicts, with the reasons of all that share it."""
+    for status in (INVALID, EXPLORATORY):
+        if reasons := [reason for found, why in verdicts if found == status for reason in why]:
+            return status, tuple(reasons)
+    return VALID, ()
+
+
+def whole(cache: str, proofs: Sequence[CacheProof]) -> CacheProof:
+    """Return the evidence of several nodes as one: the worst residency, the bytes of all."""
+    if len(proofs) == 1:
+        return proofs[0]
+
+    def of_all(name: str, take: Any) -> Any:
+        found = [getattr(proof, name) for proof in proofs]
+        return None if None in found else take(found)
+
+    lies = max if cache == "cold" else min
+    return dataclasses.replace(
+        proofs[0],
+        method=" + ".join(sorted({p.method for p in proofs} - {""})),
+        resident_before=of_all("resident_before", lies),
+        resident_after=of_all("resident_after", lies),
+        bytes_needed=sum(p.bytes_needed for p in proofs),
+        bytes_read=sum(p.bytes_read for p in proofs),
+        bytes_storage=of_all("bytes_storage", sum),
+        unseen=" and ".join(dict.fromkeys(p.unseen for p in proofs if p.unseen)),
+        held=all(p.held for p in proofs),
+        unheld="; ".join(dict.fromkeys(p.unheld for p in proofs if p.unheld)),
+    )
 
 
 def _cold(proof: CacheProof) -> Tuple[List[str], List[str]]:
@@ -187,7 +219,7 @@ def after_here(
     proof: CacheProof,
     ranks: Sequence[RankResult],
     files: Sequence[Path],
-    agent: Agent,
+    agent: NodeAgent,
     *,
     by_fio: bool,
 ) -> CacheProof:

@@ -33,9 +33,10 @@ from iobench.core.inside import (
     WORK_INSIDE,
 )
 from iobench.core.own_images import is_own
-from iobench.core.protocols import ImageUse, Mount, Say, Start
+from iobench.core.protocols import ImageUse, Launcher, Mount, Runtime, Say, Start
 from iobench.core.registry import form_of, runtime_of, stack_of
 from iobench.host.fingerprint import steering
+from iobench.run import nodes
 from iobench.worker import remote_loader
 
 #: PYTHONSAFEPATH: a numpy.py in the user's working folder is not what is meant (Python 3.11).
@@ -133,13 +134,15 @@ def start(
     on_host: bool = False,
     place: Placement | None = None,
     world_size: int = 1,
+    hosts: Sequence[str] = (),
     words: Sequence[str] = (),
 ) -> Started:
     """Return how the case's worker is started on ``work`` (its folder, the invitation in it).
 
     ``on_host``: without the case's runtime and launcher, for what only looks at files.  ``place``:
-    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  ``words``:
-    arguments of the interpreter, if not those that start a worker.  Raises
+    where the data were put, if anywhere.  ``world_size``: how many ranks are started.  ``hosts``:
+    the nodes that they are spread over, started from outside of their containers; (): this one.
+    ``words``: arguments of the interpreter, if not those that start a worker.  Raises
     BackendUnavailable where the runtime cannot run here or the case's stack or launcher is not on
     this host, ImageError where its image is not given.
     """
@@ -148,8 +151,7 @@ def start(
     runtime = backend.make(**case.runtime_options)
     launching = registry.load("launchers", case.launcher)
     form = form_of(case)
-    image = image_of(case, form, images) if form else ""
-    image = place.image if place and place.image else image
+    image = (place and place.image) or (image_of(case, form, images) if form else "")
     mounted: tuple[Mount, ...] = ()
     if backend.isolated:
         python, env = _in_image(case, form)
@@ -158,31 +160,55 @@ def start(
     else:
         seen, folder = dataset, str(work)
         python, env = _on_host(case, image, work)
-    wanted = {n: v for n, v in launching.variables.items() if n not in os.environ}
+    usual = launching.across if hosts else launching.variables
+    wanted = {n: v for n, v in usual.items() if n not in os.environ}
     env = {**_COMMON, **wanted, HELD: name, **env}
     asked = Start(image=image, name=name, gpus=wants_gpu(case), mounts=mounted, env=env)
     if backend.limits is not None:
         asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
     command = [*python, *(words or ("-m", "iobench.worker", f"{folder}/{INVITATION}"))]
-    launcher = launching.make(**case.launcher_options)
-    if not (launching.inside and backend.isolated):
-        check_launcher(case, asked.env)
-    if launching.inside:
-        argv = runtime.argv(launcher.argv(command, world_size=world_size), asked)
-    else:
-        argv = launcher.argv(runtime.argv(command, asked), world_size=world_size)
+    argv = _launched(case, runtime, command, asked, world_size, hosts)
     shown = [(m.inside, str(m.host)) for m in mounted if m.kind == "bind"]
     if place and place.image:
         shown.append((DATA_INSIDE, place.files))
     return Started(
         argv=argv,
-        variables={} if backend.isolated else asked.env,
+        variables=(wanted if hosts else {}) if backend.isolated else asked.env,
         dataset=seen,
         name=name,
         runtime=runtime,
         shown=shown,
-        ranks_apart=launching.inside,
+        ranks_apart=launching.inside or bool(hosts),
     )
+
+
+def _launched(
+    case: Case,
+    runtime: Runtime,
+    command: Sequence[str],
+    asked: Start,
+    world_size: int,
+    hosts: Sequence[str],
+) -> list[str]:
+    """Return the command that starts the ranks: the launcher in their container, or around it."""
+    launching = registry.load("launchers", case.launcher)
+    isolated = registry.load("runtimes", case.runtime).isolated
+    starts_inside = launching.inside and not hosts
+    if not (starts_inside and isolated):
+        check_launcher(case, asked.env)
+    launcher: Launcher = launching.make(**case.launcher_options)
+    if starts_inside:
+        return runtime.argv(launcher.argv(command, world_size=world_size), asked)
+    there: dict[str, Any] = {"hosts": hosts, "forward": nodes.forwarded()} if hosts else {}
+    asked = dataclasses.replace(asked, passed=launching.passed)
+    return launcher.argv(runtime.argv(command, asked), world_size=world_size, **there)
+
+
+def work_folder(work: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what a rank on another node needs of its work folder: (texts, links) by name."""
+    code = work / "code" / "iobench"
+    links = {"code/iobench": os.readlink(code)} if code.is_symlink() else {}
+    return {INVITATION: (work / INVITATION).read_text()}, links
 
 
 def check_launcher(case: Case, env: Mapping[str, str]) -> None:

@@ -1,14 +1,10 @@
 """The driver's end of the control channel: accepts a trial's ranks and talks with all of them.
 
-Every wait is bounded and blocks on file descriptors.  On a Unix socket, in a folder of this user's,
-whoever connects is one of the trial's own processes: what it does wrong fails the trial at once.
-On a TCP port strangers are refused, and the trial goes on.
+Every wait is bounded and blocks on file descriptors.
 """
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ from iobench.core.channel import (
 from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.run import ranks
+from iobench.run.door import Door, refuse
 
 #: What a rank sends once at most, and the driver keeps.
 _KEPT = (Hello, channel.Extents, channel.Ready, channel.Prepared, Barrier, Result)
@@ -45,12 +42,11 @@ class Listener:
         ``launcher``: name of the case's, or of the one that is used in its place.  Raises
         TrialFailed where no socket can be made.
         """
-        self._launcher, self._world_size, self._key = launcher, world_size, secrets.token_hex(32)
-        self._local = not host
+        self._launcher, self._world_size = launcher, world_size
         options = case.launcher_options if launcher == case.launcher else {}
         try:
-            self._socket, address = channel.listen(folder, host)
-            channel.invite(folder, channel.Invitation(address, self._key, launcher, options))
+            self._door = door = Door(folder, host)
+            channel.invite(folder, channel.Invitation(door.address, door.key, launcher, options))
         except OSError as error:
             raise TrialFailed(
                 f"no socket can be made in {folder} ({error.strerror}): set TMPDIR to a folder on "
@@ -59,8 +55,6 @@ class Listener:
         self.task: Task | None = None
         #: Ranks wait at a barrier for :meth:`begin`, even when all have come.
         self.holds = False
-        self._unproven: dict[ControlChannel, str] = {}
-        self._lifelines: list[ControlChannel] = []
         self._lines: dict[ControlChannel, int] = {}
         self._kept: dict[type[Any], dict[int, Any]] = {kind: {} for kind in _KEPT}
         #: A rank that has sent no result and closed its connection, or whose result is an error.
@@ -96,63 +90,25 @@ class Listener:
         Return True when ``sentinel`` is ready and nothing else is.  Raises TrialFailed for what is
         no rank's message.
         """
-        ends = [self._socket, *self._unproven, *self._lines, sentinel]
+        ends = [*self._door.ends(), *self._lines, sentinel]
         found: list[Any] = connection.wait(ends, max(timeout_s, 0.0))
         for end in found:
-            if end is self._socket:
-                self._accept()
-            elif end in self._unproven:
-                self._admit(end)
-            elif end in self._lines:
+            if end in self._lines:
                 self._take(end)
+            elif end is not sentinel and (come := self._door.admit(end)):
+                self._greet(*come)
         return found == [sentinel]
 
     def close(self) -> None:
         """Close everything: what still runs of the ranks ends by that."""
-        self._socket.close()
-        for end in (*self._unproven, *self._lines, *self._lifelines):
-            end.close()
-
-    def _accept(self) -> None:
-        try:
-            connected = self._socket.accept()[0]
-        except OSError:  # it has gone, or strangers hold every file that may be open
-            self._drop_strangers()
-            return
-        line, nonce = channel.accepted(connected), secrets.token_hex(32)
-        with contextlib.suppress(ChannelError):
-            line.send(channel.Challenge(nonce))
-            self._unproven[line] = nonce
-
-    def _drop_strangers(self) -> None:
-        """Close what has connected and proven nothing."""
-        for line in self._unproven:
+        self._door.close()
+        for line in self._lines:
             line.close()
-        self._unproven.clear()
 
-    def _admit(self, line: ControlChannel) -> None:
-        """Take the first message of a connection, which must prove that it is a rank's."""
-        nonce = self._unproven.pop(line)
-        try:
-            message = line.receive(largest=channel.LARGEST_UNPROVEN)
-            if not isinstance(message, (Hello, channel.Lifeline)):
-                raise ChannelError(f"sent {type(message).__name__} before Hello")
-            if not channel.proven(self._key, nonce, message.proof):
-                raise ChannelError("has the wrong key")
-        except channel.ChannelClosed:
-            line.close()  # it has not said who it was
-        except ChannelError as error:
-            self._refuse(line, str(error))
-            if self._local:
-                raise TrialFailed(f"a process that connected to the driver {error}") from None
-        else:
-            if isinstance(message, Hello):
-                self._greet(line, message)
-            else:
-                self._lifelines.append(line)
-
-    def _greet(self, line: ControlChannel, hello: Hello) -> None:
-        if hello.world_size != self._world_size:
+    def _greet(self, line: ControlChannel, hello: Hello | channel.AgentHello) -> None:
+        if isinstance(hello, channel.AgentHello):
+            reason = "an agent connected where ranks do"
+        elif hello.world_size != self._world_size:
             reason = (
                 f"launcher {self._launcher!r} was asked for {self._world_size} ranks, and this one "
                 f"knows of {hello.world_size}: is it another MPI's? Put the one that the launcher "
@@ -171,13 +127,8 @@ class Listener:
             except ChannelError as error:
                 raise TrialFailed(f"{self._name(hello.rank)} {error}") from None
             return
-        self._refuse(line, reason)
+        refuse(line, reason)
         raise TrialFailed(reason)
-
-    def _refuse(self, line: ControlChannel, reason: str) -> None:
-        with contextlib.suppress(ChannelError):
-            line.send(channel.Refused(reason))
-        line.close()
 
     def _take(self, line: ControlChannel) -> None:
         """Take a message of a rank's."""
@@ -202,7 +153,7 @@ class Listener:
         if isinstance(message, Result) and message.result.get("error"):
             self.failing = self._name(rank)
         if isinstance(message, Barrier) and self.from_all(Barrier) and not self.holds:
-            self.begin(clock() + _BEGIN_AFTER_S if self._local else None)
+            self.begin(clock() + _BEGIN_AFTER_S if self._door.local else None)
 
     def begin(self, at: float | None = None) -> None:
         """Let the ranks go on that wait at the barrier."""

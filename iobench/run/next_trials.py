@@ -289,4 +289,5 @@ def calls_due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Trial]:
     """
     traced = {t.case.label for t in evidence.plan.trials if t.stage == "calls"}
     due = {label for c in contrasts for label in (c.arm, c.base)} - traced
-    return [Trial("", case, "calls", "-") for case in evidence.plan.cases if case.label in due]
+    cases = (c for c in evidence.plan.cases if c.label in due and c.nodes == 1)
+    return [Trial("", case, "calls", "-") for case in cases]  # strace is of this node

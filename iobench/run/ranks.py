@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from iobench.core import stages
 from iobench.core.cases import Trial
@@ -12,6 +13,27 @@ from iobench.core.records import RankResult
 def started(trial: Trial) -> int:
     """Return how many ranks a trial starts."""
     return 1 if stages.of(trial.stage).one_rank else trial.case.world_size
+
+
+def nodes(trial: Trial) -> int:
+    """Return on how many nodes a trial's ranks run."""
+    return min(trial.case.nodes, started(trial))
+
+
+def misplaced(found: Mapping[int, str], wanted: Sequence[str]) -> str:
+    """Return how ranks are not spread evenly over the nodes that were asked for; "" where they are.
+
+    ``found``: rank -> node.
+    """
+    counts = Counter(found.values())
+    if set(counts) == set(wanted) and len(set(counts.values())) == 1:
+        return ""
+    there = ", ".join(f"{count} on {node}" for node, count in sorted(counts.items()))
+    each = len(found) // len(wanted)
+    return (
+        f"the launcher put {there}, and not {each} on each of {', '.join(wanted)}: does the batch "
+        "system give so many places to each of them?"
+    )
 
 
 def name(rank: int, world_size: int) -> str:

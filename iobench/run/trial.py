@@ -39,12 +39,12 @@ from iobench.host.agent import Trace
 from iobench.run import cache_state, ceiling, command, placing
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
+from iobench.run.trial_node import TrialNode, added, everywhere
 from iobench.run.worker_process import TrialSettings, Worker, worker_of
 
 __all__ = ["IN_PLACE", "TrialSettings", "run_trial"]
 
 IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
-_MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
 
 
 def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSettings) -> Record:
@@ -77,7 +77,10 @@ class Attempt:
         self._files = _files(trial, self._dataset, self._place)
         #: On the mount that is measured: files read in place may lie elsewhere than the dataset.
         self.where = self._files[0] if self._files else Path(self._dataset.root)
-        self.proof = CacheProof()
+        self._nodes = [
+            TrialNode(name, agent, trial, self._files, self.where, settings)
+            for name, agent in settings.agents(trial).items()
+        ]
         self.ranks: tuple[RankResult, ...] = ()
         self.ceiling: Mapping[str, Any] = {}
         self.runtime: Mapping[str, Any] = {}
@@ -87,7 +90,6 @@ class Attempt:
         self.status = FAILED
         self.reasons: tuple[str, ...] = ("it has not run",)
         self._held = contextlib.ExitStack()
-        self._counters: Mapping[str, int] = {}
 
     @contextlib.contextmanager
     def judged(self) -> Iterator[None]:
@@ -109,15 +111,21 @@ class Attempt:
             attempt=attempt,
             wall_s=(clock() - self._begun) / share,
             cache=self.proof,
+            nodes=tuple(node.record(self.ranks) for node in self._nodes if node.name),
             mount=self._agent.mount(self.where),
         )
+
+    @property
+    def proof(self) -> CacheProof:
+        """Evidence of all nodes: the worst residency, the bytes of all."""
+        return cache_state.whole(self.trial.cache, [node.proof for node in self._nodes])
 
     def measure(self, work: Path) -> None:
         """Run it in the folder ``work`` and judge it.  Raises what :meth:`judged` takes."""
         traced: Trace | None = None
         with self.running(work) as worker:
             if self._stage.on_host:
-                self._counters = self._agent.counters(self.where)
+                self._nodes[0].count()
                 self._locate_and_replay(worker)
             else:
                 self.prepare(worker)
@@ -144,77 +152,38 @@ class Attempt:
     def finish(self, worker: Worker, traced: Trace | None = None) -> None:
         """Complete the proof of ranks that have ended, and judge."""
         self.ranks = worker.finished()
-        after = self._agent.counters(self.where)
-        self.notes["mount_bytes"] = {name: after[name] - n for name, n in self._counters.items()}
+        everywhere(self._nodes, TrialNode.count_again)
+        self.notes["mount_bytes"] = added(node.crossed for node in self._nodes)
         self._prove_after(inside=worker.inside)
         self.status, self.reasons = self._judge(traced)
 
     def prepare(self, worker: Worker) -> None:
         """Bring the data into the trial's cache state; ranks that alone see them do it there."""
-        self._bring(worker)
-        self._counters = self._agent.counters(self.where)
+        if worker.inside:
+            self._prepare_inside(worker, self._nodes[0])
+        else:
+            everywhere(self._nodes, lambda node: self._set_state(worker, node))
+        everywhere(self._nodes, TrialNode.count)
 
-    def _bring(self, worker: Worker) -> None:
-        if not worker.inside:
-            self.proof = self._set_state(worker)
-            return
+    def _prepare_inside(self, worker: Worker, node: TrialNode) -> None:
         seen = worker.prepared()
         # warm data need not be cached a second time in the file that holds them
-        host = self._set_state(worker) if self.trial.cache == "cold" else CacheProof()
-        self.proof = cache_state.before(self.trial.cache, host, seen)
+        if self.trial.cache == "cold":
+            self._set_state(worker, node)
+        node.proof = cache_state.before(self.trial.cache, node.proof, seen)
         if self.trial.cache == "warm":
-            self.proof = dataclasses.replace(self.proof, unheld="they lie inside an image")
+            node.proof = dataclasses.replace(node.proof, unheld="they lie inside an image")
 
-    def _set_state(self, worker: Worker) -> CacheProof:
-        """Bring the files into the trial's cache state and prove what was reached.
-
-        Raises TrialFailed for one that is missing or that cannot be read.
-        """
-        if self.trial.cache == "-" or not self._files:
-            return CacheProof()
-        try:
-            return self._proven(worker)
-        except FileNotFoundError as error:
-            raise TrialFailed(f"{error.filename} is missing: {_MISSING}") from None
-        except OSError as error:
-            name = error.filename or "the data"
-            raise TrialFailed(f"{name}: {error.strerror}; {_MISSING}") from None
-
-    def _proven(self, worker: Worker) -> CacheProof:
-        agent, label = self._agent, self.trial.cache
-        more: dict[str, Any] = {"unseen": agent.unseen(self.where)}
-        if label == "cold":
-            agent.evict(self._files)
-            label = "data-cold"
-            if self._settings.allow_drop_caches:
-                agent.drop_caches(allowed=True)
-                label = "client-cold"
-        elif label == "warm":
-            agent.check_warmable(sum(f.stat().st_size for f in self._files))
-            agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
-            unheld = self._lock()
-            rate = self._settings.cold_rates.get(self.trial.case.stored_form)
-            more |= {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
-        else:
-            found = agent.set_fraction(
-                worker.extents(), float(label), self.trial.case.seed, self._files
-            )
-            return CacheProof("fraction", found.method, found.fraction, **more)
-        found = agent.residency(self._files)
-        return CacheProof(label, found.method, found.fraction, **more)
-
-    def _lock(self) -> str:
-        """Lock the data's pages until this attempt is judged; return "" or why they are not."""
-        if not self._settings.lock_pages:
-            return "memory is limited in this suite"
-        return self._held.enter_context(self._agent.lock(self._files))
+    def _set_state(self, worker: Worker, node: TrialNode) -> None:
+        node.set_state(lambda: worker.extents(node.name), self._held)
 
     def _locate_and_replay(self, worker: Worker) -> None:
         """Have the samples located, then read the same extents in the same order with fio."""
         worker.release()
         worker.results()
         extents, case = worker.extents(), self.trial.case
-        self.proof = self._set_state(worker)
+        (node,) = self._nodes
+        self._set_state(worker, node)
         result = ceiling.run(
             ceiling.plan(extents, jobs=max(case.workers, 1) * case.world_size, batch=case.batch),
             work=worker.work / "fio",
@@ -225,7 +194,7 @@ class Attempt:
             agent=self._agent,
         )
         self.ceiling = to_json(result)
-        self.proof = dataclasses.replace(self.proof, bytes_storage=result.storage_bytes)
+        node.proof = dataclasses.replace(node.proof, bytes_storage=result.storage_bytes)
 
     def _traced(self, worker: Worker) -> contextlib.AbstractContextManager[Trace | None]:
         """Return what counts the ranks' system calls, where the trial is for that."""
@@ -234,18 +203,22 @@ class Attempt:
         return self._agent.trace(worker.processes(), worker.work)
 
     def _prove_after(self, *, inside: bool) -> None:
-        """Complete the proof by what is resident now and what crossed the mount."""
+        """Complete the proofs by what is resident now and what crossed the mount."""
         if self._place and inside:
-            self.proof = cache_state.after(self.proof, self.ranks, self._place)
+            (node,) = self._nodes
+            node.proof = cache_state.after(node.proof, self.ranks, self._place)
         elif self.trial.cache != "-" and self._files:
-            self.proof = cache_state.after_here(
-                self.proof, self.ranks, self._files, self._agent, by_fio=self._stage.on_host
+            everywhere(
+                self._nodes, lambda node: node.prove_after(self.ranks, by_fio=self._stage.on_host)
             )
         trainer = registry.load("trainers", self.trial.case.trainer).make
+        programs = ""
         if self.runtime.get("form"):
-            self.proof = dataclasses.replace(self.proof, programs="the image's own files")
+            programs = "the image's own files"
         elif self._stage.trained and trainer.feeds_itself:
-            self.proof = dataclasses.replace(self.proof, programs="the trainer's program")
+            programs = "the trainer's program"
+        for node in self._nodes:
+            node.proof = dataclasses.replace(node.proof, programs=programs)
 
     def _judge(self, traced: Trace | None) -> Verdict:
         """Return (status, reasons), and note what of the ranks a reader should know."""
@@ -268,15 +241,15 @@ class Attempt:
         if self._stage.on_host and self.ceiling["invalid"]:
             return INVALID, (self.ceiling["invalid"],)
         if self._stage.on_host:
-            return cache_state.judge(trial.cache, trial.stage, self.proof)
+            return self._nodes[0].judge(ranks)
         if wrong := sum(int(r.notes.get("wrong_digests", 0)) for r in ranks):
             return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
         if trial.cache == "-":
             return VALID, ()
         if self._stage.contrasted and not sum(sum(r.steps.samples) for r in ranks):
             return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
-        loop_s = rank_figures.loop_s(rank_figures.running(ranks, self.slices))
-        return cache_state.judge(trial.cache, trial.stage, self.proof, loop_s)
+        running = rank_figures.running(ranks, self.slices)
+        return cache_state.worst([node.judge(running) for node in self._nodes])
 
 
 def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path]:

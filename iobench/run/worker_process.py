@@ -23,10 +23,11 @@ from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.protocols import ImageUse
 from iobench.core.records import RankResult
-from iobench.host.agent import LOCAL, Agent
+from iobench.host.agent import LOCAL, Agent, NodeAgent
 from iobench.run import cache_state, command, ranks
 from iobench.run.command import Started
 from iobench.run.listener import Listener
+from iobench.run.nodes import Nodes
 
 _RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
 _EXTENTS: pydantic.TypeAdapter[list[list[Extent]]] = pydantic.TypeAdapter(list[list[Extent]])
@@ -50,8 +51,8 @@ class TrialSettings:
     need one (:func:`iobench.run.command.images_for`).  ``placements``: by the location of the cases
     whose data were put somewhere.  ``lock_pages``: hold warm data in memory; not where memory is
     what is studied.  ``cold_rates``: bytes/s of one stream by stored form, as measured.
-    ``copies``: (stored form, number) -> a copy of the dataset in that form.  ``agent``: of the node
-    where the ranks run.
+    ``copies``: (stored form, number) -> a copy of the dataset in that form.  ``agent``: of this
+    node, where the ranks of most cases run.  ``nodes``: those of the others.
     """
 
     limit_s: float = 120.0
@@ -65,6 +66,19 @@ class TrialSettings:
     cold_rates: dict[str, float] = dataclasses.field(default_factory=dict)
     copies: dict[tuple[str, int], Dataset] = dataclasses.field(default_factory=dict)
     agent: Agent = LOCAL
+    nodes: Nodes | None = None
+
+    def nodes_of(self, trial: Trial) -> Nodes | None:
+        """Return the nodes of a trial whose case is on several; None: it runs on this one."""
+        if trial.case.nodes == 1:
+            return None
+        assert self.nodes is not None
+        return self.nodes.first(ranks.nodes(trial))
+
+    def agents(self, trial: Trial) -> dict[str, NodeAgent]:
+        """Return the agents of a trial's nodes by their names; of this one alone by ""."""
+        several = self.nodes_of(trial)
+        return {a.node: a for a in several.agents} if several else {"": self.agent}
 
 
 @dataclasses.dataclass
@@ -90,6 +104,10 @@ class Worker:
     def wait_ready(self) -> float:
         """Wait until every rank has imported its libraries; return the seconds since the start."""
         self._until(Ready)
+        if several := self.settings.nodes_of(self.trial):
+            places = {hello.rank: hello.node for hello in self.listener.kept(Hello)}
+            if reason := ranks.misplaced(places, [agent.node for agent in several.agents]):
+                raise TrialFailed(reason)
         return clock() - self.begun
 
     def prepared(self) -> list[Prepared]:
@@ -97,9 +115,13 @@ class Worker:
         self.listener.send(Prepare())
         return self._until(Prepared)
 
-    def extents(self) -> list[list[Extent]]:
-        """Return the extents of each sample, rank after rank in its order, in host paths."""
-        rows = [row for message in self._until(Extents) for row in message.rows]
+    def extents(self, node: str = "") -> list[list[Extent]]:
+        """Return the extents of each sample, rank after rank in its order, in host paths.
+
+        ``node``: of its ranks alone.
+        """
+        both = zip(self._until(Hello), self._until(Extents), strict=True)
+        rows = [row for hello, sent in both if node in ("", hello.node) for row in sent.rows]
         try:
             found = _EXTENTS.validate_python(rows)
         except pydantic.ValidationError:
@@ -253,16 +275,21 @@ def worker_of(
     runtime = registry.load("runtimes", case.runtime)
     name = f"iobench-{secrets.token_hex(6)}"
     world_size = ranks.started(trial)
+    several = settings.nodes_of(trial)
     inside = bool(place and place.inside and trial.cache != "-" and not stage.on_host)
     if place and inside:
         cache_state.check(trial.cache, place)
     with contextlib.ExitStack() as undo:
-        listener = Listener(work, case, "local" if stage.on_host else case.launcher, world_size)
+        launcher = "local" if stage.on_host else case.launcher
+        address = several.address if several else ""
+        listener = Listener(work, case, launcher, world_size, address)
         undo.callback(listener.close)
         started = command.start(
             case, dataset, work, settings.images, name=name, on_host=stage.on_host, place=place,
-            world_size=world_size,
+            world_size=world_size, hosts=several.hosts if several else (),
         )  # fmt: skip
+        for agent in several.agents if several else ():
+            undo.enter_context(agent.work_folder(work, *command.work_folder(work)))
         listener.task = Task(
             trial=trial,
             dataset=started.dataset,

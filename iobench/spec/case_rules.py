@@ -19,6 +19,7 @@ def check_case(case: Case, where: str) -> None:
         _check_options(case)
         _check_shape(case)
         _check_ranks(case)
+        _check_nodes(case)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
 
@@ -65,7 +66,8 @@ def _check_options(case: Case) -> None:
         member.judge(case)
     # only these know which of their values are possible
     launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)
-    launcher.argv((), world_size=case.world_size)
+    if case.nodes == 1:
+        launcher.argv((), world_size=case.world_size)
     registry.load("trainers", case.trainer).step_s(case.batch, case.trainer_options)
     registry.runtime_of(case)
 
@@ -129,13 +131,20 @@ def _check_ranks(case: Case) -> None:
     """Judge whether the launcher is where it starts, and whether several ranks make sense."""
     launcher = registry.load("launchers", case.launcher)
     isolated = registry.load("runtimes", case.runtime).isolated
-    if launcher.inside and isolated and case.image not in launcher.stacks:
+    outside = not launcher.inside or case.nodes > 1
+    if not outside and isolated and case.image not in launcher.stacks:
         raise SpecError(
             f"launcher {case.launcher!r} starts inside the container, and image {case.image!r} has "
             f"none; those that have: {', '.join(sorted(launcher.stacks)) or 'no image'}"
         )
     if case.world_size == 1:
         return
+    if outside and isolated and not registry.load("runtimes", case.runtime).passes:
+        able = [n for n in registry.names("runtimes") if _takes_ranks(n)]
+        raise SpecError(
+            f"launcher {case.launcher!r} starts a container a rank, and runtime {case.runtime!r} "
+            f"does not show a rank who it is; those that do: {', '.join(able)}"
+        )
     if not registry.load("trainers", case.trainer).ranks:
         able = [n for n in registry.names("trainers") if registry.load("trainers", n).ranks]
         raise SpecError(
@@ -147,4 +156,40 @@ def _check_ranks(case: Case) -> None:
         allowed = f"it shares by: {', '.join(sorted(ways))}" if ways else "it serves one rank only"
         raise SpecError(
             f"{case.pipeline} cannot share the data among ranks by {case.sharing!r}; {allowed}"
+        )
+
+
+def _takes_ranks(runtime: str) -> bool:
+    backend = registry.load("runtimes", runtime)
+    return backend.passes or not backend.isolated
+
+
+def _check_nodes(case: Case) -> None:
+    """Judge whether a case can be spread over several nodes."""
+    if case.nodes == 1:
+        return
+    launcher = registry.load("launchers", case.launcher)
+    if launcher.across is None:
+        names = registry.names("launchers")
+        able = [n for n in names if registry.load("launchers", n).across is not None]
+        raise SpecError(
+            f"nodes = {case.nodes}, but launcher {case.launcher!r} starts ranks on one; those for "
+            f"several: {', '.join(able)}"
+        )
+    if case.world_size % case.nodes:
+        raise SpecError(
+            f"world_size = {case.world_size} cannot be shared out among nodes = {case.nodes}; set "
+            "ranks_per_node"
+        )
+    hosts = [f"node{i}" for i in range(case.nodes)]
+    launcher.make(**case.launcher_options).argv((), world_size=case.world_size, hosts=hosts)
+    if case.cpus or case.memory_bytes:
+        raise SpecError(
+            f"nodes = {case.nodes} with cpus or memory: limits are enforced on one node alone; "
+            "limit the whole job by the batch system"
+        )
+    if registry.load("placements", case.placement).make() is not None:
+        raise SpecError(
+            f"nodes = {case.nodes} with placement {case.placement!r}: data are put somewhere on "
+            "one node alone; use placement 'bind', on a filesystem that all nodes see"
         )

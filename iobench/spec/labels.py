@@ -33,6 +33,8 @@ def label(cases: Sequence[Case], extra: int, usual: Case | None = None) -> tuple
         names = _varying(same)
         if case.world_size > 1 and "world_size" not in names:  # a rate of several ranks says so
             names.append("world_size")
+        if case.nodes > 1 and "nodes" not in names:
+            names.append("nodes")
         out.append(_named(case, names))
     return tuple(out)
 

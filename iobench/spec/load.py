@@ -223,11 +223,25 @@ def _case(spec: Spec, overrides: CaseSpec, where: str) -> Case:
             owner = getattr(layer, key) or owner
             if options in layer.model_fields_set and owner == fields.get(key, owner):
                 fields[options] = {**fields.get(options, {}), **getattr(layer, options)}
+    _share_out(fields, where)
     threads = registry.load("loaders", fields.get("loader", Case.loader)).threads
     case = Case(**{**fields, **({"workers": threads} if threads else {})})
     if "image" not in fields:
         case = dataclasses.replace(case, image=registry.home_stack(case.trainer, case.loader))
     return case
+
+
+def _share_out(fields: dict[str, Any], where: str) -> None:
+    """Set a case's ``world_size`` by its ``ranks_per_node``, which is no field of it."""
+    each, nodes = fields.pop("ranks_per_node", None), fields.get("nodes", 1)
+    if each is None:
+        return
+    said = fields.setdefault("world_size", nodes * each)
+    if said != nodes * each:
+        raise SpecError(
+            f"{where}: world_size = {said}, but nodes = {nodes} with ranks_per_node = {each} make "
+            f"{nodes * each}; leave one of the three out"
+        )
 
 
 def _content(defaults: CaseSpec, overrides: CaseSpec, where: str) -> dict[str, str]:

@@ -67,6 +67,8 @@ class CaseSpec(Strict):
     workers: int | None = pydantic.Field(default=None, ge=0, le=MOST_WORKERS)
     prefetch: int | None = pydantic.Field(default=None, ge=1, le=MOST_QUEUED)
     world_size: int | None = pydantic.Field(default=None, ge=1, le=MOST_RANKS)
+    nodes: int | None = pydantic.Field(default=None, ge=1, le=MOST_RANKS)
+    ranks_per_node: int | None = pydantic.Field(default=None, ge=1, le=MOST_RANKS)
     sharing: Literal["stride", "disjoint"] | None = None
     samples: Samples | None = None
     loader_options: dict[str, Any] = {}

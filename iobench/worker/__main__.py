@@ -26,7 +26,8 @@ from iobench.core.errors import IobenchError
 from iobench.core.order import epochs
 from iobench.core.protocols import LoadRequest
 from iobench.core.records import RankResult
-from iobench.worker import cache, parent_watch, remote_loader, rendezvous
+from iobench.host import parent_watch
+from iobench.worker import cache, remote_loader, rendezvous
 from iobench.worker.rank import RankRun
 
 #: Of a folder for temporary files: multiprocessing puts sockets into it, at /pymp-xxxxxxxx/

@@ -71,7 +71,7 @@ class RankRun:
                 "batch": case.batch,
                 "rank": self.driver.rank,
                 "world_size": self.driver.world_size,
-                "sharers": case.world_size,  # one rank alone keeps its share of the cores
+                "sharers": case.ranks_per_node,  # one rank alone keeps its share of the cores
                 "labels": 1 + int(np.asarray(self.request.labels).max(initial=-1)),
             }
             given = {name: value for name, value in given.items() if name in takes}

@@ -34,8 +34,7 @@ from iobench.core.cases import Batch
 from iobench.core.clock import clock
 from iobench.core.errors import IobenchError
 from iobench.core.records import IoCounters
-from iobench.host import fingerprint, io_counters
-from iobench.worker import parent_watch
+from iobench.host import fingerprint, io_counters, parent_watch
 
 #: Where a batch's pixels are, if not in a slot.
 NOWHERE, FILE = -1, -2

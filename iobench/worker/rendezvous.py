@@ -18,7 +18,7 @@ from iobench.core.channel import Agree, Assignment, Barrier, ControlChannel, Hel
 from iobench.core.clock import clock
 from iobench.core.errors import IobenchError
 from iobench.core.inside import HELD
-from iobench.worker import parent_watch
+from iobench.host import parent_watch
 
 #: A later start than this would be another node's clock (s).
 _LONGEST_START_S = 0.1

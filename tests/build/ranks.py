@@ -25,7 +25,7 @@ DATASET = Dataset("/d", "t", 1, 1, 1, 1, "", "test")
 HEAD = """
 import ctypes, dataclasses, json, os, socket, subprocess, sys, time
 from pathlib import Path
-from iobench.core import channel
+from iobench.core import channel, sockets
 from iobench.core.channel import *
 from iobench.worker import rendezvous
 path = Path(sys.argv[1])

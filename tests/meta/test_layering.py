@@ -40,7 +40,8 @@ PROGRAMS = {
     "backends.runtimes._readonly",
     "worker.__main__",
     "worker.remote_loader_server",
-    "worker.parent_watch",
+    "host.agent_process",
+    "host.parent_watch",
     "worker.self_check",
 }
 #: What the driver reaches on a node through the node's agent alone.

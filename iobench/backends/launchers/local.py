@@ -12,7 +12,14 @@ from iobench.core.protocols import Launcher
 class Local(Launcher):
     """Starts a single process on this machine."""
 
-    def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
+    def argv(
+        self,
+        command: Sequence[str],
+        *,
+        world_size: int,
+        hosts: Sequence[str] = (),
+        forward: Sequence[str] = (),
+    ) -> List[str]:
         """Return the command.  Raises SpecError for more than one rank."""
         if world_size != 1:
             raise SpecError(

@@ -1,8 +1,9 @@
-"""Open MPI's mpirun: several ranks on one node, started where they run.
+"""Open MPI's mpirun: several ranks on one node, started where they run, or on several nodes.
 
-The mpirun of the stack that the case runs in is put inside its container, so one version of MPI
-starts the ranks and links them, and a container with neither network nor capabilities is enough.
-Ranks that use no MPI (null, emulated) are started the same way.
+On one node the mpirun of the stack that the case runs in is put inside its container, so one
+version of MPI starts the ranks and links them, and a container with neither network nor
+capabilities is enough.  On several nodes it stands outside and starts a container a rank.  Ranks
+that use no MPI (null, emulated) are started the same way.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import re
 import shutil
 from typing import List, Literal, Mapping, Optional, Sequence, Tuple, get_args
 
-from iobench.core import registry, trusted
-from iobench.core.cases import Case
+from iobench.backends.launchers import _hosts
 from iobench.core.errors import SpecError
 from iobench.core.members import Failure, LauncherBackend
 from iobench.core.protocols import Launcher
@@ -32,6 +32,9 @@ QUIET: Mapping[str, str] = {
     "OMPI_MCA_btl": "self,vader,tcp",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
 }
+#: On several nodes it talks by what the site has set up.  Ranks of one node that are in user
+#: namespaces of their own (Apptainer's) may not copy from one another; every arm shall copy alike.
+ACROSS: Mapping[str, str] = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 #: mpirun's own words stand between two such lines.
 _RULE = re.compile(r"^-{60,}\s*$", re.MULTILINE)
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node\s+\S+\s+exited on\s+signal (\d+)")
@@ -70,13 +73,23 @@ class MpiRun(Launcher):
             return f"{self._program} is not Open MPI's ({first}): put Open MPI's first on PATH"
         return ""
 
-    def argv(self, command: Sequence[str], *, world_size: int) -> List[str]:
+    def argv(
+        self,
+        command: Sequence[str],
+        *,
+        world_size: int,
+        hosts: Sequence[str] = (),
+        forward: Sequence[str] = (),
+    ) -> List[str]:
         """Return ``mpirun ... command``, for root too (a container's only user may be root)."""
-        if world_size < 1:
-            raise SpecError(f"world_size = {world_size} is no number of ranks; use 1 or more")
+        each = _hosts.ranks_each(world_size, hosts)
         words = [self._program, "--allow-run-as-root"]
         words += ["--oversubscribe"] if self._oversubscribe else []
-        return [*words, "--bind-to", self._bind_to, "-np", str(world_size), *command]
+        if hosts:
+            words += ["--host", ",".join(f"{host}:{each}" for host in hosts)]
+            words += ["--map-by", f"ppr:{each}:node"]
+        words += ["--bind-to", self._bind_to, "-np", str(world_size)]
+        return [*words, *(word for name in forward for word in ("-x", name)), *command]
 
     def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
         """Return (rank, world size) from Open MPI's variables; (0, 1) outside of it."""
@@ -85,13 +98,6 @@ class MpiRun(Launcher):
     def local_rank(self, env: Mapping[str, str]) -> int:
         """Return the rank among those of this node."""
         return int(env.get(LOCAL_RANK, "0"))
-
-
-def judge(case: Case) -> None:
-    """Raise SpecError for a program on this host that a spec may not have run."""
-    if not registry.load("runtimes", case.runtime).isolated:
-        program = str(case.launcher_options.get("program", "mpirun"))
-        trusted.check_program(program, "launcher_options.program")
 
 
 def failure(text: str) -> Optional[Failure]:
@@ -111,10 +117,12 @@ def failure(text: str) -> Optional[Failure]:
 
 BACKEND = LauncherBackend(
     MpiRun,
-    "several ranks on one node, by Open MPI's mpirun",
+    "several ranks on one node or several, by Open MPI's mpirun",
     inside=True,
     stacks=frozenset({"caffe"}),
     variables=QUIET,
+    across=ACROSS,
+    passed=("OMPI_", "PMIX_"),
     failure=failure,
-    judge=judge,
+    judge=_hosts.judge,
 )

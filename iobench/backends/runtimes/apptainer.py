@@ -66,7 +66,7 @@ class Apptainer(Runtime):
     def argv(self, command: Sequence[str], start: Start) -> List[str]:
         """Return ``apptainer exec ...``.  Raises SpecError for a path that it cannot bind."""
         name = tools.apptainer() or tools.APPTAINERS[0]
-        words = ["env"]
+        words = [*_passing(start.passed), "env"]
         for prefix in ("APPTAINER", "SINGULARITY"):
             words += [word for leak in _LEAKS for word in ("-u", f"{prefix}_{leak}")]
         words += [f"{key}={value}" for key, value in tools.apptainer_env().items()]
@@ -99,6 +99,19 @@ class Apptainer(Runtime):
             "mounted": _mounted(image),
             "rootless": os.geteuid() != 0,
         }
+
+
+def _passing(beginnings: Sequence[str]) -> List[str]:
+    """Return words that show variables of these beginnings inside, by apptainer's own way.
+
+    Their values are known only where the launcher has started this.
+    """
+    if not beginnings:
+        return []
+    name = f"({'|'.join(beginnings)})[A-Za-z0-9_]*"
+    both = " ".join(f'{prefix}ENV_\\1="$\\1"' for prefix in ("APPTAINER", "SINGULARITY"))
+    script = f'eval "$(env | sed -nE \'s/^({name})=.*/export {both}/p\')"; exec "$@"'
+    return ["/bin/sh", "-c", script, "sh"]
 
 
 def _kernel_mounts() -> bool:
@@ -162,5 +175,5 @@ def data_images() -> str:
 
 BACKEND = RuntimeBackend(
     Apptainer, "Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True,
-    data_images=data_images, no_overlay="", takes=("sif", "rootfs"),
+    data_images=data_images, no_overlay="", takes=("sif", "rootfs"), passes=True,
 )  # fmt: skip

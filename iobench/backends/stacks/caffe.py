@@ -50,8 +50,7 @@ def environment(prefix: str) -> Dict[str, str]:
     A library of the prefix must load no plug-in of the host, which another version of it made.
     """
     libraries = f"{prefix}/{_LIBRARIES}"
-    return {
-        **_GLOG,
+    own_mpi = {
         "OPAL_PREFIX": prefix,
         "OPAL_SYSCONFDIR": f"{prefix}/etc/openmpi",  # else the host's /etc/openmpi is read
         # else ~/.openmpi and ~/.pmix are read too: components, and settings of another version
@@ -64,6 +63,9 @@ def environment(prefix: str) -> Dict[str, str]:
         **{name: f"{libraries}/{folder}" for name, folder in _PLUGINS.items()},
         **_NO_PLUGINS,
     }
+    # mpirun's helper on another node, which gets no environment of its own
+    helper = ["/usr/bin/env", *(f"{n}={v}" for n, v in own_mpi.items()), f"{prefix}/bin/orted"]
+    return {**_GLOG, **own_mpi, "OMPI_MCA_orte_launch_agent": " ".join(helper)}
 
 
 def on_host(variables: Mapping[str, str]) -> Installed:

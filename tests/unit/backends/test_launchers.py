@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from iobench.backends.launchers.mpirun import QUIET
@@ -142,7 +144,7 @@ def begun(tmp_path, monkeypatch):
     for name in QUIET:
         monkeypatch.delenv(name, raising=False)
 
-    def start(world_size: int = 2, on_host: bool = False, **changes: object):
+    def start(world_size: int = 2, on_host: bool = False, hosts: Any = (), **changes: object):
         keys = {"format": "null", "loader": "null", "trainer": "null", "launcher": "mpirun"}
         case = Case(**{**keys, "world_size": world_size, **changes})
         images = {
@@ -150,8 +152,9 @@ def begun(tmp_path, monkeypatch):
         }
         (tmp_path / "work").mkdir(exist_ok=True)
         return starting.start(
-            case, data, tmp_path / "work", images, name="n", on_host=on_host, world_size=world_size
-        )
+            case, data, tmp_path / "work", images, name="n", on_host=on_host,
+            world_size=world_size, hosts=hosts,
+        )  # fmt: skip
 
     return start
 
@@ -190,3 +193,114 @@ def test_a_missing_mpirun_is_said_before_anything_starts(begun, tmp_path, monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendUnavailable, match=r"launcher 'mpirun' cannot run here: no program"):
         begun()
+
+
+# -- several nodes ---------------------------------------------------------------------------------
+
+HOSTS: dict[str, Any] = {
+    "world_size": 4,
+    "hosts": ["h1", "h2"],
+    "forward": ["PATH", "LD_LIBRARY_PATH"],
+}
+
+
+def test_mpirun_over_hosts() -> None:
+    assert mpirun().argv(["worker", "i"], **HOSTS) == [
+        "mpirun", "--allow-run-as-root", "--oversubscribe", "--host", "h1:2,h2:2",
+        "--map-by", "ppr:2:node", "--bind-to", "none", "-np", "4",
+        "-x", "PATH", "-x", "LD_LIBRARY_PATH", "worker", "i",
+    ]  # fmt: skip
+
+
+def test_srun_over_hosts() -> None:
+    srun = registry.load("launchers", "srun").make
+    assert srun(mpi="pmix").argv(["worker", "i"], **HOSTS) == [
+        "srun", "--overlap", "--ntasks=4", "--nodes=2", "--ntasks-per-node=2", "--nodelist=h1,h2",
+        "--distribution=block", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL",
+        "--mpi=pmix", "worker", "i",
+    ]  # fmt: skip
+    assert srun().argv(["worker"], world_size=2) == [
+        "srun", "--overlap", "--ntasks=2", "--cpu-bind=none", "--kill-on-bad-exit=1",
+        "--export=ALL", "worker",
+    ]  # fmt: skip
+    env = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
+    assert (srun().rank(env), srun().local_rank(env)) == ((3, 4), 1)
+    with pytest.raises(SpecError, match="srun --mpi=list"):
+        srun(mpi="pmix --x")
+    with pytest.raises(SpecError, match="none, threads, cores"):
+        srun(bind_to="core")
+
+
+def test_hydra_over_hosts(tmp_path) -> None:
+    hydra = registry.load("launchers", "hydra").make
+    assert hydra().argv(["worker", "i"], **HOSTS) == [
+        "mpiexec.hydra", "-genvall", "-hosts", "h1,h2", "-ppn", "2", "-bind-to", "none", "-n", "4",
+        "worker", "i",
+    ]  # fmt: skip
+    env = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
+    assert (hydra().rank(env), hydra().local_rank(env)) == ((3, 4), 1)
+    ours = tmp_path / "mpiexec"
+    ours.write_text("#!/bin/sh\necho 'HYDRA build details: Version 4.1'\n")
+    ours.chmod(0o755)
+    assert hydra(program=str(ours)).available() == ""
+    ours.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
+    other = tmp_path / "other"
+    ours.rename(other)
+    assert "is not Hydra (mpiexec (OpenRTE)" in hydra(program=str(other)).available()
+
+
+def test_torchrun_is_started_once_a_node_by_another_launcher() -> None:
+    torchrun = registry.load("launchers", "torchrun").make
+    here = torchrun(program="torchrun").argv(["worker", "i"], world_size=2)
+    assert here == [
+        "torchrun",
+        "--nproc-per-node=2",
+        "--no-python",
+        "--log-dir=/dev/null",
+        "--standalone",
+        "worker",
+        "i",
+    ]
+    argv = torchrun(program="torchrun", by="srun", port=7).argv(["worker", "i"], **HOSTS)
+    at = argv.index("/bin/sh")
+    assert argv[:at] == registry.load("launchers", "srun").make().argv(
+        [], world_size=2, hosts=["h1", "h2"]
+    )
+    assert argv[at + 1 :] == [
+        "-c",
+        "exec torchrun --nproc-per-node=2 --no-python --log-dir=/dev/null --nnodes=2 "
+        "--master-addr=h1 --master-port=7 "
+        '--node-rank=${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}} "$@"',
+        "sh", "worker", "i",
+    ]  # fmt: skip
+    env = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "OMPI_COMM_WORLD_RANK": "1"}
+    assert (torchrun().rank(env), torchrun().local_rank(env)) == ((3, 4), 1)
+    with pytest.raises(SpecError, match="mpirun, srun, hydra"):
+        torchrun(by="ssh")
+
+
+@pytest.mark.parametrize("name", ["mpirun", "srun", "hydra", "torchrun"])
+def test_ranks_that_cannot_be_shared_out_are_refused(name: str) -> None:
+    launcher = registry.load("launchers", name).make()
+    with pytest.raises(SpecError, match="world_size = 3 is not divisible by 2 nodes"):
+        launcher.argv(["worker"], world_size=3, hosts=["h1", "h2"])
+
+
+def test_across_nodes_the_launcher_stands_outside_and_shows_ranks_who_they_are(
+    begun, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    apptainer = tmp_path / "bin/apptainer"
+    apptainer.write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    apptainer.chmod(0o755)
+    keys = {"runtime": "apptainer", "runtime_options": {"mode": "sandbox"}, "nodes": 2}
+    started = begun(hosts=["h1", "h2"], **keys)
+    argv = list(started.argv)
+    assert argv[:5] == ["mpirun", "--allow-run-as-root", "--oversubscribe", "--host", "h1:1,h2:1"]
+    assert "OMP_NUM_THREADS" in argv
+    shell = argv.index("/bin/sh")
+    assert "APPTAINERENV_" in argv[shell + 2]
+    assert argv.index("mpirun") < shell < argv.index("exec") < argv.index("iobench.worker")
+    assert started.variables["OMPI_MCA_btl_vader_single_copy_mechanism"] == "none"
+    assert "OMPI_MCA_plm" not in started.variables
+    assert started.ranks_apart

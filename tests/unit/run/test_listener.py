@@ -103,7 +103,7 @@ def test_a_rank_that_sends_rubbish(tmp_path: Path, sent: str) -> None:
     text = data.decode("latin-1").replace('"', '\\"')
     script = f"""{HEAD}
 line = socket.socket(socket.AF_UNIX)
-line.connect(str(path.parent / channel.SOCKET))
+line.connect(str(path.parent / sockets.SOCKET))
 line.sendall(b"{text}"){SLEEP}"""
     with (
         started(tmp_path, [script]) as worker,

@@ -189,7 +189,8 @@ def test_a_skew_over_one_percent_of_the_loop_is_said() -> None:
     late = [rank_of(r, steps, case, began_s=1000.0 + 0.2 * r) for r in (0, 1)]
     assert "200.0 ms apart, 2.0% of the loop" in note(late)["late"]
     assert note(late[:1]) == {}
-    elsewhere = [late[0], dataclasses.replace(late[1], host="node18")]
+    there = {**late[1].fingerprint, "boot_id": "b2"}
+    elsewhere = [late[0], dataclasses.replace(late[1], host="node18", fingerprint=there)]
     assert skew_s(elsewhere) == 0.0, "two hosts have two clocks"
     record = dataclasses.replace(record_of(late, case, "load", "-"), notes=note(late))
     found = Plan("s", "now", 1, 60.0, DATASET, (case,), (record.trial,), phase=2)

@@ -89,11 +89,11 @@ def test_a_file_that_cannot_be_read_fails_the_trial(cache: str, tmp_path: Path) 
     trial = Trial("t", CASE, "load", cache)
     attempt = launch.Attempt(trial, made, launch.TrialSettings(agent=Broken()))
     with pytest.raises(TrialFailed, match=r"/d/x\.jpg: Input/output error"):
-        attempt._set_state(None)  # type: ignore[arg-type]
+        attempt._set_state(None, attempt._nodes[0])  # type: ignore[arg-type]
     (tmp_path / "set/jpeg/n0/0.jpg").unlink()
     attempt = launch.Attempt(trial, made, launch.TrialSettings())
     with pytest.raises((TrialFailed, CacheStateError), match=r"0\.jpg"):
-        attempt._set_state(None)  # type: ignore[arg-type]
+        attempt._set_state(None, attempt._nodes[0])  # type: ignore[arg-type]
 
 
 def small(folder: Path) -> Dataset:

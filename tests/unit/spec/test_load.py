@@ -18,6 +18,8 @@ BASE: dict[str, Any] = {
     "matrix": {"pipeline": ["jpeg", "lmdb"]},
 }
 
+SEVERAL: dict[str, Any] = {"trainer": "null", "launcher": "mpirun", "nodes": 2}
+
 
 def changed(**changes: Any) -> dict[str, Any]:
     return {**BASE, **changes}
@@ -34,6 +36,24 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(matrix={"pipeline": ["torch:jpgg"]}), ["jpgg", "jpeg"]),
         (changed(matrix={"pipelines": ["jpeg"]}), ["pipelines", "pipeline"]),
         (changed(matrix={"pipeline": []}), ["matrix.pipeline", "empty"]),
+        (changed(case={"nodes": 2, "world_size": 2}), ["nodes = 2", "'local'", "mpirun", "srun"]),
+        (
+            changed(case={**SEVERAL, "world_size": 3}),
+            ["world_size = 3", "nodes = 2", "ranks_per_node"],
+        ),
+        (
+            changed(case={**SEVERAL, "world_size": 3, "ranks_per_node": 2}),
+            ["world_size = 3", "make 4", "leave one"],
+        ),
+        (changed(case={**SEVERAL, "ranks_per_node": 1, "cpus": 1}), ["nodes = 2 with cpus"]),
+        (
+            changed(case={**SEVERAL, "ranks_per_node": 1, "placement": "tmpfs"}),
+            ["nodes = 2 with placement 'tmpfs'", "'bind'"],
+        ),
+        (
+            changed(case={**SEVERAL, "ranks_per_node": 1, "runtime": "docker"}),
+            ["'docker'", "does not show a rank who it is", "apptainer", "bare", "unpacked"],
+        ),
         (changed(case={"order": "random"}), ["random", "shuffled", "window:N"]),
         (changed(case={"order": "window:1"}), ["'window:1'", "window:N", "at least 2"]),
         (changed(case={"order": "window:1234567890"}), ["1234567890", "at most 999999999"]),
@@ -320,3 +340,21 @@ def test_content_counts_after_the_pipeline_that_does_not_say_it(keys: tuple[str,
     values = {"pipeline": "torch:lmdb", "content": "raw"}
     (case,) = load.expand(load.parse({"name": "t", "case": {key: values[key] for key in keys}}))
     assert case.pipeline == "torch:lmdb-raw"
+
+
+def test_ranks_a_node_make_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = load.expand(
+        load.parse(changed(case={**SEVERAL, "ranks_per_node": 2, "batch": 4},
+                           matrix={"pipeline": ["jpeg"], "nodes": [1, 2]}))
+    )  # fmt: skip
+    assert [(c.nodes, c.world_size, c.ranks_per_node) for c in cases] == [(1, 2, 2), (2, 4, 2)]
+    assert "nodes=2" in cases[1].label
+
+
+def test_nodes_are_compared_with_as_many_ranks_on_each() -> None:
+    spec = load.parse(changed(case={**SEVERAL, "ranks_per_node": 2, "batch": 4},
+                              matrix={"pipeline": ["jpeg"], "nodes": [1, 2]},
+                              contrasts=[{"over": "nodes", "base": 1}]))  # fmt: skip
+    (rule,) = rules.rules(spec, load.expand(spec))
+    assert len(rule.groups) == 1
+    assert {cell.slice_s for cell in rule.cells} == {0.0}, "ranks of several nodes take no turns"

@@ -19,7 +19,7 @@ from tests.capabilities import need
 
 RANK = """
 import ctypes, os, subprocess, sys
-from iobench.worker import parent_watch
+from iobench.host import parent_watch
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # a loader process
 parent_watch.end_when_closed(int(sys.argv[1]))
 print(child.pid, flush=True)

@@ -1,0 +1,83 @@
+"""torchrun: PyTorch's own launcher, started once a node by another one."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from typing import Annotated, List, Literal, Mapping, Sequence, Tuple, get_args
+
+from iobench.backends.launchers import _hosts
+from iobench.core import registry
+from iobench.core.errors import SpecError
+from iobench.core.members import LauncherBackend
+from iobench.core.options import Range
+from iobench.core.protocols import Launcher
+
+Carriers = Literal["mpirun", "srun", "hydra"]
+CARRIERS = get_args(Carriers)
+Port = Annotated[int, Range(1, 65_535)]
+#: Each carrier tells its process on a node which one that is by one of these.
+_NODE = "${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}}"
+
+
+class TorchRun(Launcher):
+    """Starts ranks by PyTorch's elastic launcher, without restarts."""
+
+    def __init__(self, *, by: Carriers = "mpirun", program: str = "", port: Port = 29_500) -> None:
+        """``by``: the launcher that starts it on each of several nodes.  ``program``: torchrun's
+        name or path ("": that of the Python that iobench runs in).  ``port``: on the first node,
+        where the others find it.
+        """
+        if by not in CARRIERS:
+            raise SpecError(f"by {by!r} is not possible; allowed: {', '.join(CARRIERS)}")
+        if program.startswith("-"):
+            raise SpecError(f"program {program!r} is no name of a program; leave it out")
+        self.by, self._program, self._port = by, program, port
+
+    def available(self) -> str:
+        """Return "" when there is a torchrun, else the reason with the remedy."""
+        if self._program:
+            return "" if shutil.which(self._program) else f"no program {self._program} on PATH"
+        if not registry.importable("torch"):
+            return "this Python has no torch: `make setup`, or set launcher_options program"
+        return ""
+
+    def argv(
+        self,
+        command: Sequence[str],
+        *,
+        world_size: int,
+        hosts: Sequence[str] = (),
+        forward: Sequence[str] = (),
+    ) -> List[str]:
+        """Return ``torchrun ... command``, on several nodes after the carrier's words."""
+        each = _hosts.ranks_each(world_size, hosts)
+        usual = [sys.executable, "-m", "torch.distributed.run"]
+        words = [self._program] if self._program else usual
+        words += [f"--nproc-per-node={each}", "--no-python", "--log-dir=/dev/null"]
+        if not hosts:
+            return [*words, "--standalone", *command]
+        words += [f"--nnodes={len(hosts)}", f"--master-addr={hosts[0]}"]
+        words += [f"--master-port={self._port}"]
+        script = f'exec {shlex.join(words)} --node-rank={_NODE} "$@"'
+        inner = ["/bin/sh", "-c", script, "sh", *command]
+        carrier: Launcher = registry.load("launchers", self.by).make()
+        return carrier.argv(inner, world_size=len(hosts), hosts=hosts, forward=forward)
+
+    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
+        """Return (rank, world size) from torchrun's variables; (0, 1) outside of it."""
+        return int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1"))
+
+    def local_rank(self, env: Mapping[str, str]) -> int:
+        """Return the rank among those of this node."""
+        return int(env.get("LOCAL_RANK", "0"))
+
+
+BACKEND = LauncherBackend(
+    TorchRun,
+    "several ranks on one node or several, by PyTorch's torchrun",
+    across={},
+    passed=("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_"),
+    judge=_hosts.judge,
+)

@@ -1,0 +1,158 @@
+"""The agent of another node, from the driver's side: each call is a message and its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from iobench.core import errors
+from iobench.core.cases import Extent
+from iobench.core.channel import Answer, Call, ChannelError, ControlChannel
+from iobench.core.errors import IobenchError, TrialFailed
+from iobench.core.records import IoCounters
+from iobench.host.page_cache import Residency
+
+#: Variable of an agent's environment; a command line would show the key to every user.
+INVITATION = "IOBENCH_AGENT"
+
+
+@dataclasses.dataclass(frozen=True)
+class Invited:
+    """What an agent must know to connect: ``host:port``, and the key of this suite's agents."""
+
+    address: str
+    key: str
+
+    def text(self) -> str:
+        """Return it as a variable's value."""
+        return f"{self.address} {self.key}"
+
+    @classmethod
+    def read(cls, text: str) -> Invited:
+        """Return it from a variable's value."""
+        return cls(*text.split())
+
+
+class RemoteAgent:
+    """Acts on another node; raises what :class:`iobench.host.agent.Agent` raises there.
+
+    Paths are the node's own.  ``limit_s``: how long an answer may take.  Once the agent has gone,
+    or has not answered in time, every call raises TrialFailed.
+    """
+
+    def __init__(self, node: str, line: ControlChannel, limit_s: float) -> None:
+        self.node, self._line, self._limit_s = node, line, limit_s
+        self._lost = ""
+
+    def evict(self, files: Iterable[Path]) -> None:
+        """See :func:`iobench.host.page_cache.evict`."""
+        self._call("evict", _names(files))
+
+    def warm(self, files: Iterable[Path]) -> None:
+        """See :func:`iobench.host.page_cache.warm`."""
+        self._call("warm", _names(files))
+
+    def lock(self, files: Sequence[Path]) -> contextlib.AbstractContextManager[str]:
+        """See :func:`iobench.host.page_lock.lock`."""
+        return self._context("lock", _names(files))
+
+    def work_folder(
+        self, folder: Path, texts: Mapping[str, str], links: Mapping[str, str]
+    ) -> contextlib.AbstractContextManager[None]:
+        """See :func:`iobench.host.work_folder.made`."""
+        return self._context("work_folder", str(folder), dict(texts), dict(links))
+
+    def check_warmable(self, nbytes: int) -> None:
+        """See :func:`iobench.host.page_cache.check_warmable`."""
+        self._call("check_warmable", nbytes)
+
+    def residency(self, files: Iterable[Path]) -> Residency:
+        """See :func:`iobench.host.page_cache.residency`."""
+        return Residency(**self._call("residency", _names(files)))
+
+    def set_fraction(
+        self,
+        samples: Sequence[Sequence[Extent]],
+        fraction: float,
+        seed: int,
+        files: Iterable[Path] = (),
+    ) -> Residency:
+        """See :func:`iobench.host.page_cache.set_fraction`."""
+        found = self._call("set_fraction", samples, fraction, seed, _names(files))
+        return Residency(**found)
+
+    def drop_caches(self, *, allowed: bool) -> None:
+        """See :func:`iobench.host.page_cache.drop_caches`."""
+        if allowed:
+            self._call("drop_caches")
+
+    def mount(self, path: Path) -> Mapping[str, Any]:
+        """See :func:`iobench.host.mounts.describe_mount`."""
+        found: Dict[str, Any] = self._call("mount", str(path))
+        return found
+
+    def cold(self, path: Path) -> str:
+        """See :meth:`iobench.host.agent.Agent.cold`."""
+        return str(self._call("cold", str(path)))
+
+    def unseen(self, path: Path) -> str:
+        """See :func:`iobench.host.mounts.unseen`."""
+        return str(self._call("unseen", str(path)))
+
+    def counters(self, path: Path) -> Mapping[str, int]:
+        """See :meth:`iobench.host.agent.Agent.counters`."""
+        found: Dict[str, int] = self._call("counters", str(path))
+        return found
+
+    def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]:
+        """See :meth:`iobench.host.agent.Agent.storage_bytes`."""
+        count, counter = self._call("storage_bytes", str(path), dataclasses.asdict(io))
+        return count, counter
+
+    def close(self) -> None:
+        """Let the agent end."""
+        self._line.close()
+
+    @contextlib.contextmanager
+    def _context(self, name: str, *arguments: Any) -> Iterator[Any]:
+        number, value = self._call(name, *arguments)
+        try:
+            yield value
+        finally:
+            with contextlib.suppress(TrialFailed):  # an agent that has gone holds nothing
+                self._call("leave", number)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        if self._lost:
+            raise TrialFailed(self._lost)
+        try:
+            self._line.send(Call(name, list(arguments)))
+            if not connection.wait([self._line.fileno()], self._limit_s):
+                raise ChannelError(f"did not answer {name!r} within {self._limit_s:g} s")
+            answer = self._line.receive()
+        except ChannelError as error:
+            self._lost = (
+                f"node {self.node}: its agent {error}: is the node up, and do its filesystems "
+                "answer? Then `iobench run --resume` goes on"
+            )
+            self._line.close()
+            raise TrialFailed(self._lost) from None
+        assert isinstance(answer, Answer)
+        if answer.error == "OSError":
+            reason = f"{answer.reason} on node {self.node}"
+            raise OSError(answer.value, reason, answer.file or None)
+        if answer.error:
+            raise _error(answer.error)(f"node {self.node}: {answer.reason}")
+        return answer.value
+
+
+def _names(files: Iterable[Path]) -> List[str]:
+    return [str(file) for file in files]
+
+
+def _error(name: str) -> type[IobenchError]:
+    found = getattr(errors, name, TrialFailed)
+    return found if issubclass(found, IobenchError) else TrialFailed

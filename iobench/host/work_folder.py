@@ -1,0 +1,54 @@
+"""A trial's work folder on a node whose ``/tmp`` is not the driver's: made, and removed again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Iterator, Mapping
+
+from iobench.core.errors import TrialFailed
+
+
+@contextlib.contextmanager
+def made(folder: Path, texts: Mapping[str, str], links: Mapping[str, str]) -> Iterator[None]:
+    """Make ``folder`` with small files and links, for its owner alone; remove it at the end.
+
+    ``texts``, ``links``: name below the folder -> content, target.  A folder that is there already,
+    because the nodes share it, is the driver's: it is only completed.  Raises TrialFailed where it
+    is not this user's own.
+    """
+    own = _make(folder)
+    try:
+        for name, text in texts.items():
+            with contextlib.suppress(FileExistsError):
+                fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with open(fd, "w") as file:
+                    file.write(text)
+        for name, target in links.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (folder / name).symlink_to(target)
+        yield
+    finally:
+        if own:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(folder: Path) -> bool:
+    """Make the folder; tell whether it was not there before."""
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise TrialFailed(f"{folder} is there already and not this user's own folder") from None
+        return False
+    except OSError as error:
+        raise TrialFailed(
+            f"{folder} cannot be made on this node ({error.strerror}): set TMPDIR to a folder that "
+            "every node has"
+        ) from None
+    return True

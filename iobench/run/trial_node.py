@@ -1,0 +1,143 @@
+"""One node's part in one attempt: its cache state, its locked pages, its counters, its proof."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from iobench.analysis import ranks as rank_figures
+from iobench.core.cases import Extent, Trial
+from iobench.core.errors import TrialFailed
+from iobench.core.records import CacheProof, NodeRecord, RankResult
+from iobench.host.agent import NodeAgent
+from iobench.run import cache_state
+from iobench.run.cache_state import Verdict
+from iobench.run.worker_process import TrialSettings
+
+_MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
+
+
+class TrialNode:
+    """A node of one attempt.  ``name``: as its ranks report it; "" where it is the only one."""
+
+    def __init__(
+        self,
+        name: str,
+        agent: NodeAgent,
+        trial: Trial,
+        files: Sequence[Path],
+        where: Path,
+        settings: TrialSettings,
+    ) -> None:
+        self.name, self._agent, self._trial, self._settings = name, agent, trial, settings
+        self._files, self._where = files, where
+        self.proof = CacheProof()
+        self._mount: Mapping[str, Any] = {}
+        self._counters: Mapping[str, int] = {}
+        self.crossed: Mapping[str, int] = {}
+
+    def set_state(
+        self, extents: Callable[[], list[list[Extent]]], held: contextlib.ExitStack
+    ) -> None:
+        """Bring the files into the trial's cache state and prove what was reached.
+
+        ``extents``: of the samples of this node's ranks.  ``held``: what is locked, until the
+        attempt is judged.  Raises TrialFailed for a file that is missing or cannot be read.
+        """
+        if self.name:
+            self._mount = self._agent.mount(self._where)
+        if self._trial.cache == "-" or not self._files:
+            return
+        try:
+            self.proof = self._proven(extents, held)
+        except FileNotFoundError as error:
+            raise TrialFailed(f"{error.filename} is missing{self._on()}: {_MISSING}") from None
+        except OSError as error:
+            name = error.filename or "the data"
+            raise TrialFailed(f"{name}: {error.strerror}; {_MISSING}") from None
+
+    def _on(self) -> str:
+        return f" on node {self.name}" if self.name else ""
+
+    def _proven(
+        self, extents: Callable[[], list[list[Extent]]], held: contextlib.ExitStack
+    ) -> CacheProof:
+        agent, label = self._agent, self._trial.cache
+        more: dict[str, Any] = {"unseen": agent.unseen(self._where)}
+        if label == "cold":
+            agent.evict(self._files)
+            label = "data-cold"
+            if self._settings.allow_drop_caches:
+                agent.drop_caches(allowed=True)
+                label = "client-cold"
+        elif label == "warm":
+            agent.check_warmable(sum(f.stat().st_size for f in self._files))
+            agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
+            unheld = self._lock(held)
+            rate = self._settings.cold_rates.get(self._trial.case.stored_form)
+            more |= {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
+        else:
+            found = agent.set_fraction(extents(), float(label), self._trial.case.seed, self._files)
+            return CacheProof("fraction", found.method, found.fraction, **more)
+        found = agent.residency(self._files)
+        return CacheProof(label, found.method, found.fraction, **more)
+
+    def _lock(self, held: contextlib.ExitStack) -> str:
+        """Lock the data's pages until this attempt is judged; return "" or why they are not."""
+        if not self._settings.lock_pages:
+            return "memory is limited in this suite"
+        return held.enter_context(self._agent.lock(self._files))
+
+    def count(self) -> None:
+        """Read the mount's own counters before the clock starts."""
+        self._counters = self._agent.counters(self._where)
+
+    def count_again(self) -> None:
+        """Read them when all ranks have ended."""
+        after = self._agent.counters(self._where)
+        self.crossed = {name: after[name] - n for name, n in self._counters.items()}
+
+    def own(self, ranks: Sequence[RankResult]) -> list[RankResult]:
+        """Return the results of the ranks that ran here."""
+        return [r for r in ranks if self.name in ("", r.host)]
+
+    def prove_after(self, ranks: Sequence[RankResult], *, by_fio: bool) -> None:
+        """Complete the proof by what is resident now and what crossed the mount for its ranks."""
+        own = self.own(ranks)
+        self.proof = cache_state.after_here(
+            self.proof, own, self._files, self._agent, by_fio=by_fio
+        )
+
+    def judge(self, ranks: Sequence[RankResult]) -> Verdict:
+        """Return whether its evidence holds: (status, reasons), which name it."""
+        loop_s = rank_figures.loop_s(self.own(ranks))
+        trial = self._trial
+        status, reasons = cache_state.judge(trial.cache, trial.stage, self.proof, loop_s)
+        prefix = f"node {self.name}: " if self.name else ""
+        return status, tuple(prefix + reason for reason in reasons)
+
+    def record(self, ranks: Sequence[RankResult]) -> NodeRecord:
+        """Return what is stored of it."""
+        own = tuple(r.rank for r in self.own(ranks))
+        return NodeRecord(self.name, own, self.proof, self._mount, self.crossed)
+
+
+def everywhere(nodes: Sequence[TrialNode], act: Callable[[TrialNode], None]) -> None:
+    """Do something on every node at once.  Raises what the first of them to fail raises."""
+    if len(nodes) == 1:
+        act(nodes[0])
+        return
+    with concurrent.futures.ThreadPoolExecutor(len(nodes)) as pool:
+        list(pool.map(act, nodes))
+
+
+def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return name -> the sum of the nodes' counts."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)

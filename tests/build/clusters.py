@@ -1,0 +1,143 @@
+"""Suites over several hosts, for tests: their data, their command, what their records must say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Sequence
+
+from iobench.data import convert, make
+from tests.build.hosts import Hosts, hosts
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = 64
+SPEC = """
+name = "two"
+budget = "2m"
+limit_s = 120
+[case]
+nodes = 2
+batch = 4
+workers = 1
+{case}
+[ladder]
+stages = ["{stage}"]
+caches = {caches}
+repeats = 1
+probe = false
+digest = false
+"""
+#: The device goes with the last mount of it.
+MOUNT = """
+device=$(losetup --find --show --direct-io=on "$1")
+mount -o ro "$device" "$2"
+losetup --detach "$device"
+"""
+
+
+@contextlib.contextmanager
+def with_data(folder: Path) -> Iterator[Hosts]:
+    """Bring up two hosts; each has the dataset, at one path, on an ext4 of its own.
+
+    So the page cache of one does not hold the other's data.
+    """
+    made = make.make("imagenet-like", folder / "made", samples=SAMPLES, seed=1)
+    convert.convert(made, "lmdb")
+    (folder / "set").mkdir()
+    with hosts(folder) as found:
+        for host in found.hosts:
+            image = folder / f"{host.name}.ext4"
+            command = ["mkfs.ext4", "-q", "-d", str(folder / "made"), str(image), "64M"]
+            subprocess.run(command, check=True)
+            host.run("sh", "-ec", MOUNT, "sh", str(image), str(folder / "set"))
+        yield found
+
+
+def command(
+    cluster: Hosts, caches: Sequence[str], *more: str, stage: str = "load", **case: Any
+) -> List[str]:
+    """Return the words that run a suite of one case; ``more``: further options."""
+    keys = {"pipeline": "torch:lmdb", "trainer": "emulated", "ranks_per_node": 1, **case}
+    rows = "\n".join(f"{key} = {_toml(value)}" for key, value in keys.items())
+    spec = cluster.folder / "spec.toml"
+    spec.write_text(SPEC.format(case=rows, stage=stage, caches=json.dumps(list(caches))))
+    shutil.rmtree(cluster.folder / "results", ignore_errors=True)
+    iobench = [sys.executable, "-m", "iobench.cli", "run", str(spec)]
+    places = ["--results", str(cluster.folder / "results"), "--data", str(cluster.folder / "set")]
+    return [*iobench, *places, *more]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + " }"
+    return json.dumps(value)
+
+
+def run(cluster: Hosts, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a suite from the first host."""
+    return cluster.hosts[0].run(*words, env=environment(cluster), check=False, cwd=ROOT)
+
+
+def run_in_job(cluster: Hosts, words: Sequence[str], *options: str) -> str:
+    """Run a suite as a job of Slurm on both hosts, with success; return what it wrote."""
+    script, log = cluster.folder / "job.sh", cluster.folder / "job.log"
+    script.write_text(f"#!/bin/sh\ncd {ROOT} && exec {shlex.join(words)}\n")
+    job = ["sbatch", "--wait", "--nodes=2", *options, "--output", str(log), str(script)]
+    done = cluster.hosts[0].run(*job, env=environment(cluster), check=False)
+    text = log.read_text() if log.exists() else done.stderr
+    assert done.returncode == 0, text
+    return text
+
+
+def environment(cluster: Hosts) -> Dict[str, str]:
+    return {**cluster.environment, "PYTHONPATH": str(ROOT)}
+
+
+def records(cluster: Hosts) -> List[Dict[str, Any]]:
+    paths = sorted((cluster.folder / "results/latest/runs").glob("*.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def check_all(cluster: Hosts, caches: Sequence[str], *, each: int = 1) -> None:
+    """Judge the records of a suite that has ended well, and what it left."""
+    last = {record["trial"]["cache"]: record for record in records(cluster)}
+    assert sorted(last) == sorted(caches)
+    for record in last.values():
+        check(record, each)
+    check_nothing_left(cluster)
+
+
+def check(record: Dict[str, Any], each: int) -> None:
+    """Judge what a record says of both nodes: places, proofs, samples."""
+    cache = record["trial"]["cache"]
+    assert record["status"] == "VALID", record["reasons"]
+    assert [n["node"] for n in record["nodes"]] == ["h1", "h2"]
+    assert [r["host"] for r in record["ranks"]] == ["h1"] * each + ["h2"] * each
+    assert [n["ranks"] for n in record["nodes"]] == [
+        list(range(each)), list(range(each, 2 * each)),
+    ]  # fmt: skip
+    for node in record["nodes"]:
+        proof = node["cache"]
+        assert proof["resident_before"] == (0.0 if cache == "cold" else 1.0)
+        assert node["mount"]["fstype"] == "ext4"
+        needed, crossed = proof["bytes_needed"], proof["bytes_storage"]
+        assert 0 < needed < record["cache"]["bytes_needed"]
+        if cache == "cold":
+            assert crossed >= needed
+    assert len({n["mount"]["device"] for n in record["nodes"]}) == 2, "a filesystem of its own"
+    assert sum(sum(r["steps"]["samples"]) for r in record["ranks"]) == SAMPLES
+    digests = {r["ids_digest"] for r in record["ranks"]}
+    assert len(digests) == 2 * each, "no two ranks read the same"
+
+
+def check_nothing_left(cluster: Hosts) -> None:
+    """No process of iobench and no folder of its own is on either host."""
+    for host in cluster.hosts:
+        assert not [c for c in host.commands() if "iobench" in c]
+        left = host.run("ls", "/tmp").stdout.split()
+        assert left == [cluster.folder.parts[2]], left

@@ -1,0 +1,28 @@
+"""Two real hosts, a container a rank: the launcher outside, Apptainer inside."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.build import clusters
+from tests.build.hosts import Hosts
+from tests.capabilities import image_folder, need
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_apptainer_over_two_hosts(cluster: Hosts, launcher: str, batch: None) -> None:
+    need("apptainer")
+    need("image")
+    words = clusters.command(
+        cluster, ["cold"], "--images", str(image_folder()), launcher=launcher, runtime="apptainer"
+    )
+    if launcher == "srun":
+        clusters.run_in_job(cluster, words, "--ntasks-per-node=1")
+    else:
+        done = clusters.run(cluster, [*words, "--hosts", "h1,h2"])
+        assert done.returncode == 0, done.stderr
+    clusters.check_all(cluster, ["cold"])
+    (record,) = clusters.records(cluster)
+    assert record["runtime"]["form"] == "sif"

@@ -1,0 +1,70 @@
+"""Two real hosts: ranks started by mpirun and srun, each node's page cache set and proven."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from iobench.host import page_lock
+from tests.build import clusters
+from tests.build.hosts import Host, Hosts
+
+pytestmark = pytest.mark.slow
+
+BOTH = ("cold", "warm")
+HOSTS = ("--hosts", "h1,h2")
+
+
+def test_mpirun_over_two_hosts(cluster: Hosts) -> None:
+    words = clusters.command(cluster, BOTH, *HOSTS, launcher="mpirun", ranks_per_node=2)
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
+    clusters.check_all(cluster, BOTH, each=2)
+
+
+@contextlib.contextmanager
+def held(host: Host, file: Path) -> Iterator[None]:
+    """Keep a file in a host's memory behind iobench's back."""
+    command = host.enter(sys.executable, "-I", "-S", page_lock.__file__)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdin.write(str(file).encode() + b"\0\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == b"locked\n"
+        yield
+        holder.stdin.close()
+
+
+def test_a_node_that_is_warm_behind_our_back_is_named(cluster: Hosts) -> None:
+    made = cluster.folder / "made"
+    (file,) = made.glob("lmdb/**/data.mdb")
+    words = clusters.command(cluster, ["cold"], *HOSTS, launcher="mpirun")
+    with held(cluster.hosts[1], cluster.folder / "set" / file.relative_to(made)):
+        done = clusters.run(cluster, words)
+    assert done.returncode == 1
+    assert "node h2: not cold: 100.00%" in done.stderr
+    for record in clusters.records(cluster):
+        assert record["status"] == "INVALID"
+        assert all(reason.startswith("node h2: not cold") for reason in record["reasons"])
+        assert [n["cache"]["resident_before"] for n in record["nodes"]] == [0.0, 1.0]
+        assert record["cache"]["resident_before"] == 1.0, "the worst counts"
+
+
+def test_torchrun_over_two_hosts(cluster: Hosts) -> None:
+    words = clusters.command(cluster, ["warm"], *HOSTS, launcher="torchrun", ranks_per_node=2)
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
+    clusters.check_all(cluster, ["warm"], each=2)
+
+
+def test_srun_inside_an_allocation(cluster: Hosts, batch: None) -> None:
+    words = clusters.command(cluster, BOTH, launcher="srun")
+    clusters.run_in_job(cluster, words, "--ntasks-per-node=1")
+    clusters.check_all(cluster, BOTH)
