@@ -25,11 +25,12 @@ WARM_STATES = ("warm", "-")
 
 
 def last_attempts(records: Iterable[Record]) -> dict[str, Record]:
-    """Return trial id -> its last attempt."""
+    """Return trial id -> its last attempt, in the order in which these stand in ``records``."""
     last: dict[str, Record] = {}
     for record in records:
         seen = last.get(record.trial.id)
         if seen is None or record.attempt >= seen.attempt:
+            last.pop(record.trial.id, None)
             last[record.trial.id] = record
     return last
 

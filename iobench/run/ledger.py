@@ -14,7 +14,7 @@ from iobench.plan.cost import guess_s
 
 
 class Ledger:
-    """The last attempts of a suite's trials.
+    """The last attempts of a suite's trials, from records in the order in which they began.
 
     ``before``: trial id -> last attempt of earlier runs.  ``last``: trial id -> last attempt that
     counts: of earlier runs the usable ones of whole blocks, of this run every one.  ``split``:
@@ -65,8 +65,8 @@ class Ledger:
         return sum(median(s) if s else guess_s(t, self._compute_s) for t, s in known)
 
     def _usable_before(self, block: Sequence[Trial]) -> dict[str, Record]:
-        found = {t.id: self.before[t.id] for t in block if t.id in self.before}
-        return {i: r for i, r in found.items() if enters(r)}
+        of_block = {t.id for t in block}
+        return {i: r for i, r in self.before.items() if i in of_block and enters(r)}
 
     def _note_cost(self, record: Record) -> None:
         self._costs.setdefault(_kind(record.trial), []).append(record.wall_s)
@@ -89,7 +89,10 @@ def _kind(trial: Trial) -> tuple[Any, ...]:
 
 
 def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
-    """Return the trials of each block that was not run whole, back to back, on one host."""
+    """Return the trials of each block that was not run whole, back to back, on one host.
+
+    ``done``: in the order in which the attempts began.
+    """
     blocks: dict[tuple[str, str, int], list[Trial]] = {}
     for trial in plan.trials:
         if trial.contrast:
@@ -104,8 +107,10 @@ def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
 def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
     """Tell whether the trials that have records ran in the plan's order on one host.
 
-    Resumes can break it.
+    Resumes can break it.  ``done``: in the order in which the attempts began.
     """
-    records = [done[t.id] for t in trials if t.id in done]
-    begun = [r.started for r in records]
-    return begun == sorted(begun) and len({hosts.host_of(r) for r in records} - {""}) < 2
+    ran = [t.id for t in trials if t.id in done]
+    of_block = {*ran}
+    return ran == [i for i in done if i in of_block] and (
+        len({hosts.host_of(done[i]) for i in ran} - {""}) < 2
+    )

@@ -152,6 +152,16 @@ class Store:
         paths = sorted((self.folder / RUNS).glob("*.json"), key=_trial_order)
         return [_read(path, _RECORD) for path in paths]
 
+    def as_begun(self) -> list[Record]:
+        """Return every stored attempt in the order in which they began, by the journal.
+
+        The wall clock may have been set back meanwhile; it orders only what the journal lacks.
+        """
+        order = {(e["trial"], e["attempt"]): n for n, e in enumerate(self._journal())}
+        return sorted(
+            self.records(), key=lambda r: (order.get((r.trial.id, r.attempt), -1), r.started)
+        )
+
     def done(self) -> dict[str, Record]:
         """Return trial id -> its last record, where that is usable (VALID or EXPLORATORY)."""
         return {i: r for i, r in last_attempts(self.records()).items() if enters(r)}

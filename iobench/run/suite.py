@@ -47,7 +47,7 @@ class Suite:
         self.plan = store.plan()
         if settings.enter:
             self.plan = without_turns(self.plan, "they run in a control group")
-        self.ledger = Ledger(self.plan, store.records(), settings.agent.name())
+        self.ledger = Ledger(self.plan, store.as_begun(), settings.agent.name())
         self._begun = clock.clock()
         self._undo = contextlib.ExitStack()
 

@@ -314,12 +314,12 @@ def test_strangers_that_hold_every_file_are_dropped(tmp_path: Path, never: int) 
             contextlib.closing(channel.connect(tmp_path, address)) as stranger,
             contextlib.closing(channel.connect(tmp_path, address)),
         ):
-            listener._accept()
+            listener.serve(never, 1.0)
             assert isinstance(stranger.receive(), Challenge)
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (8, hard))  # enough to poll
             try:
-                listener._accept()
+                listener.serve(never, 1.0)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             with pytest.raises(channel.ChannelClosed):
@@ -334,7 +334,7 @@ def test_a_rank_that_dies_before_it_has_its_task_fails_one_trial(
     with contextlib.closing(Listener(tmp_path, Case(), "local", 1)) as listener:
         listener.task = Task(trial=Trial("t", Case(), "load", "-"), dataset=dataset(), seconds=0.0)
         line = channel.connect(tmp_path, "")
-        listener._accept()
+        listener.serve(never, 1.0)
         challenge = line.receive()
         assert isinstance(challenge, Challenge)
         key = json.loads((tmp_path / channel.INVITATION).read_text())["key"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -73,6 +74,14 @@ def test_an_attempt_is_never_replaced(tmp_path: Path) -> None:
 def test_a_started_attempt_counts_even_without_a_record(tmp_path: Path) -> None:
     suite = store.create(tmp_path, "x")
     assert [suite.start("0001-x"), suite.start("0002-y"), suite.start("0001-x")] == [1, 1, 2]
+
+
+def test_attempts_stand_as_they_began_whatever_the_clock_did(tmp_path: Path) -> None:
+    suite = store.create(tmp_path, "x")
+    for number, clock in (("0002-x", "12"), ("0001-x", "13"), ("0003-x", "09")):
+        attempt = suite.start(number)
+        suite.save(dataclasses.replace(record(number, attempt), started=f"2026-01-01T{clock}:00Z"))
+    assert [r.trial.id for r in suite.as_begun()] == ["0002-x", "0001-x", "0003-x"]
 
 
 def test_a_torn_journal_line_loses_nothing_else(tmp_path: Path) -> None:
