@@ -198,6 +198,7 @@ class CaseResult:
     trainer: str
     order: str
     transform: str
+    decoder: str
     batch: int
     workers: int
     world_size: int
