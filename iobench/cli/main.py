@@ -10,6 +10,7 @@ import sys
 import click
 
 import iobench
+from iobench.cli.audit import audit
 from iobench.cli.console import INTERRUPTED, complain
 from iobench.cli.data import data
 from iobench.cli.image import image
@@ -82,7 +83,7 @@ def cli() -> None:
     tools.extend_path()
 
 
-for command in (data, doctor, image, list_, run, show, report, compare):
+for command in (audit, data, doctor, image, list_, run, show, report, compare):
     cli.add_command(command)
 
 
