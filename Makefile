@@ -19,7 +19,7 @@ DATA_ARGS = $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') $(if $(IN
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGET),--budget '$(BUDGET)')
 BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation faults aa power power-turns bridge-cost caffe-time caffe-wait slices turn-noise cold-turns pixels fuzz
 
-.PHONY: help setup data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \
+.PHONY: help setup setup-extra data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \
 	$(BENCHMARKS:%=bench-%)
 
 help: ## Show this text
@@ -36,6 +36,9 @@ help: ## Show this text
 
 setup: ## Install the pinned versions into .venv (does nothing if current)
 	@$(INSTALL) run
+
+setup-extra: setup ## Install the optional libraries of single loaders, formats and decoders too
+	@$(INSTALL) extra
 
 setup-dev: setup
 	@$(INSTALL) dev

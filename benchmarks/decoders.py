@@ -1,4 +1,4 @@
-"""Which library should decode JPEGs? simplejpeg, OpenCV and Pillow on the same files, warm.
+"""Which library should decode JPEGs? Every decoder that is installed, on the same files, warm.
 
 Each decodes every file to (height, width, 3) uint8 RGB on one thread; rounds are interleaved, the
 figure is each library's median round.  The pixels must be equal bit by bit.
@@ -6,43 +6,24 @@ figure is each library's median round.  The pixels must be equal bit by bit.
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
-import warnings
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from benchmarks import suites
-from iobench.core import clock
+from iobench.core import clock, registry, transforms
 from iobench.core import dataset as datasets
-
-Decode = Callable[[bytes], np.ndarray]
+from iobench.core.protocols import Decode
 
 
 def decoders() -> dict[str, Decode]:
-    import cv2
-    import simplejpeg
-    from PIL import Image
-
-    cv2.setNumThreads(1)
-
-    def by_simplejpeg(data: bytes) -> np.ndarray:
-        return simplejpeg.decode_jpeg(data, colorspace="RGB")
-
-    def by_opencv(data: bytes) -> np.ndarray:
-        how = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION  # else it turns photos by EXIF
-        return cv2.imdecode(np.frombuffer(data, np.uint8), how)
-
-    def by_pillow(data: bytes) -> np.ndarray:
-        with warnings.catch_warnings():  # it warns of broken EXIF, which says nothing of pixels
-            warnings.simplefilter("ignore")
-            return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-
-    return {"simplejpeg": by_simplejpeg, "opencv": by_opencv, "pillow": by_pillow}
+    """Return name -> function of every decoder that can run here."""
+    transforms.single_thread()
+    names = [n for n in registry.names("decoders") if not registry.unavailable("decoders", n)]
+    return {name: registry.decoder(name) for name in names}
 
 
 def seconds(decode: Decode, files: list[bytes], threads: int = 1) -> float:

@@ -52,9 +52,9 @@ class Format(JpegFormat):
 
 
 def _slower(decode):
-    def decoded(data, *, delay_s=0.0):
+    def decoded(data, **how):
         spin(DECODE)
-        return decode(data, delay_s=delay_s)
+        return decode(data, **how)
 
     return decoded
 

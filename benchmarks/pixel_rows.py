@@ -18,7 +18,7 @@ import numpy as np
 
 from iobench.core import dataset as datasets
 from iobench.core import registry, transforms
-from iobench.core.cases import Dataset
+from iobench.core.cases import Case, Dataset
 from iobench.core.errors import BackendUnavailable, IobenchError
 from iobench.core.members import LoaderBackend
 from iobench.core.protocols import LoadRequest
@@ -38,16 +38,18 @@ TRANSFORMS = ("crop224", "rrc224")
 
 
 class Pipeline(NamedTuple):
-    """One loader, with options, over one stored form."""
+    """One loader, with options, over one stored form, by one decoder if it takes one."""
 
     loader: str
     form: str
     options: Mapping[str, Any]
+    decoder: str = Case.decoder
 
     @property
     def name(self) -> str:
         given = "".join(f" {value}" for value in self.options.values())
-        return f"{self.loader}:{self.form}{given}"
+        by = "" if self.decoder == Case.decoder else f" {self.decoder}"
+        return f"{self.loader}:{self.form}{given}{by}"
 
 
 def pipelines(form_names: List[str]) -> Iterator[Pipeline]:
@@ -62,6 +64,10 @@ def pipelines(form_names: List[str]) -> Iterator[Pipeline]:
             if readable and (backend.formats is None or form in backend.formats):
                 for options in VARIANTS.get(name, ({},)):
                     yield Pipeline(name, form, options)
+        if backend.decodes:
+            others = [n for n in registry.names("decoders") if n != Case.decoder]
+            here = [n for n in others if not registry.unavailable("decoders", n)]
+            yield from (Pipeline(name, "jpeg", {}, decoder) for decoder in here)
 
 
 def request(found: Dataset, pipeline: Pipeline, transform: str) -> LoadRequest:
@@ -80,6 +86,7 @@ def request(found: Dataset, pipeline: Pipeline, transform: str) -> LoadRequest:
         workers=1,
         order="stored",
         transform=transform,
+        decoder=pipeline.decoder,
         seed=SEED,
     )
 

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from iobench.core import dataset as datasets
 from iobench.core import registry
 from iobench.core.cases import Dataset
 from iobench.core.errors import BackendUnavailable
+from iobench.core.protocols import Decode
 from iobench.data import accounting
 from iobench.data.adopt import adopt
 from iobench.data.convert import convert
@@ -193,7 +195,7 @@ def through_decoders(corpus: Corpus) -> list[dict[str, Any]]:
     return rows
 
 
-def _difference(decode: decoders.Decode, reference: decoders.Decode, data: bytes) -> Any:
+def _difference(decode: Decode, reference: Decode, data: bytes) -> Any:
     """Return the largest difference, or in words why there is none."""
     try:
         pixels = decode(data)
@@ -278,8 +280,10 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def audit(folder: Path) -> tuple[Corpus, list[dict[str, Any]], list[dict[str, Any]]]:
     """Make the corpus in an empty folder; return it, the loaders' entries and the decoders'."""
-    corpus = prepare(folder, odd_files.corpus(), convertible())
-    return corpus, through_loaders(corpus), through_decoders(corpus)
+    with warnings.catch_warnings():  # Pillow's, of broken EXIF, say nothing of pixels
+        warnings.simplefilter("ignore")
+        corpus = prepare(folder, odd_files.corpus(), convertible())
+        return corpus, through_loaders(corpus), through_decoders(corpus)
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 # Sets up what iobench needs, says first what that is, and does nothing twice.
 #
 #   requirements/install.sh run         .venv with the pinned packages of run.txt, and iobench itself
+#   requirements/install.sh extra       the same, and the libraries of single members, extra.txt
 #   requirements/install.sh dev         the same, and dev.txt
 #   requirements/install.sh fio         the program fio, where it can be installed; never fails
 #   requirements/install.sh test-tools  the programs that the system tests drive, and pytest for
@@ -98,8 +99,8 @@ pip_install() {
             "(docs/hpc.md); behind a proxy or mirror pass PIP_ARGS=..."
 }
 
-install_set() { # $1: run or dev
-    [ "$1" = run ] || install_set run
+install_set() { # $1: run, extra or dev; each begins with the one before
+    case $1 in extra) install_set run ;; dev) install_set extra ;; esac
     stamp=$venv/iobench-$1
     key=$(find requirements -name '*.txt' ! -name 'caffe*.txt' ! -name 'debian-*' | sort | xargs cat -- \
         pyproject.toml "$0" | sha256sum | cut -c 1-16)
@@ -110,13 +111,14 @@ install_set() { # $1: run or dev
     from="the network"
     [ -d "$wheels" ] && from="$wheels/ (no network)"
     say "installing $count pinned packages and what they need into $venv from $from" \
-        "($([ "$1" = run ] && echo 'about 2.5 GB on disk, mostly torch and DALI' || echo 'for tests'))"
+        "($(case $1 in run) echo 'about 2.5 GB on disk, mostly torch and DALI' ;;
+            extra) echo 'for single loaders, formats and decoders' ;; *) echo 'for tests' ;; esac))"
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         python=$(find_python)
         make_venv "$python"
     fi
     pip_install -r "requirements/$1.txt"
-    [ "$1" = dev ] || PYTHONWARNINGS=ignore pip_install --no-deps --no-build-isolation -e .
+    [ "$1" != run ] || PYTHONWARNINGS=ignore pip_install --no-deps --no-build-isolation -e .
     echo "$key" >"$stamp"
 }
 
@@ -215,11 +217,11 @@ install_containers() {
 }
 
 case ${1:-} in
-run | dev) install_set "$1" ;;
+run | extra | dev) install_set "$1" ;;
 fio) install_fio ;;
 test-tools) install_test_tools ;;
 test-host) prepare_host ;;
 make) command -v make >/dev/null || apt_install make ;;
 containers) install_containers ;;
-*) die "usage: requirements/install.sh run|dev|fio|test-tools|test-host|make|containers" ;;
+*) die "usage: requirements/install.sh run|extra|dev|fio|test-tools|test-host|make|containers" ;;
 esac

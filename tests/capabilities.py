@@ -39,6 +39,14 @@ def need(name: str) -> None:
     pytest.skip(f"needs {name}: {reason}")
 
 
+def need_modules(modules: Iterable[str]) -> None:
+    """Do the same for the modules that a member requires; one without a name here has its own."""
+    for module in modules:
+        name = OF_MODULES.get(module, module)
+        CAPABILITIES.setdefault(name, _module(module))
+        need(name)
+
+
 def skipped(reports: Iterable[pytest.TestReport]) -> Counter[str]:
     """Count the tests that :func:`need` skipped, by capability."""
     reasons = (str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple))
@@ -272,6 +280,8 @@ def _open_fuse() -> str:
     return "" if every else "/dev/fuse is closed to ordinary users: `make test-host` as root"
 
 
+#: Modules whose capability has another name.
+OF_MODULES = {"nvidia.dali": "dali", "h5py": "hdf5", "plyvel": "leveldb", "caffe": "pycaffe"}
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,

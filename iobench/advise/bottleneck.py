@@ -20,7 +20,7 @@ MIB = 2**20
 #: Only a case that is equal in these, and another pipeline, says what this one would gain.
 ALIKE = (
     "runtime", "order", "transform", "batch", "workers", "world_size", "sharing", "placement",
-    "cpus", "memory_bytes",
+    "decoder", "cpus", "memory_bytes",
 )  # fmt: skip
 #: A loader that decodes in one thread gains nothing from more workers.
 ONE_THREAD = "this loader has one thread: use another loader"

@@ -92,7 +92,7 @@ def _users(module: str) -> str:
     """Return the members that need a module, as "loader dali, format lmdb"."""
     users = [
         f"{axis[:-1]} {name}"
-        for axis in ("loaders", "formats", "trainers")
+        for axis in ("loaders", "formats", "decoders", "trainers")
         for name in registry.names(axis)
         if module in registry.load(axis, name).requires
     ]

@@ -202,6 +202,7 @@ class CaseResult:
     trainer: str
     order: str
     transform: str
+    decoder: str
     batch: int
     workers: int
     world_size: int

@@ -136,7 +136,7 @@ def _share(slices: Slices, seconds: str) -> float:
 
 _OPTIONS = ("loader_options", "format_options", "trainer_options")
 #: Keys whose every value brings libraries of its own.
-BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", *_OPTIONS})
+BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", "decoder", *_OPTIONS})
 #: A key -> the facts of a fingerprint that it sets: libraries take as many threads as cores.
 STUDIED = {
     "placement": ("mount.",),

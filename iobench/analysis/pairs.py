@@ -54,14 +54,16 @@ def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
 def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
     """Return (whether both arms of every pair saw the same samples in the same order, why not).
 
-    Where the order itself is the factor, or how ranks share the data, any order will do.
+    Where the order itself is the factor, or how ranks share the data, any order will do; so it will
+    where a loader is told (``in_order``) not to keep it.
     """
     for pair in pairs:
         arm, base = pair.arm.trial.case, pair.base.trial.case
         shared = (arm.world_size, arm.sharing) == (base.world_size, base.sharing) and (
             arm.order == base.order or arm.world_size == 1
         )  # which samples a rank of several gets depends on the order
-        name = "ids_digest" if arm.order != base.order else "order_digest"
+        free = arm.order != base.order or not (_keeps_order(arm) and _keeps_order(base))
+        name = "ids_digest" if free else "order_digest"
         one, other = (
             [getattr(r, name) for r in x.ranks]
             if shared
@@ -77,6 +79,10 @@ def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
             more = "" if shared else whole
             return False, f"block {pair.block}: the {what} between the arms{more}"
     return True, ""
+
+
+def _keeps_order(case: Case) -> bool:
+    return case.loader_options.get("in_order") is not False
 
 
 def is_of(trial: Trial, contrast: Contrast) -> bool:

@@ -8,6 +8,7 @@ import sys
 import click
 
 import iobench
+from iobench.cli.audit import audit
 from iobench.cli.console import complain
 from iobench.cli.data import data
 from iobench.cli.image import image
@@ -85,7 +86,7 @@ def cli() -> None:
     tools.extend_path()
 
 
-for each in (data, doctor, image, list_, run, show, report, compare):
+for each in (audit, data, doctor, image, list_, run, show, report, compare):
     cli.add_command(each)
 
 

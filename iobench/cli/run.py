@@ -165,8 +165,9 @@ def _plan(
     seconds = units.seconds(budget or spec.budget)
     missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
     spec, own_notes = own_images.fitted(spec, missing, images, say, making=not dry_run)
+    spec, lacking = availability.fitted(spec, missing)
     left, notes = fit(spec, missing)
-    own_notes = [*foreseen.notes, *own_notes]
+    own_notes = [*foreseen.notes, *own_notes, *lacking]
     for note in [*own_notes, *notes]:
         say(f"note: {note}")
     cases = expand(left)

@@ -81,6 +81,7 @@ class Case:
     placement: str = "bind"
     order: str = "shuffled"  # stored, shuffled, window:N
     transform: str = "rrc224"
+    decoder: str = "simplejpeg"  # of a loader that takes one
     content: str = "jpeg"  # jpeg (encoded bytes), raw (pixels), float (Caffe's HDF5 values)
     batch: int = 64
     workers: int = 2

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from typing import Any, Callable, FrozenSet, Generic, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from iobench.core.cases import Case, Scalar
-from iobench.core.protocols import Filesystem, Format, Launcher, LoadRequest, Placing, Runtime
+from iobench.core.protocols import (
+    Decode,
+    Filesystem,
+    Format,
+    Launcher,
+    LoadRequest,
+    Placing,
+    Runtime,
+)
 
 T = TypeVar("T", covariant=True)
 
@@ -40,17 +48,27 @@ class FormatBackend(Backend[Format]):
     """``contents``: ``jpeg`` (encoded); where it can hold pixels, ``raw``; Caffe's ``float``.
 
     ``fileless``: nothing on disk, so no cache state and no ceiling.  ``mapped``: reads go through
-    mmap, which fio cannot replay (the ceiling's record states it).
+    mmap, which fio cannot replay (the ceiling's record states it).  ``shared``: contents of which
+    several samples lie in a unit that is read whole.
     """
 
     contents: FrozenSet[str] = frozenset({"jpeg"})
     fileless: bool = False
     mapped: bool = False
+    shared: FrozenSet[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderBackend(Backend[Decode]):
+    """``make()`` returns the function that decodes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoaderBackend(Backend[Any]):
     """``make(request, **options) -> Loader``; stored forms and transforms are any where None.
+
+    ``decodes``: it decodes by ``transforms.decode``, so a case may choose the ``decoder``; its
+    ``requires`` do not name that one's libraries.
 
     ``orders``, ``sharings``: stored form -> the orders it can follow there, and how it can share
     the data among ranks (a form that is not named: any; no sharing: one rank only).  ``probe``:
@@ -65,6 +83,7 @@ class LoaderBackend(Backend[Any]):
     sharings: Mapping[str, FrozenSet[str]] = dataclasses.field(default_factory=dict)
     transforms: Optional[FrozenSet[str]] = None
     no_transform: str = ""  # why it can do no other
+    decodes: bool = False
     turns: str = ""  # why its decoder turns pictures by their EXIF orientation; "": it does not
     threads: int = 0  # of its decoder, fixed: a case's ``workers``; 0 if the user may set those
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None

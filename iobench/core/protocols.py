@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ContextManager, List, NamedTuple, Optional, Protocol, Tuple
 
-from iobench.core.cases import Batch, Dataset, Extent, Placement, Scalar
+from iobench.core.cases import Batch, Case, Dataset, Extent, Placement, Scalar
 from iobench.core.records import IoCounters, Steps
 
 #: Receives progress messages, one line at a time.
 Say = Callable[[str], None]
+#: Decodes one JPEG: bytes-like -> (height, width, 3) uint8 RGB, C order, the picture as it is
+#: stored (docs/files.md).  Raises ValueError for what it cannot decode.  Picklable; one function
+#: serves every thread.
+Decode = Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +81,7 @@ class LoadRequest:
     workers: int = 2
     prefetch: int = 2
     transform: str = "rrc224"
+    decoder: str = Case.decoder
     seed: int = 0
     epoch: int = 0
     order: str = "shuffled"

@@ -13,7 +13,7 @@ import os
 import pkgutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, FrozenSet, List, Mapping, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
 from iobench.core import trusted
 from iobench.core.cases import Case
@@ -21,11 +21,11 @@ from iobench.core.errors import BackendUnavailable, SpecError, near, shown
 from iobench.core.inside import PLUGINS_INSIDE
 from iobench.core.members import Installed
 from iobench.core.own_images import forms_of, is_own
-from iobench.core.protocols import Format
+from iobench.core.protocols import Decode, Format
 
 AXES = (
-    "formats", "loaders", "trainers", "runtimes", "launchers", "filesystems", "placements",
-    "stacks", "stages",
+    "formats", "loaders", "decoders", "trainers", "runtimes", "launchers", "filesystems",
+    "placements", "stacks", "stages",
 )  # fmt: skip
 #: Axes whose files lie elsewhere than in ``iobench/backends/<axis>``.
 _PACKAGES = {"stages": "iobench.worker.stages"}
@@ -110,11 +110,22 @@ def unavailable(axis: str, name: str) -> str:
         return ""
     missing = [m for m in backend.requires if not importable(m)]
     if missing:
-        stack = load("stacks", backend.stack or DEFAULT_STACK)
-        return f"needs {', '.join(missing)}: {stack.remedy}"
+        return f"needs {', '.join(missing)}: {_remedy(axis, name, missing)}"
     if axis in ("runtimes", "launchers"):
         return str(backend.make().available())
     return ""
+
+
+def _remedy(axis: str, name: str, missing: Sequence[str]) -> str:
+    """Return what to do where modules of a member are missing."""
+    backend = load(axis, name)
+    stack = load("stacks", backend.stack or DEFAULT_STACK)
+    if all(module in stack.libraries for module in missing):
+        return str(stack.remedy)
+    packages = " ".join(backend.libraries.get(module, module) for module in missing)
+    if name in _own(str(Path(_package(axis).__file__ or "").parent)):
+        return f"run `make setup-extra`, or install {packages} into this Python"
+    return f"install {packages} into this Python"
 
 
 def require(axis: str, name: str) -> Any:
@@ -142,6 +153,44 @@ def home_stack(trainer: str, loader: str) -> str:
 def stack_of(case: Case) -> str:
     """Return the stack of a case: what its image is named by, unless that is the user's own."""
     return home_stack(case.trainer, case.loader) if is_own(case.image) else case.image
+
+
+def loading(case: Case) -> Dict[str, str]:
+    """Return axis -> name of the members that make a case's batches.
+
+    A decoder is among them where the loader takes one and the samples are encoded.
+    """
+    found = {"formats": case.format, "loaders": case.loader}
+    if case.content == "jpeg" and load("loaders", case.loader).decodes:
+        found["decoders"] = case.decoder
+    return found
+
+
+def lacking(case: Case) -> str:
+    """Return why the members that load cannot run in the case's stack, "" where they can.
+
+    They bring a library that the stack has neither in an image nor in a prefix.
+    """
+    stack = load("loaders", case.loader).stack or stack_of(case)
+    known = load("stacks", stack).libraries
+    for axis, name in loading(case).items():
+        backend = load(axis, name)
+        lost = [m for m in backend.requires if m not in known]
+        if lost:
+            packages = ", ".join(backend.libraries.get(m, m) for m in lost)
+            return f"{axis[:-1]} {name!r} needs {packages}, which the stack {stack!r} does not have"
+    return ""
+
+
+def decoder(name: str) -> Decode:
+    """Return the function that decodes by the named library."""
+    return _decoder(name, os.environ.get("IOBENCH_PLUGINS", ""))
+
+
+@functools.cache
+def _decoder(name: str, plugins: str) -> Decode:
+    made: Decode = load("decoders", name).make()
+    return made
 
 
 def libraries(stack: str, **members: str) -> Tuple[Mapping[str, str], Mapping[str, str]]:

@@ -1,7 +1,7 @@
 """JPEG decode and the named transforms: what happens to a sample between its bytes and a batch.
 
-One decode library, chosen by ``benchmarks/decoders.py``: simplejpeg (libjpeg-turbo inside the
-wheel, releases the GIL).  All sizes are (height, width); pixels are RGB, uint8.
+A case names its decoder (``backends/decoders``); all else here decodes by the usual one, which
+``benchmarks/decoders.py`` chose.  All sizes are (height, width); pixels are RGB, uint8.
 
 Randomness is a function of (seed, epoch, sample id) alone, so the number of workers, the order and
 the batch never change a sample's pixels.
@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import numpy as np
 
+from iobench.core import registry
+from iobench.core.cases import Case
 from iobench.core.clock import delay
 from iobench.core.errors import DatasetError, SpecError
+from iobench.core.protocols import Decode
 
 #: ImageNet's and CIFAR's usual channel means and deviations, RGB, on 0..255.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -78,20 +81,19 @@ class SampleRandom:
         return int(self.unit() * n)
 
 
-def decode(data: Any, *, delay_s: float = 0.0) -> np.ndarray:
+def decode(data: Any, *, by: Optional[Decode] = None, delay_s: float = 0.0) -> np.ndarray:
     """Return the pixels of one sample: (height, width, 3) uint8 RGB, C order.
 
-    ``data`` is a bytes-like JPEG; an array (raw content) is passed through.  ``delay_s`` sleeps
-    first: a known truth, to test the instrument.  Raises DatasetError when it is no JPEG.
+    ``data`` is a bytes-like JPEG; an array (raw content) is passed through.  ``by``: the decoder,
+    the usual one where None.  ``delay_s`` sleeps first: a known truth, to test the instrument.
+    Raises DatasetError when it is no JPEG.
     """
     if delay_s:
         delay(delay_s)
     if isinstance(data, np.ndarray) and data.ndim == 3:
         return data
-    import simplejpeg
-
     try:
-        pixels: np.ndarray = simplejpeg.decode_jpeg(data, colorspace="RGB")
+        pixels: np.ndarray = (by or registry.decoder(Case.decoder))(data)
     except ValueError as error:
         raise DatasetError(f"no readable JPEG ({error})") from error
     return pixels

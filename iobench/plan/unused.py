@@ -151,6 +151,9 @@ def _of_case(case: Case) -> Mapping[str, str]:
     if case.world_size == 1:
         found["sharing"] = "one rank shares with nobody"
     loader = registry.load("loaders", case.loader)
+    if "decoders" not in registry.loading(case):
+        by_itself = f"loader {case.loader} decodes by itself, or not at all"
+        found["decoder"] = "stored pixels are not decoded" if loader.decodes else by_itself
     external = case.loader_options.get("reader") == "external"
     if case.stored_form in loader.native and not external:
         layout = getattr(registry.format_of(case), "layout", {})

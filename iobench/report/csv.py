@@ -10,6 +10,7 @@ from iobench.analysis import page_ins
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
 from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
+from iobench.core import registry
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.order import add_sums
 from iobench.core.records import CacheProof, Record
@@ -29,7 +30,7 @@ COLUMNS = (
 EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
-    "probe_decode_s", "probe_transform_s", "host", "job",
+    "probe_decode_s", "probe_transform_s", "host", "job", "decoder",
 )  # fmt: skip
 
 #: How a formula begins in some spreadsheet.
@@ -124,6 +125,7 @@ def _row(
         "cache_label": proof.label or None,
         "ready_s": record.ready_s or None,
         "image": case.image if case.runtime != "bare" else None,
+        "decoder": registry.loading(case).get("decoders"),
         **_probed(record),
     }
 

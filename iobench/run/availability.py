@@ -6,7 +6,8 @@ A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from iobench.core import registry
@@ -19,8 +20,8 @@ from iobench.host import tools
 from iobench.images import catalogue, docker_daemon, forms
 from iobench.plan.resolve import fit
 from iobench.run.command import check_launcher, images_for
-from iobench.spec.load import expand, named
-from iobench.spec.schema import Spec
+from iobench.spec.load import expand, extra_cases, named
+from iobench.spec.schema import Filter, Spec
 
 
 def image_names(spec: Spec) -> list[str]:
@@ -62,6 +63,40 @@ def missing_runtimes(spec: Spec, folder: Path, say: Say, *, making: bool = True)
             registry.require("runtimes", case.runtime)
             _ready(case, folder, say, making)
     return missing
+
+
+def fitted(spec: Spec, missing: Mapping[str, str]) -> tuple[Spec, list[str]]:
+    """Leave out the cases of the matrix whose libraries are not on this host; return notes on it.
+
+    ``missing``: runtimes that cannot run here.  Raises BackendUnavailable for a case that the spec
+    names alone, and where no case is left.
+    """
+    cases = expand(fit(spec, missing)[0])
+    why = {case.label: reason for case in cases if (reason := _lacks(case))}
+    for label in extra_cases(spec, cases):
+        if label in why:
+            raise BackendUnavailable(f"case {label}: {why[label]}")
+    if len(why) == len(cases):
+        raise BackendUnavailable(next(iter(why.values())))
+    keys = ("pipeline", "decoder", "runtime", "trainer")
+    refused = [case for case in cases if case.label in why]
+    left_out: list[Filter] = [{key: [getattr(case, key)] for key in keys} for case in refused]
+    notes = [f"{case.label}: left out: {why[case.label]}" for case in refused]
+    return spec.model_copy(update={"exclude": (*spec.exclude, *left_out)}), notes
+
+
+def _lacks(case: Case) -> str:
+    """Return why the members that load a case cannot run on this host, outside any container."""
+    if runtime_of(case).form():
+        return ""
+    loader = registry.load("loaders", case.loader)
+    here = registry.installed(loader.stack or stack_of(case))
+    if here.python != sys.executable:
+        return "" if here.own else registry.lacking(case)
+    for axis, name in registry.loading(case).items():
+        if reason := registry.unavailable(axis, name):
+            return f"{axis[:-1]} {name!r} cannot run here: {reason}"
+    return ""
 
 
 def same_images(plan: Plan, folder: Path, say: Say) -> None:

@@ -105,14 +105,14 @@ def _refused(
 
 def modules_of(case: Case, *, digest: bool) -> list[str]:
     """Return what an image must have to run a case; ``digest``: its samples are digested too."""
-    members = ("formats", case.format), ("loaders", case.loader), ("trainers", case.trainer)
-    named = [module for axis, name in members for module in registry.load(axis, name).requires]
+    members = {**registry.loading(case), "trainers": case.trainer}
+    named = [m for axis, name in members.items() for m in registry.load(axis, name).requires]
     return list(dict.fromkeys(["numpy", *named, *(["blake3"] if digest else [])]))
 
 
 def _lacks(case: Case, modules: Sequence[str], broken: Mapping[str, str]) -> str:
     known, brought = registry.libraries(
-        registry.stack_of(case), formats=case.format, loaders=case.loader, trainers=case.trainer
+        registry.stack_of(case), **registry.loading(case), trainers=case.trainer
     )
     packages = [{**known, **brought}.get(module, module) for module in modules]
     return (

@@ -51,6 +51,13 @@ def _check_parts(case: Case) -> None:
             f"loader {case.loader!r} cannot do transform {case.transform!r}: "
             f"{loader.no_transform}; it does: {', '.join(sorted(loader.transforms))}"
         )
+    registry.load("decoders", case.decoder)
+    if case.decoder != Case.decoder and not loader.decodes:
+        able = [n for n in registry.names("loaders") if registry.load("loaders", n).decodes]
+        raise SpecError(
+            f"loader {case.loader!r} takes no decoder ({case.decoder!r}): it decodes by itself, or "
+            f"not at all; those that take one: {', '.join(able)}"
+        )
     if trainer.loaders is not None and case.loader not in trainer.loaders:
         raise SpecError(
             f"trainer {case.trainer!r} goes with loader "
@@ -120,11 +127,14 @@ def _check_image(case: Case) -> None:
 
 
 def out_of_reach(case: Case) -> str:
-    """Return why the case's loader cannot be had where the case runs, "" where it can."""
-    runtime = registry.load("runtimes", case.runtime)
-    return remote_loader.impossible(
-        case.loader, registry.stack_of(case), container=bool(runtime.make().form())
-    )
+    """Return why what loads cannot be had where the case runs, "" where it can."""
+    container = bool(registry.load("runtimes", case.runtime).make().form())
+    stack = registry.stack_of(case)
+    reason = remote_loader.impossible(case.loader, stack, container=container)
+    if reason or not container or is_own(case.image):
+        return reason
+    lacks = registry.lacking(case)
+    return lacks and f"{lacks}: use runtime bare, or an image of your own that has it"
 
 
 def _check_ranks(case: Case) -> None:

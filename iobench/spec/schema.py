@@ -63,6 +63,7 @@ class CaseSpec(Strict):
     placement: str | None = None
     order: str | None = None
     transform: str | None = None
+    decoder: str | None = None
     batch: int | None = pydantic.Field(default=None, ge=1, le=MOST_SAMPLES)
     workers: int | None = pydantic.Field(default=None, ge=0, le=MOST_WORKERS)
     prefetch: int | None = pydantic.Field(default=None, ge=1, le=MOST_QUEUED)

@@ -137,7 +137,6 @@ def _import_libraries(task: Task) -> Optional[remote_loader.RemoteLoader]:
     Return the other Python that the loader runs in, if any, its libraries imported too.
     """
     case, stage = task.trial.case, stages.of(task.trial.stage)
-    axes = [("formats", case.format)]
     feeds = stage.trained and getattr(
         registry.load("trainers", case.trainer).make, "feeds_itself", False
     )
@@ -146,12 +145,15 @@ def _import_libraries(task: Task) -> Optional[remote_loader.RemoteLoader]:
     # a tracer follows what is started after it came
     late = stage.in_process or stage.traced
     far = remote_loader.RemoteLoader(python, case) if python and not late else None
-    if loads and not python:
-        axes.append(("loaders", case.loader))
+    members = registry.loading(case)
+    if not loads or python:
+        del members["loaders"]
+    if not loads or (python and not stage.in_process):
+        members.pop("decoders", None)
     if stage.trained:
-        axes.append(("trainers", case.trainer))
+        members["trainers"] = case.trainer
     modules = list(_batches.REQUIRES) if python and stage.in_process else []
-    for axis, name in axes:
+    for axis, name in members.items():
         modules += registry.require(axis, name).requires
     for module in modules:
         importlib.import_module(module)

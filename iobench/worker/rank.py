@@ -100,7 +100,7 @@ class RankRun:
         ids = np.concatenate(measured.ids) if measured.ids else np.zeros(0, np.int64)
         case = self.task.trial.case
         libraries = registry.libraries(
-            registry.stack_of(case), formats=case.format, loaders=case.loader, trainers=case.trainer
+            registry.stack_of(case), **registry.loading(case), trainers=case.trainer
         )
         return RankResult(
             rank=self.driver.rank,

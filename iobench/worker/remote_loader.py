@@ -103,10 +103,11 @@ class RemoteLoader:
         self._incoming = select.poll()
         self._incoming.register(ours.fileno(), select.POLLIN)
         module = "iobench.worker.remote_loader_server"
+        members = [f"{axis}={name}" for axis, name in registry.loading(case).items()]
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [python, "-m", module, str(theirs.fileno()), case.loader, case.format],
+                    [python, "-m", module, str(theirs.fileno()), *members],
                     stdin=subprocess.PIPE,  # held: the other process ends when it closes
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],

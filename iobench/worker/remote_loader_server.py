@@ -1,6 +1,6 @@
 """Process that ``remote_loader`` starts: it runs one loader and hands its batches over.
 
-    python -m iobench.worker.remote_loader_server CONNECTION LOADER FORMAT
+    python -m iobench.worker.remote_loader_server CONNECTION AXIS=MEMBER ...
 
 A message is a tuple whose first value is a word.  The client sends ``make`` (request, options),
 ``slots`` (shape; then the descriptor of their shared memory), ``begin``, ``next`` (the batch before
@@ -25,7 +25,7 @@ from dataclasses import replace
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -100,11 +100,11 @@ def touched(array: np.ndarray) -> np.ndarray:
 
 
 def main(argv: List[str]) -> int:
-    """Serve one loader; ``argv``: descriptor of the connection, loader, format."""
+    """Serve one loader; ``argv``: descriptor of the connection, the members that load."""
     parent_watch.end_when_closed(0)
     channel = Channel(Connection(int(argv[0])))
     try:
-        _serve(channel, *argv[1:])
+        _serve(channel, dict(word.split("=", 1) for word in argv[1:]))
     except (BrokenPipeError, ConnectionResetError, EOFError):
         return 0  # nobody listens any more
     except Exception as error:  # noqa: BLE001  (a loader may raise anything)
@@ -115,15 +115,16 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _serve(channel: Channel, loader_name: str, format_name: str) -> None:
-    for axis, name in (("loaders", loader_name), ("formats", format_name)):
+def _serve(channel: Channel, members: Mapping[str, str]) -> None:
+    for axis, name in members.items():
         for module in registry.require(axis, name).requires:
             importlib.import_module(module)
     gc.freeze()
     channel.send("ready")
     _, request, options = channel.receive()
     request = replace(request, root=Path(request.root))
-    loader = registry.load("loaders", loader_name).make(request, **options)
+    backend = registry.load("loaders", members["loaders"])
+    loader = backend.make(request, **options)
     try:
         channel.send("made", loader.queue_batches, bool(getattr(loader, "shares", False)))
         slots = np.empty(0, np.float32)
@@ -134,8 +135,7 @@ def _serve(channel: Channel, loader_name: str, format_name: str) -> None:
         read = _measured(channel, loader, slots) if word == "begin" else IoCounters()
     finally:
         loader.close()
-    stack = registry.load("loaders", loader_name).stack or registry.DEFAULT_STACK
-    libraries = registry.libraries(stack, loaders=loader_name, formats=format_name)
+    libraries = registry.libraries(backend.stack or registry.DEFAULT_STACK, **members)
     found = fingerprint.collect(request.root, *libraries)
     channel.send("closed", read, {name: found[name] for name in _SOFTWARE})
 

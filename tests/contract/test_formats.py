@@ -18,13 +18,11 @@ from iobench.core.cases import Dataset
 from iobench.core.members import FormatBackend
 from iobench.core.protocols import StoredSample
 from iobench.data import convert, make
-from tests.capabilities import need
+from tests.capabilities import need_modules
 
 SAMPLES = 20
-#: A library that a member needs, as the capability that says whether it is here.
-CAPABILITY = {"lmdb": "lmdb", "h5py": "hdf5", "plyvel": "leveldb"}
-#: Bytes of a unit that holds several samples and is read whole: HDF5's heap collections.
-SHARED = {("Hdf5Format", "jpeg"): 64 << 10}
+#: Bytes of a unit that holds several samples and is read whole, where they are known: HDF5's heap.
+SHARED = {"hdf5": 64 << 10}
 
 
 def stored_forms() -> List[Tuple[str, str]]:
@@ -49,8 +47,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture
 def opened(dataset: Dataset, name: str, content: str) -> Any:
     """(format, folder, expected data and label of each sample, a new reader)."""
-    for module in registry.load("formats", name).requires:
-        need(CAPABILITY.get(module, module))
+    need_modules(registry.load("formats", name).requires)
     form = registry.load("formats", name).make()
     if name == "jpeg":
         root = datasets.form_root(dataset, "jpeg")
@@ -163,11 +160,14 @@ def test_nothing_is_opened_before_the_first_read(opened: Any) -> None:
 
 
 @every_form
-def test_extents_hold_exactly_the_bytes(opened: Any, dataset: Dataset, content: str) -> None:
+def test_extents_hold_exactly_the_bytes(
+    opened: Any, dataset: Dataset, name: str, content: str
+) -> None:
     form, root, expected, reader = opened
     files = {str(path) for path in form.files(dataset, root)}
     owner: Dict[Any, List[int]] = {}
-    shared = SHARED.get((form.__class__.__name__, content), 0)
+    is_shared = content in registry.load("formats", name).shared
+    shared = SHARED.get(name, 1 << 30) if is_shared else 0
     for i, (wanted, _) in enumerate(expected):
         extents = reader.extents(i)
         assert all(extent.path in files for extent in extents)

@@ -16,17 +16,8 @@ from iobench.core.errors import SpecError
 from iobench.core.members import LoaderBackend
 from iobench.core.protocols import LoadRequest, StoredSample
 from tests.build import photos
-from tests.capabilities import need
+from tests.capabilities import need_modules
 
-#: A library that a member needs, as the capability that says whether it is here.
-CAPABILITY = {
-    "torch": "torch",
-    "nvidia.dali": "dali",
-    "lmdb": "lmdb",
-    "h5py": "hdf5",
-    "plyvel": "leveldb",
-    "caffe": "pycaffe",
-}
 SAMPLES = 26  # not a whole number of batches
 BATCH = 4
 
@@ -62,8 +53,7 @@ class Source:
 
     def __init__(self, folder: Path, form: str, stored: List[StoredSample]) -> None:
         name = form.partition("-")[0]
-        for module in registry.load("formats", name).requires:
-            need(CAPABILITY[module])
+        need_modules(registry.load("formats", name).requires)
         self.form, self.stored = form, stored
         self.format = registry.load("formats", name).make()
         self.dataset: Dataset = photos.dataset_of(stored, folder)
@@ -104,9 +94,7 @@ def source(
 
 
 def run(loader: str, request: LoadRequest, **options: Any) -> List[Any]:
-    for module in registry.load("loaders", loader).requires:
-        if module in CAPABILITY:
-            need(CAPABILITY[module])
+    need_modules(registry.load("loaders", loader).requires)
     made = registry.load("loaders", loader).make(fitting(loader, request), **options)
     assert made.queue_batches >= 0
     batches = [
@@ -237,9 +225,7 @@ def test_ranks_share_the_epoch(loader: str, form: str, source: Source) -> None:
 
 @every_pair
 def test_it_can_be_left_early_or_never_started(loader: str, form: str, source: Source) -> None:
-    for module in registry.load("loaders", loader).requires:
-        if module in CAPABILITY:
-            need(CAPABILITY[module])
+    need_modules(registry.load("loaders", loader).requires)
     make = registry.load("loaders", loader).make
     wanted = fitting(loader, source.request(stage="read"))
     made = make(wanted)

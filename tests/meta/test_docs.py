@@ -465,6 +465,7 @@ def test_spec_md_names_every_value() -> None:
         "sharing": literals("sharing"),
         "order": {"stored", "shuffled", "window:N"},
         "transform": set(transforms.TRANSFORMS),
+        "decoder": set(registry.names("decoders")),
     }
 
 

@@ -39,6 +39,7 @@ CLOCKS = {"time", "perf_counter", "monotonic", "process_time", "thread_time", "c
 PROGRAMS = {
     "backends.runtimes._readonly",
     "worker.__main__",
+    "worker.audit",
     "worker.remote_loader_server",
     "host.agent_process",
     "host.parent_watch",

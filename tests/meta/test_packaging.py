@@ -17,6 +17,7 @@ from typing import Dict, List
 import pytest
 
 import iobench
+from iobench.core import registry
 from tests.capabilities import need
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +27,6 @@ TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "re
 TOP_LEVEL |= {"LICENSE", ".gitignore", ".dockerignore"}
 TARGETS = ["help", "setup", "data", "bench-io", "report", "test", "check", "smoke", "clean"]
 TARGETS += ["bundle", "images", "caffe"]
-#: Distributions whose module has another name.
-MODULES = {"opencv-python-headless": "cv2", "nvidia-dali-cuda120": "nvidia", "jinja2": "jinja2"}
 
 
 def pins(name: str) -> Dict[str, str]:
@@ -83,7 +82,10 @@ def test_every_library_that_the_code_imports_is_pinned() -> None:
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add((node.module or "").split(".")[0])
-    pinned = {MODULES.get(name.lower(), name.lower()) for name in pins("run.txt")}
+    fixed = {name.lower() for name in {**pins("run.txt"), **pins("extra.txt")}}
+    members = [registry.load(a, n) for a in registry.AXES for n in registry.names(a)]
+    known = {m: d for member in members for m, d in getattr(member, "libraries", {}).items()}
+    pinned = fixed | {m.split(".")[0] for m, d in known.items() if d.lower() in fixed}
     debian = (REQUIREMENTS / "debian-bullseye.txt").read_text()
     pinned |= set(re.findall(r"^python3-(\w+)=", debian, re.M))  # Caffe's stack
     assert imported - sys.stdlib_module_names - {"iobench", "__main__"} <= pinned
@@ -193,6 +195,7 @@ def test_the_wheel_holds_what_it_reads_and_says_what_it_needs(wheel: Path) -> No
         ("driver", ["driver.txt", "worker.txt"]),
         ("torch", ["torch.txt"]),
         ("dali", ["dali.txt"]),
+        ("extra", ["extra.txt"]),
     ):
         wanted = {f"{k}=={v}".lower() for file in files for k, v in pins(file).items()}
         marker = f'; extra == "{extra}"'
@@ -268,7 +271,7 @@ def tree(tmp_path: Path) -> Path:
     """A project of the same shape with no packages to install, and a folder of wheels."""
     (tmp_path / "requirements").mkdir()
     shutil.copy(REQUIREMENTS / "install.sh", tmp_path / "requirements")
-    for name in ("run.txt", "dev.txt", "constraints.txt"):
+    for name in ("run.txt", "extra.txt", "dev.txt", "constraints.txt"):
         (tmp_path / "requirements" / name).write_text("# no==pins\n")
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "pyproject.toml").write_text(

@@ -220,6 +220,7 @@ BACKEND = FormatBackend(
     "HDF5: variable-length JPEG bytes, chunks of pixels, or Caffe's files of floats",
     requires=("h5py",),
     contents=frozenset({"jpeg", "raw", "float"}),
+    shared=frozenset({"jpeg"}),
     judge=_judge,
     unused=_unused,
 )

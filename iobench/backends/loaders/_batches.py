@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+import itertools
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from iobench.core import transforms
+from iobench.core import registry, transforms
 from iobench.core.cases import Batch
 from iobench.core.clock import clock
 from iobench.core.dataset import sample_digest
 from iobench.core.errors import DatasetError
 from iobench.core.protocols import LoadRequest, Reader
 
-#: What decoding and transforming import.
-REQUIRES = ("simplejpeg", "cv2")
+#: What transforming imports; a decoder names its own.
+REQUIRES = ("cv2",)
 _PAGE = 4096
 
 
@@ -39,6 +40,7 @@ class BatchMaker:
     def __init__(self, request: LoadRequest, reader: Optional[Reader] = None) -> None:
         self._request = request
         self._transform = transforms.transform(request.transform)
+        self._decode = registry.decoder(request.decoder)
         self._reader = reader or request.format.open(request.dataset, request.root)
 
     def make(self, ids: np.ndarray, data: Optional[np.ndarray] = None) -> Batch:
@@ -68,7 +70,7 @@ class BatchMaker:
         request = self._request
         if request.stage == "read":
             return touch(stored)
-        pixels = transforms.decode(stored, delay_s=request.decode_delay_s)
+        pixels = transforms.decode(stored, by=self._decode, delay_s=request.decode_delay_s)
         if row is not None:
             random = transforms.SampleRandom(request.seed, request.epoch, sample)
             self._transform.apply(pixels, random, row)
@@ -77,6 +79,18 @@ class BatchMaker:
     def close(self) -> None:
         """Close the Reader.  Idempotent."""
         self._reader.close()
+
+
+def joined(parts: Sequence[Batch], data: Any) -> Batch:
+    """Return one batch of several, in their order; ``data``: its pixels, None without."""
+    digests = [part.digests for part in parts if part.digests is not None]
+    return Batch(
+        data,
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.ids for part in parts]),
+        sum(part.nbytes for part in parts),
+        list(itertools.chain.from_iterable(digests)) if digests else None,
+    )
 
 
 def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
@@ -88,6 +102,7 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
     """
     transforms.single_thread()
     transform = transforms.transform(request.transform)
+    by = registry.decoder(request.decoder)
     reader = request.format.open(request.dataset, request.root)
     row = np.empty(transform.shape, np.float32)
     times: Dict[str, List[float]] = {"read_s": [], "decode_s": [], "transform_s": []}
@@ -102,7 +117,7 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
             times["read_s"].append(clock() - start)
         for sample, stored in zip(wanted, every):
             start = clock()
-            pixels = transforms.decode(stored, delay_s=request.decode_delay_s)
+            pixels = transforms.decode(stored, by=by, delay_s=request.decode_delay_s)
             decoded = clock()
             random = transforms.SampleRandom(request.seed, request.epoch, sample)
             transform.apply(pixels, random, row)

@@ -307,7 +307,7 @@ _FUSED = "DALI decodes only the random crop, fused with the transform: not a ste
 BACKEND = LoaderBackend(
     DaliLoader,
     "NVIDIA DALI: own readers for jpeg, lmdb and tar; hdf5 through an external source",
-    requires=("nvidia.dali", *REQUIRES),
+    requires=("nvidia.dali", "simplejpeg", *REQUIRES),
     stages=frozenset({"read", "load"}),
     no_stage={"decode": _FUSED},
     formats=frozenset({"jpeg", "lmdb", "tar", "hdf5", "hdf5-raw", "lmdb-raw"}),

@@ -126,6 +126,7 @@ BACKEND = LoaderBackend(
     ThreadsLoader,
     "threads over any format's reader, in the trainer's process (or apart): needs no torch",
     requires=REQUIRES,
+    decodes=True,
     probe=probe,
     judge=_judge,
     unused=_unused,

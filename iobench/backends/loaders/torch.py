@@ -6,17 +6,20 @@ A worker fills one shared-memory batch, row by row, and hands over its file desc
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
-from typing import Any, Iterator, List, Literal, Mapping, Optional, Tuple, Union
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Iterator, List, Literal, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
-from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker, joined, probe
 from iobench.core import transforms
 from iobench.core.cases import Batch, Case
 from iobench.core.errors import BackendUnavailable, DatasetError, IobenchError, SpecError
 from iobench.core.members import LoaderBackend
+from iobench.core.options import Range
 from iobench.core.protocols import LoadRequest
 from iobench.host import probes
 
@@ -26,24 +29,44 @@ _START_S = 120.0  # in which the worker processes must be up
 class _Samples:
     """A map-style dataset whose item is a whole batch.
 
-    Its Reader is made here, once, and opens its files in the worker that reads.
+    Its Readers are made here, once, one a thread, and open their files in the worker that reads.
     """
 
-    def __init__(self, request: LoadRequest, shared: bool) -> None:
+    def __init__(self, request: LoadRequest, shared: bool, threads: int) -> None:
         self._shape = transforms.transform(request.transform).shape
         self._fills = request.stage == "load"
         self._shared = shared
-        self.maker = BatchMaker(request)
+        reader = request.format.open(request.dataset, request.root)
+        readers = [reader, *(copy.deepcopy(reader) for _ in range(threads - 1))]
+        self._makers = [BatchMaker(request, each) for each in readers]
+        self._pool: Optional[ThreadPoolExecutor] = None  # of the worker, from its first batch on
 
     def __getitems__(self, ids: np.ndarray) -> Union[Batch, IobenchError]:
         """Return the batch of these samples, as far as the stage goes, or why there is none."""
         try:
             if not self._fills:
-                return self.maker.make(ids)
+                return self._make(ids, None)
             data = _empty_batch((len(ids), *self._shape), self._shared)
-            return self.maker.make(ids, data.numpy())._replace(data=data)
+            return self._make(ids, data.numpy())._replace(data=data)
         except IobenchError as error:
             return error
+
+    def _make(self, ids: np.ndarray, data: Optional[np.ndarray]) -> Batch:
+        count = len(self._makers)
+        if count == 1:
+            return self._makers[0].make(ids, data)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(count, "iobench-load")
+        rows: Any = [None] * count if data is None else np.array_split(data, count)
+        asked = zip(self._makers, np.array_split(ids, count), rows)
+        return joined(list(self._pool.map(lambda part: part[0].make(*part[1:]), asked)), data)
+
+    def close(self) -> None:
+        """Stop the threads of this process and close its Readers.  Idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        for maker in self._makers:
+            maker.close()
 
 
 class _Gate:
@@ -91,14 +114,19 @@ class TorchLoader:
         *,
         start_method: Literal["fork", "spawn"] = "fork",
         pin_memory: Optional[bool] = None,  # None: where the batches go to a GPU
+        threads: Annotated[int, Range(1, 1024)] = 1,
+        in_order: bool = True,
     ) -> None:
-        """Raises SpecError for an unknown start method, BackendUnavailable for a small /dev/shm."""
+        """``threads``: in each worker, which share a batch's samples: more reads at a time where
+        each takes long.  ``in_order``: off, batches come as they are completed.
+
+        Raises SpecError for an unknown start method, BackendUnavailable for a small /dev/shm."""
         if start_method not in ("fork", "spawn"):  # a fork server's children nobody here can count
             raise SpecError(f"start_method {start_method!r} is not possible; allowed: fork, spawn")
         import torch.multiprocessing
         import torch.utils.data
 
-        self._samples = _Samples(request, shared=request.workers > 0)
+        self._samples = _Samples(request, request.workers > 0, threads)
         self._count = len(request.ids) // request.batch
         self.queue_batches = request.workers * request.prefetch
         pins = request.device == "cuda" if pin_memory is None else pin_memory
@@ -120,6 +148,7 @@ class TorchLoader:
                 pin_memory=pins,
                 multiprocessing_context=context,
                 worker_init_fn=self._gate,
+                in_order=in_order,
             )
             self._iterator: Any = iter(loader)
         if self._gate is not None:
@@ -159,7 +188,7 @@ class TorchLoader:
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:
             shutdown()
-        self._samples.maker.close()
+        self._samples.close()
 
 
 def _whole(batch: Any) -> Any:
@@ -190,13 +219,15 @@ def _check_shared_memory(request: LoadRequest, queued: int) -> None:
 
 def _unused(case: Case) -> Mapping[str, str]:
     why = "with workers = 0 the trainer's own process makes the batches"
-    return {} if case.workers else {"prefetch": why, "loader_options.start_method": why}
+    keys = ("prefetch", "loader_options.start_method", "loader_options.in_order")
+    return {} if case.workers else dict.fromkeys(keys, why)
 
 
 BACKEND = LoaderBackend(
     TorchLoader,
     "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
     requires=("torch", *REQUIRES),
+    decodes=True,
     probe=probe,
     stack="torch",
     unused=_unused,

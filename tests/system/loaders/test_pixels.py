@@ -74,7 +74,7 @@ from iobench.core import transforms
 from iobench.core.members import LoaderBackend
 
 
-def turned(data, *, delay_s=0.0):
+def turned(data, **how):
     import cv2
     import numpy as np
 

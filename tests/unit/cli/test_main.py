@@ -100,8 +100,8 @@ def test_list_has_every_axis(tmp_path: Path) -> None:
     done = iobench("list", "--json", cwd=tmp_path)
     tables = json.loads(done.stdout)
     assert set(tables) == {
-        "formats", "loaders", "trainers", "runtimes", "launchers", "filesystems", "placements",
-        "stacks", "pipelines", "stages", "specs",
+        "formats", "loaders", "decoders", "trainers", "runtimes", "launchers", "filesystems",
+        "placements", "stacks", "pipelines", "stages", "specs",
     }  # fmt: skip
     assert {"jpeg", "lmdb", "hdf5", "tar", "null"} <= set(tables["formats"])
     assert {"torch", "dali", "null"} <= set(tables["loaders"])

@@ -30,6 +30,15 @@ from iobench.core.members import Installed, Stack
 
 BACKEND = Stack("a hut with a Python", lambda variables: Installed(sys.executable), {}, "look in")
 """,
+    "decoders/loupe.py": """
+import numpy as np
+from iobench.core.members import DecoderBackend
+
+def decode(data):
+    return np.full((2, 3, 3), len(data), np.uint8)
+
+BACKEND = DecoderBackend(lambda: decode, "as many grey levels as bytes")
+""",
     "formats/chalk.py": '''
 from pathlib import Path
 from iobench.core.cases import Extent

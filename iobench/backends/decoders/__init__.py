@@ -1,0 +1,1 @@
+"""One file a member: which library turns the bytes of a JPEG into pixels."""

@@ -1,0 +1,102 @@
+"""SPDL's thread pipeline over any format: samples are made one by one, then put together.
+
+As its authors write it: a source of ids, a stage of ``workers`` threads that makes samples, one
+that stacks a batch of them, a sink.  A failed sample ends the epoch; SPDL's own default drops it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Iterator, List, Union
+
+import numpy as np
+
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker, joined, probe
+from iobench.core import transforms
+from iobench.core.cases import Batch
+from iobench.core.errors import DatasetError, IobenchError
+from iobench.core.members import LoaderBackend
+from iobench.core.protocols import LoadRequest
+
+
+class SpdlLoader:
+    """One epoch of one rank through a ``spdl.pipeline.Pipeline``."""
+
+    def __init__(self, request: LoadRequest, *, in_order: bool = True) -> None:
+        """``in_order``: off (SPDL's own default), samples come as they are completed."""
+        from spdl.pipeline import PipelineBuilder
+
+        transforms.single_thread()  # imports the libraries before the clock starts
+        workers = max(request.workers, 1)
+        self._shape = transforms.transform(request.transform).shape
+        self._fills = request.stage == "load"
+        #: The sink's; six, and one in parts, that SPDL keeps between its stages; single samples.
+        self.queue_batches = request.prefetch + 7 + -(-(workers + 4) // request.batch)
+        reader = request.format.open(request.dataset, request.root)
+        readers = [reader, *(copy.deepcopy(reader) for _ in range(workers - 1))]
+        self._makers = [BatchMaker(request, each) for each in readers]
+        self._own = threading.local()
+        free = iter(self._makers)
+        self._threads = ThreadPoolExecutor(
+            workers, "iobench-spdl", lambda: setattr(self._own, "maker", next(free))
+        )
+        builder = PipelineBuilder().add_source(request.batches().ravel().tolist())
+        builder.pipe(
+            self._sample,
+            concurrency=workers,
+            executor=self._threads,
+            output_order="input" if in_order else "completion",
+        )
+        builder.aggregate(request.batch).pipe(_stacked).add_sink(request.prefetch)
+        self._builder = builder
+
+    def batches(self) -> Iterator[Batch]:
+        """Start the pipeline and yield the epoch's batches, once.
+
+        Raises DatasetError, naming the sample, when one cannot be read, decoded or transformed.
+        """
+        pipeline: Any = self._builder.build(num_threads=1, max_failures=0)
+        with pipeline.auto_stop():
+            for batch in pipeline:
+                if isinstance(batch, IobenchError):
+                    raise DatasetError(str(batch))
+                yield batch
+
+    def close(self) -> None:
+        """Stop the threads and close the readers.  Idempotent."""
+        self._threads.shutdown(cancel_futures=True)
+        for maker in self._makers:
+            maker.close()
+
+    def _sample(self, sample: int) -> Union[Batch, IobenchError]:
+        """Return a batch of one sample, or why there is none."""
+        data = np.empty((1, *self._shape), np.float32) if self._fills else None
+        try:
+            made: Batch = self._own.maker.make(np.array([sample], np.int64), data)
+        except IobenchError as error:
+            return error
+        return made
+
+
+def _stacked(samples: List[Union[Batch, IobenchError]]) -> Union[Batch, IobenchError]:
+    """Return the batch of these samples, or the first error among them."""
+    made: List[Batch] = []
+    for each in samples:
+        if isinstance(each, IobenchError):
+            return each
+        made.append(each)
+    data = None if made[0].data is None else np.concatenate([each.data for each in made])
+    return joined(made, data)
+
+
+BACKEND = LoaderBackend(
+    SpdlLoader,
+    "SPDL: a pipeline of threads that makes sample by sample, in the trainer's process",
+    requires=("spdl.pipeline", *REQUIRES),
+    libraries={"spdl.pipeline": "spdl-core"},
+    stack="torch",
+    decodes=True,
+    probe=probe,
+)

@@ -1,0 +1,88 @@
+"""``iobench audit``: whether every loader reads every sample once, as real runs show it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from iobench.cli.console import JSON, complain, out, print_json
+from iobench.core import registry
+from iobench.run import audit as audits
+from iobench.worker.audit import CHECKS
+
+
+@click.command()
+@click.argument("loaders", nargs=-1)
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+@JSON
+def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
+    """Run small epochs through every loader, format and decoder that is installed, and judge them.
+
+    LOADERS: these alone.  Exit status 1 where a check fails.
+
+    \b
+      once        every sample once an epoch, in whole batches, with its label
+      ends        what happens to samples that fill no batch
+      reshuffled  the next epoch is in another order
+      ranks       two ranks have equal shares and nothing in common
+      errors      a sample that is no JPEG ends the epoch with an error that names it
+      killed      a killed worker ends the epoch with an error
+      pixels      at most 2 grey levels from the reference
+    """
+    wanted = loaders or tuple(n for n in registry.names("loaders") if n != "null")
+    for name in wanted:
+        registry.load("loaders", name)
+    with tempfile.TemporaryDirectory(prefix="iobench-audit-") as folder:
+        say = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else lambda _: None
+        answers = list(audits.audit(Path(folder), wanted, say))
+    if as_json:
+        print_json([dataclasses.asdict(answer) for answer in answers])
+    else:
+        _show(answers, markdown)
+    failed = [answer for answer in answers if answer.failed]
+    for answer in failed:
+        for check in answer.failed:
+            found = answer.checks.get(check, "not reached")
+            complain(f"{answer.pipeline} {answer.decoder}: {check}: {found}")
+    return 1 if failed else 0
+
+
+def _show(answers: Sequence[audits.Answer], markdown: bool) -> None:
+    """Print a row a pipeline, then the versions of all libraries and what could not be asked."""
+    asked = [answer for answer in answers if not answer.absent]
+    if markdown:
+        rows = [["pipeline", *CHECKS], ["---"] * (len(CHECKS) + 1), *map(_cells, asked)]
+        print("\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n")
+    else:
+        table = Table("pipeline", *CHECKS, box=None)
+        for answer in asked:
+            table.add_row(*_cells(answer))
+        out.print(table)
+    known = {d: v for answer in asked for d, v in answer.versions.items() if v}
+    print(f"Versions: {', '.join(f'{name} {known[name]}' for name in sorted(known))}.")
+    for reason, names in _absent(answers).items():
+        print(f"Not here: {', '.join(names)}: {reason}")
+
+
+def _absent(answers: Sequence[audits.Answer]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.absent:
+            found.setdefault(answer.absent, []).append(answer.pipeline)
+    return found
+
+
+def _cells(answer: audits.Answer) -> list[str]:
+    """Return the row of a pipeline: yes, no, n/a, or a note."""
+    marks = []
+    for check in CHECKS:
+        text = answer.checks.get(check, "not reached")
+        words = "n/a" if text.startswith("n/a") else text.removeprefix("note: ") or "yes"
+        marks.append("**no**" if check in answer.failed else words)
+    return [f"{answer.pipeline} {answer.decoder}".rstrip(), *marks]

@@ -1,0 +1,89 @@
+"""The audit finds what a loader loses, repeats, drops or turns; every loader here passes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from iobench.run import audit
+from iobench.worker.audit import CHECKS
+from tests.capabilities import need
+
+#: A loader that does each wrong thing, chosen by the file's name.
+WRONG = """
+import numpy as np
+from iobench.core.cases import Batch
+from iobench.core.errors import DatasetError
+from iobench.core.members import LoaderBackend
+from iobench.backends.loaders._batches import BatchMaker
+from iobench.core import transforms
+
+HOW = __name__.rpartition(".")[2]
+
+
+class Wrong:
+    queue_batches = 0
+
+    def __init__(self, request):
+        self.request = request
+        self.maker = BatchMaker(request)
+
+    def batches(self):
+        request = self.request
+        for k, ids in enumerate(request.batches()):
+            if HOW == "repeats" and k == 1:
+                ids = request.batches()[0]
+            if HOW == "same_order":
+                ids = np.sort(request.ids).reshape(-1, request.batch)[k]
+            if HOW == "every_rank":
+                ids = np.arange(request.batch) + k * request.batch
+            data = np.empty((len(ids), *transforms.transform(request.transform).shape), np.float32)
+            try:
+                batch = self.maker.make(ids, data)
+            except DatasetError:
+                if HOW != "drops":
+                    raise
+                continue
+            if HOW == "labels":
+                batch = batch._replace(labels=batch.labels + 1)
+            if HOW == "upside_down":
+                batch = batch._replace(data=data[:, :, ::-1])
+            yield batch
+
+    def close(self):
+        self.maker.close()
+
+
+BACKEND = LoaderBackend(Wrong, "wrong", formats=frozenset({"jpeg"}))
+"""
+EXPECTED = {
+    "repeats": {"once"},
+    "same_order": {"reshuffled"},
+    "every_rank": {"ranks"},
+    "drops": {"errors"},
+    "labels": {"once"},
+    "upside_down": {"pixels"},
+}
+
+
+def test_what_a_loader_does_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugins/loaders").mkdir(parents=True)
+    for how in EXPECTED:
+        (tmp_path / "plugins/loaders" / f"{how}.py").write_text(WRONG)
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path / "plugins"))
+    answers = list(audit.audit(tmp_path, list(EXPECTED), lambda line: None))
+    found = {answer.pipeline.partition(":")[0]: set(answer.failed) for answer in answers}
+    assert {how for how, wanted in EXPECTED.items() if not wanted <= found[how]} == set()
+    assert not any("killed" in failed for failed in found.values())
+    assert all(list(answer.checks) == list(CHECKS) for answer in answers)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("loader", ["threads", "torch", "dali", "native", "spdl"])
+def test_every_loader_keeps_what_it_promises(loader: str, tmp_path: Path) -> None:
+    if loader == "native":
+        need("caffe")
+    for answer in audit.audit(tmp_path, [loader], lambda line: None):
+        assert answer.failed == [], answer
