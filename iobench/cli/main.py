@@ -12,6 +12,7 @@ from iobench.cli.audit import audit
 from iobench.cli.console import complain
 from iobench.cli.data import data
 from iobench.cli.image import image
+from iobench.cli.jobs import status_, submit
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
@@ -75,6 +76,7 @@ def cli() -> None:
       iobench run                   run the default suite (25 minutes, no configuration)
       iobench show results          show limits, stalls and comparisons
       iobench run --data TREE       use your own ImageFolder tree
+      iobench submit --time 1h      run it as a job of the batch system
 
     \b
     Exit status:
@@ -86,7 +88,7 @@ def cli() -> None:
     tools.extend_path()
 
 
-for each in (audit, data, doctor, image, list_, run, show, report, compare):
+for each in (audit, data, doctor, image, list_, run, show, report, compare, submit, status_):
     cli.add_command(each)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,40 +36,55 @@ from iobench.spec import load
 from iobench.spec.load import expand
 
 #: Parameters that count when a suite is resumed.
-_RESUMING = ("resume", "results", "images", "hosts", "as_json")
+_RESUMING = ("resume", "results", "into", "images", "hosts", "as_json")
 #: How long the cores' speed is watched at a suite's start: at most, and of the budget.
 PROBE_S, PROBE_SHARE = 10.0, 0.01
 
 
+#: What `iobench submit` passes on to the `iobench run` of its job.
+PLACES = (
+    click.option("--data", type=PATH, help="ImageFolder tree, or a dataset made by iobench."),
+    click.option("--out", type=PATH, default=".", help="Folder for data: OUT/data."),
+    click.option(
+        "--images",
+        type=PATH,
+        default=DEFAULT_FOLDER,
+        show_default=True,
+        help="Folder of the container images (`iobench image build`).",
+    ),
+    click.option(
+        "--image",
+        help="Your own image for the containers: docker://NAME, a .sif file or a folder.",
+    ),
+    click.option("--budget", help="Planned time, such as 15m or 4h; more time runs more pairs."),
+    click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY)."),
+)
+RESULTS = click.option("--results", type=PATH, default="results", show_default=True)
+
+
+def with_places(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say what a suite is run with."""
+    for option in reversed(PLACES):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("spec_name", metavar="[SPEC]", default="bench-io")
-@click.option("--data", type=PATH, help="ImageFolder tree, or a dataset made by iobench.")
-@click.option("--out", type=PATH, default=".", help="Folder for data: OUT/data.")
-@click.option("--results", type=PATH, default="results", show_default=True)
-@click.option(
-    "--images",
-    type=PATH,
-    default=DEFAULT_FOLDER,
-    show_default=True,
-    help="Folder of the container images (`iobench image build`).",
-)
-@click.option(
-    "--image",
-    help="Your own image for the containers: docker://NAME, a .sif file or a folder.",
-)
+@with_places
+@RESULTS
+@click.option("--into", type=PATH, help="This suite's own folder: begin it there, or go on.")
 @click.option(
     "--hosts", default="", help="Nodes of trials on several, h1,h2,...; else the batch job's."
 )
-@click.option("--budget", help="Planned time, such as 15m or 4h; more time runs more pairs.")
-@click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY).")
 @click.option("--resume", is_flag=True, help="Continue RESULTS (or its latest suite).")
 @click.option(
     "--dry-run", is_flag=True, help="Validate, print plan and estimated time; make and run nothing."
 )
 @JSON
 def run(
-    spec_name: str, results: Path, images: Path, image: str | None, resume: bool, dry_run: bool,
-    hosts: str, as_json: bool, **options: Any,
+    spec_name: str, results: Path, into: Path | None, images: Path, image: str | None,
+    resume: bool, dry_run: bool, hosts: str, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Run SPEC (a .toml file, or a name from `iobench list`; default bench-io).
 
@@ -89,37 +104,48 @@ def run(
         if resume:
             for name in _unused():
                 reporter.say(f"note: {name} has no effect: a resumed suite goes on as planned")
-            found = store.find(results)
-            undo.enter_context(found.lock())
-            plan = sessions.entered(found.resumable_plan())
-            plan = _claimed(plan, found.folder, undo, reporter)
-            undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
-            availability.same_images(plan, images, reporter.say)
-            used = images_for(plan.cases, images)
-            there = nodes.allocated(hosts)
-            return _run(found, plan, used, there, reporter, as_json)
+        there = nodes.allocated(hosts)
+        if resume or (into and (into / "plan.json").exists()):
+            return _resumed(into or results, images, there, undo, reporter, as_json)
         text, where = load.read(spec_name)
         foreseen = foresee.judged(
             text, where, image=image, data=options["data"], budget=options["budget"]
         )
-        spec, there = foreseen.spec, nodes.allocated(hosts)
+        spec = foreseen.spec
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
-        plan = _plan(foreseen, results, images, reporter, dry_run=dry_run, **options)
+        plan = _plan(foreseen, into or results, images, reporter, dry_run=dry_run, **options)
         nodes.check(plan.cases, there)
+        for note in nodes.unused(plan.cases, there):
+            reporter.say(f"note: {note}")
         if dry_run:
             for trial in plan.trials:
                 out.print(trial.id)
             return 0
-        plan = _claimed(sessions.entered(plan), results, undo, reporter)
+        plan = _claimed(sessions.entered(plan), into or results, undo, reporter)
         plan = _with_outlook(plan, reporter)
         used = images_for(plan.cases, images)
         plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
         plan = placing.placed(plan, spec.stage_to, used, reporter.say)
-        found = store.create(results, plan.name)
+        found = store.at(into) if into else store.create(results, plan.name)
         undo.enter_context(found.lock())
         found.save_spec(text)
         found.save_plan(plan)
         return _run(found, plan, used, there, reporter, as_json)
+
+
+def _resumed(
+    results: Path, images: Path, there: Sequence[str], undo: contextlib.ExitStack,
+    reporter: Reporter, as_json: bool,
+) -> int:  # fmt: skip
+    """Go on with the suite at ``results``; return the exit status."""
+    found = store.find(results)
+    undo.enter_context(found.lock())
+    plan = sessions.entered(found.resumable_plan())
+    plan = _claimed(plan, found.folder, undo, reporter)
+    undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
+    availability.same_images(plan, images, reporter.say)
+    used = images_for(plan.cases, images)
+    return _run(found, plan, used, there, reporter, as_json)
 
 
 def _claimed(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, FrozenSet, Generic, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from iobench.core.cases import Case, Scalar
+from iobench.core.jobs import Scheduler
 from iobench.core.protocols import (
     Decode,
     Filesystem,
@@ -147,6 +148,18 @@ class LauncherBackend(Backend[Launcher]):
     across: Optional[Mapping[str, str]] = None
     passed: Tuple[str, ...] = ()
     failure: Callable[[str], Optional[Failure]] = lambda text: None
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulerBackend(Backend[Scheduler]):
+    """``number``, ``element``: variables in which a job finds its number, and which element of an
+    array it is ("": no arrays; each is a job of its own).  ``again``: shell command by which a job
+    whose time ran out goes back into the queue; SUBMIT: the one that submits its script once more.
+    """
+
+    number: str = ""
+    element: str = ""
+    again: str = "SUBMIT"
 
 
 @dataclasses.dataclass(frozen=True)

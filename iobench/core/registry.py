@@ -25,7 +25,7 @@ from iobench.core.protocols import Decode, Format
 
 AXES = (
     "formats", "loaders", "decoders", "trainers", "runtimes", "launchers", "filesystems",
-    "placements", "stacks", "stages",
+    "placements", "stacks", "schedulers", "stages",
 )  # fmt: skip
 #: Axes whose files lie elsewhere than in ``iobench/backends/<axis>``.
 _PACKAGES = {"stages": "iobench.worker.stages"}
@@ -111,7 +111,7 @@ def unavailable(axis: str, name: str) -> str:
     missing = [m for m in backend.requires if not importable(m)]
     if missing:
         return f"needs {', '.join(missing)}: {_remedy(axis, name, missing)}"
-    if axis in ("runtimes", "launchers"):
+    if axis in ("runtimes", "launchers", "schedulers"):
         return str(backend.make().available())
     return ""
 

@@ -10,16 +10,16 @@ from iobench.core.errors import SpecError, shown
 LONGEST_S = 365 * 24 * 3600
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, key: str = "budget") -> float:
     """Return a duration such as ``90s``, ``15m``, ``4h`` or ``900`` in seconds.
 
-    Raises SpecError for anything else.
+    Raises SpecError, which names ``key``, for anything else.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smh]?)\s*", str(text))
     found = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
     if not 0 < found <= LONGEST_S:
         raise SpecError(
-            f"budget = {shown(text)} is no duration; allowed: 90s, 15m or 4h, at most {LONGEST_S}s"
+            f"{key} = {shown(text)} is no duration; allowed: 90s, 15m or 4h, at most {LONGEST_S}s"
         )
     return found
 

@@ -153,6 +153,18 @@ def held(
         os.close(fd)
 
 
+def named(folder: Path) -> Optional[Holder]:
+    """Return whose name stands in a folder's lock: who holds it alone, or was killed doing so.
+
+    Nothing is locked: whoever only looks keeps nobody out.
+    """
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        with open(folder / NAME, "rb") as file:
+            text = file.read(SLOT).decode(errors="replace")
+        return Holder(**json.loads(text)) if text.strip() else None
+    return None
+
+
 class _File:
     """An open lock file; ``far``: why its locks may not hold between nodes."""
 

@@ -21,8 +21,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 SHARED_MEMORY = "/dev/shm"
 _PROBE_S = 30.0
 #: Where batch systems write a job's number: Slurm, PBS, LSF, Flux, OAR, Cobalt, Grid Engine.
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "COBALT_JOBID",
-         "JOB_ID")  # fmt: skip
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "FLUX_ENCLOSING_ID", "OAR_JOB_ID",
+         "COBALT_JOBID", "JOB_ID")  # fmt: skip
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: unshare(CLONE_NEWUSER): what every container without root begins with.
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"

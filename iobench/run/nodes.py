@@ -56,18 +56,14 @@ def forwarded() -> list[str]:
 def allocated(option: str = "", variables: Mapping[str, str] = os.environ) -> list[str]:
     """Return the hosts that trials may use: ``option`` (comma separated), else the batch job's.
 
-    Only this host where there are neither.  Raises BackendUnavailable where Slurm's list cannot be
-    expanded.
+    Only this host where there are neither.  Raises BackendUnavailable where the batch system's
+    list cannot be read.
     """
     if option:
         return [host.strip() for host in option.split(",") if host.strip()]
-    if listed := variables.get("SLURM_JOB_NODELIST"):
-        code, output = probes.ask(["scontrol", "show", "hostnames", listed])
-        if code:
-            raise BackendUnavailable(
-                f"`scontrol show hostnames {listed}` failed ({output}): name the hosts by --hosts"
-            )
-        return output.split()
+    for name in registry.names("schedulers"):
+        if found := registry.load("schedulers", name).make().hosts(variables):
+            return list(found)
     return [socket.gethostname()]
 
 
@@ -80,6 +76,21 @@ def check(cases: Sequence[Case], hosts: Sequence[str]) -> None:
                 f"{len(hosts)} ({', '.join(hosts)}): name them by --hosts h1,h2, or run inside an "
                 "allocation of the batch system"
             )
+
+
+def unused(cases: Sequence[Case], hosts: Sequence[str]) -> list[str]:
+    """Return what a user should know where the suite leaves nodes of its job idle.
+
+    A spec means the same wherever it runs, so the nodes that are here change no case of it.
+    """
+    widest = max((case.nodes for case in cases), default=1)
+    if widest >= len(hosts):
+        return []
+    used = f"{widest} of the {len(hosts)} nodes here"
+    return [
+        f"the spec uses {used} ({', '.join(hosts[:widest])}): `nodes` in [case] or [matrix] "
+        "spreads ranks over more; `iobench run distributed` compares 1 and 2"
+    ]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,8 @@ from iobench.host import files, locks
 
 #: The folder of the records in a suite's.
 RUNS = "runs"
+#: Which job of a batch system a suite is, where it was submitted.
+JOB = "job.json"
 #: Counter of a record of schema 1: its name, the bytes that were excluded, whose files they were.
 _EXCLUDED = re.compile(r"(.*), without (\d+) of (.*)")
 
@@ -73,6 +75,22 @@ def _mend(path: Path) -> str:
 
 def create(results: Path, name: str) -> Store:
     """Make a new suite folder and point ``latest`` at it."""
+    folder = make_folder(results, name)
+    point_latest(folder)
+    return Store(folder)
+
+
+def at(folder: Path) -> Store:
+    """Return the suite in a folder of its own, which is made unless it is there."""
+    try:
+        (folder / RUNS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultsError(f"cannot make {folder}: {error.strerror}; choose another") from error
+    return Store(folder.resolve())
+
+
+def make_folder(results: Path, name: str) -> Path:
+    """Make the folder of a new suite."""
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     for suffix in ("", *(f".{i}" for i in range(2, 100))):
         folder = results / f"{stamp}-{name}{suffix}"
@@ -84,19 +102,31 @@ def create(results: Path, name: str) -> Store:
             raise ResultsError(
                 f"cannot make {folder}: {error.strerror}; choose another --results folder"
             ) from error
-        link = results / f".latest.{os.getpid()}"
-        link.symlink_to(folder.name)
-        link.rename(results / "latest")
-        return Store(folder)
+        return folder
     raise ResultsError(f"no free name for a suite {stamp}-{name} under {results}")
+
+
+def point_latest(folder: Path) -> None:
+    """Let ``latest`` beside a suite's folder be that suite."""
+    link = folder.with_name(f".latest.{os.getpid()}")
+    link.symlink_to(folder.name)
+    link.rename(folder.with_name("latest"))
 
 
 def find(results: str | Path) -> Store:
     """Return the suite at ``results``: its folder, or a results root (then its ``latest``)."""
+    folder = folder_at(results)
+    if (folder / "plan.json").exists():
+        return Store(folder)
+    raise ResultsError(f"{folder} was submitted and has no plan yet: see `iobench status {folder}`")
+
+
+def folder_at(results: str | Path) -> Path:
+    """Return the folder of the suite at ``results``, which may have been submitted only."""
     path = Path(results)
     for folder in (path, path / "latest"):
-        if (folder / "plan.json").exists():
-            return Store(folder.resolve())
+        if (folder / "plan.json").exists() or (folder / JOB).exists():
+            return folder.resolve()
     raise ResultsError(f"no suite at {path}: run `iobench run` first, or name a results folder")
 
 
@@ -161,6 +191,12 @@ class Store:
         return sorted(
             self.records(), key=lambda r: (order.get((r.trial.id, r.attempt), -1), r.started)
         )
+
+    def begun_last(self, ended: Set[tuple[str, int]]) -> str:
+        """Return the trial that began last, unless its attempt is among those that have ended."""
+        last = (self._journal() or [{}])[-1]
+        trial, attempt = str(last.get("trial", "")), int(last.get("attempt", 0))
+        return "" if (trial, attempt) in ended else trial
 
     def done(self) -> dict[str, Record]:
         """Return trial id -> its last record, where that is usable (VALID or EXPLORATORY)."""

@@ -57,7 +57,8 @@ class Hydra(Launcher):
         """
         each = _hosts.ranks_each(world_size, hosts)
         words = [self._program, "-genvall"]
-        words += ["-hosts", ",".join(hosts), "-ppn", str(each)] if hosts else []
+        # "localhost": it would take every node of the batch job
+        words += ["-hosts", ",".join(hosts) or "localhost", "-ppn", str(each)]
         return [*words, "-bind-to", self._bind_to, "-n", str(world_size), *command]
 
     def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:

@@ -53,6 +53,8 @@ class SRun(Launcher):
         if hosts:
             words += [f"--nodes={len(hosts)}", f"--ntasks-per-node={each}"]
             words += [f"--nodelist={','.join(hosts)}", "--distribution=block"]
+        else:  # all on the job's first node, where the driver is, whatever others it has
+            words += ["--nodes=1", "--relative=0"]
         words += [f"--cpu-bind={self._bind_to}", "--kill-on-bad-exit=1", "--export=ALL"]
         return [*words, *([f"--mpi={self._mpi}"] if self._mpi else []), *command]
 

@@ -220,8 +220,8 @@ def test_srun_over_hosts() -> None:
         "--mpi=pmix", "worker", "i",
     ]  # fmt: skip
     assert srun().argv(["worker"], world_size=2) == [
-        "srun", "--overlap", "--ntasks=2", "--cpu-bind=none", "--kill-on-bad-exit=1",
-        "--export=ALL", "worker",
+        "srun", "--overlap", "--ntasks=2", "--nodes=1", "--relative=0", "--cpu-bind=none",
+        "--kill-on-bad-exit=1", "--export=ALL", "worker",
     ]  # fmt: skip
     env = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
     assert (srun().rank(env), srun().local_rank(env)) == ((3, 4), 1)
@@ -238,6 +238,8 @@ def test_hydra_over_hosts(tmp_path) -> None:
         "worker", "i",
     ]  # fmt: skip
     env = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
+    here = hydra().argv(["worker"], world_size=2)
+    assert here[2:6] == ["-hosts", "localhost", "-ppn", "2"], "not all nodes of the batch job"
     assert (hydra().rank(env), hydra().local_rank(env)) == ((3, 4), 1)
     ours = tmp_path / "mpiexec"
     ours.write_text("#!/bin/sh\necho 'HYDRA build details: Version 4.1'\n")
