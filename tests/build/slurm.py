@@ -12,7 +12,7 @@ SlurmctldHost={first}({address})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={at}/munge/sock
+AuthInfo=socket={at}/munge/sock,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={at}/state
 SlurmdSpoolDir={at}/spool-%n

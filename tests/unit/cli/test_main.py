@@ -101,7 +101,7 @@ def test_list_has_every_axis(tmp_path: Path) -> None:
     tables = json.loads(done.stdout)
     assert set(tables) == {
         "formats", "loaders", "decoders", "trainers", "runtimes", "launchers", "filesystems",
-        "placements", "stacks", "pipelines", "stages", "specs",
+        "placements", "stacks", "schedulers", "pipelines", "stages", "specs",
     }  # fmt: skip
     assert {"jpeg", "lmdb", "hdf5", "tar", "null"} <= set(tables["formats"])
     assert {"torch", "dali", "null"} <= set(tables["loaders"])
