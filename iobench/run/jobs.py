@@ -125,6 +125,7 @@ def submit(
             text = written(name, request, job, options, around)
             for folder in job:
                 store.write_atomic(folder / SCRIPT, text)
+                (folder / SCRIPT).chmod(0o755)
             number = _enter(backend.make(), job[0] / SCRIPT)
             for element, folder in enumerate(job, 1):
                 together = tuple(each.name for each in made)

@@ -12,13 +12,15 @@ from iobench.core import dataset as datasets
 from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.errors import SpecError
+from iobench.core.jobs import JobRequest
 from iobench.core.records import VALID
 from iobench.data import index
 from iobench.host import mounts
 from iobench.host.mounts import mount_of
 from iobench.plan.resolve import Here, resolve
 from iobench.report import publish
-from iobench.run import placing, store, suite
+from iobench.run import jobs, nodes, placing, status, store, suite
+from iobench.run.job_script import Surroundings
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 
@@ -186,6 +188,26 @@ class Drawer:
 
 BACKEND = FilesystemBackend(Drawer, "a drawer", fstypes=frozenset({"@FSTYPE@"}))
 """,
+    "schedulers/errand.py": """
+from iobench.core.jobs import RUNNING, JobState
+from iobench.core.members import SchedulerBackend
+
+class Errand:
+    def available(self):
+        return ""
+    def directives(self, job):
+        return [f"#ERRAND boys={job.nodes}"]
+    def submission(self, script, element=0):
+        return ["sh", "-c", 'test -x "$1" && echo errand 5', "sh", script]
+    def number(self, output):
+        return output.partition("errand ")[2]
+    def state(self, job):
+        return JobState(RUNNING, f"errand {job} is on its way")
+    def hosts(self, env):
+        return env.get("ERRAND_HOSTS", "").split()
+
+BACKEND = SchedulerBackend(Errand, "sends a boy", number="ERRAND")
+""",
     "stages/glance.py": """
 import dataclasses
 from iobench.core.stages import Stage
@@ -289,6 +311,25 @@ def test_one_trial_runs_through_all_of_them(plugins: Path, tmp_path: Path) -> No
     assert record.cache.counter == "the drawer's own tally"
     assert record.cache.bytes_storage == 12345678
     assert mounts.filesystem_for(tmp_path)[0] == "drawer"
+
+
+def test_a_suite_is_submitted_to_it(plugins: Path, tmp_path: Path) -> None:
+    request = JobRequest("new", nodes=3, ranks=1, time_s=60)
+    specs = [jobs.SpecText(name, f'name = "{name}"') for name in ("one", "two")]
+    here = Surroundings(str(tmp_path))
+    made = jobs.submit("errand", request, specs, tmp_path / "results", [], here)
+    assert (tmp_path / "results/latest").resolve() == made[-1]
+    for folder in made:  # it has no arrays: a job each
+        assert "#ERRAND boys=3\n" in (folder / "job.sh").read_text()
+        assert f"suite={folder}\n" in (folder / "job.sh").read_text()
+        state = status.progress(folder)
+        assert (state.state, state.next) == (
+            "running",
+            f"see {folder}/job.log; it makes data and plan",
+        )
+        assert state.job_state == ("running", "errand 5 is on its way")
+    assert status.together(tmp_path / "results") == made
+    assert nodes.allocated(variables={"ERRAND_HOSTS": "a b"}) == ["a", "b"]
 
 
 def test_a_stage_is_planned_run_and_reported(plugins: Path, tmp_path: Path) -> None:
