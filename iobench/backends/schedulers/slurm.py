@@ -26,7 +26,8 @@ class Slurm:
     def directives(self, job: JobRequest) -> List[str]:
         """Return the ``#SBATCH`` lines.
 
-        A job that is killed for another, or whose node fails, goes back into the queue.
+        A job that is killed for another, or whose node fails, goes back into the queue.  Elements
+        of an array run one at a time: they would make the same data, and share its storage.
         """
         words = [
             f"--job-name={job.name}",
@@ -43,7 +44,7 @@ class Slurm:
             "account": job.account,
             "qos": job.qos,
             "constraint": job.constraint,
-            "array": f"1-{job.elements}" if job.elements else "",
+            "array": f"1-{job.elements}%1" if job.elements else "",
         }
         words += [f"--{name}={value}" for name, value in asked.items() if value]
         return [f"#SBATCH {shlex.quote(word)}" for word in words] + [

@@ -54,7 +54,7 @@ def test_slurm_directives() -> None:
         "#SBATCH --account=me",
         "#SBATCH --qos=high",
         "#SBATCH --constraint=rome",
-        "#SBATCH --array=1-3",
+        "#SBATCH --array=1-3%1",
         "#SBATCH --mail-type=END",
     ]
     assert "#SBATCH --cpus-per-task=3" in made("slurm").directives(SHARED), "8 cores, 3 ranks"
