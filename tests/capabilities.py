@@ -244,6 +244,13 @@ def _fuse() -> str:
     return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse cannot be opened"
 
 
+def _gluster() -> str:
+    """What tests/build/gluster.py starts (Debian: glusterfs-server, glusterfs-client, iproute2)."""
+    absent = _program("glusterd", "gluster", "glusterfs", "ip", "nsenter")()
+    opened = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened")
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -256,6 +263,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "git": _program("git"),
     "squashfs": _program("mksquashfs", "unsquashfs"),
     "fuse": _fuse,
+    "gluster": _gluster,
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),

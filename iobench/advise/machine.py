@@ -16,9 +16,11 @@ from iobench.advise.software import Check
 from iobench.core import registry
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, CacheStateError
+from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
 from iobench.host import cgroups, files, fio, page_cache, page_lock, probes, residency
-from iobench.host.mounts import describe_mount, filesystem_for
+from iobench.host.filesystems import describe_mount, filesystem_for
+from iobench.host.mount_stack import caches_of
 
 #: Shared memory that default batches need: workers x prefetch x 64 samples of 3 x 224 x 224 floats.
 SHM_BYTES = 2 * 2 * 64 * 3 * 224 * 224 * 4
@@ -63,15 +65,23 @@ def _storage(path: Path) -> Iterator[Check]:
         proof = "cachestat(2)"
     yield Check("residency proof", True, proof)
     name, filesystem = filesystem_for(path)
-    count, counter = filesystem.storage_bytes(IoCounters())
-    if not Path("/proc/self/io").exists():
-        count, counter = None, ""
+    moved = dict.fromkeys(filesystem.counters(path), 0)
+    crossed = filesystem.crossed(IoCounters(), moved)
+    if not crossed.whole and not Path("/proc/self/io").exists():
+        crossed = Crossed(None, "the kernel has no /proc/self/io")
     yield Check(
         "byte counter",
-        count is not None,
-        f"{name}: {counter or 'nothing counts the bytes that cross this mount'}",
+        crossed.nbytes is not None,
+        f"{name}: {crossed.counter}",
         "trials that need that proof will be EXPLORATORY; put data on a block device to be VALID",
     )
+    if kept := caches_of(filesystem):
+        yield Check(
+            "client's caches",
+            False,
+            ", ".join(f"{key} {n / 1e6:.1f} MB" for key, n in kept.items()) + ", of its own",
+            f"cold trials that they serve will be INVALID: {facts['cache_control']}",
+        )
     ahead = facts.get("read_ahead_kb")
     if not isinstance(ahead, int):
         yield Check("read-ahead", True, "not shown for this mount")

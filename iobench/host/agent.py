@@ -7,10 +7,22 @@ another node can answer by messages.  Paths are the node's own.  Python 3.9.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Mapping, Optional, Tuple
+from typing import Mapping, Optional
 
+from iobench.core.clock import clock, delay
+from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
-from iobench.host import fio, limits, mounts, page_cache, page_lock, speed_noise, strace
+from iobench.host import (
+    filesystems,
+    fio,
+    limits,
+    mount_stack,
+    mounts,
+    page_cache,
+    page_lock,
+    speed_noise,
+    strace,
+)
 from iobench.host import freezer as turns
 from iobench.host.fio import FioResult
 from iobench.host.freezer import Freezer
@@ -18,6 +30,9 @@ from iobench.host.page_cache import Residency
 from iobench.host.strace import Trace
 
 __all__ = ["LOCAL", "Agent", "FioResult", "Freezer", "Residency", "Trace"]
+
+#: How long a mount is watched for the traffic of others, seconds.
+OTHERS_S = 0.25
 
 
 class Agent:
@@ -31,7 +46,7 @@ class Agent:
     set_fraction = staticmethod(page_cache.set_fraction)
     drop_caches = staticmethod(page_cache.drop_caches)
     memory_bytes = staticmethod(page_cache.effective_memory_bytes)
-    mount = staticmethod(mounts.describe_mount)
+    mount = staticmethod(filesystems.describe_mount)
     same_mount = staticmethod(mounts.same_mount)
     check_limits = staticmethod(limits.check)
     group = staticmethod(limits.group)
@@ -44,15 +59,35 @@ class Agent:
 
     def cold(self, path: Path) -> str:
         """Return why files on the mount under ``path`` are never cold, "" where they can be."""
-        return mounts.filesystem_for(path)[1].cold()
+        return filesystems.filesystem_for(path)[1].cold()
+
+    def caches(self, path: Path) -> Mapping[str, int]:
+        """Return what the client of the mount under ``path`` keeps in memory of its own, bytes."""
+        return dict(mount_stack.caches_of(filesystems.filesystem_for(path)[1]))
 
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return the byte counters of the mount under ``path``; {} when it has none."""
-        return dict(mounts.filesystem_for(path)[1].counters(path))
+        return dict(filesystems.filesystem_for(path)[1].counters(path))
 
-    def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]:
-        """Return (bytes of ``io`` over the mount under ``path`` or None, counter's name)."""
-        return mounts.filesystem_for(path)[1].storage_bytes(io)
+    def crossed(self, path: Path, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        """Return what came from the storage under ``path``, by ``io`` of our processes together or
+        by ``moved``, the differences of the mount's counters."""
+        return filesystems.filesystem_for(path)[1].crossed(io, moved)
+
+    def others(self, path: Path) -> Optional[float]:
+        """Return the bytes per second of others over the mount under ``path``, now.
+
+        None where our own processes' bytes are counted apart.  While it waits, nothing of ours may
+        use the mount.
+        """
+        filesystem = filesystems.filesystem_for(path)[1]
+        before, begun = filesystem.counters(path), clock()
+        if not filesystem.crossed(IoCounters(), dict.fromkeys(before, 0)).whole:
+            return None
+        delay(OTHERS_S)
+        after, seconds = filesystem.counters(path), clock() - begun
+        moved = {name: after[name] - n for name, n in before.items() if name in after}
+        return (filesystem.crossed(IoCounters(), moved).nbytes or 0) / seconds
 
 
 LOCAL = Agent()

@@ -1,4 +1,4 @@
-"""Which mount a path is on, by /proc/self/mountinfo, and which filesystem member knows it."""
+"""Which mount a path is on, by /proc/self/mountinfo."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
-from iobench.core import registry
 from iobench.core.cases import Scalar
-from iobench.core.protocols import Filesystem
 
-#: Member that takes every filesystem type that no other member names.
-FALLBACK = "posix"
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 
@@ -27,6 +23,7 @@ class MountInfo:
     fstype: str
     source: str
     super_options: Tuple[str, ...]
+    root: str = "/"  # the part of the filesystem that is mounted
 
     def option(self, name: str) -> Optional[str]:
         """Return the value of ``name=value`` among the options, or None."""
@@ -42,6 +39,10 @@ class MountInfo:
             "options": ",".join((*self.options, *self.super_options)),
             "device": self.device,
         }
+
+
+#: Of a chroot whose root is no mount.
+ABSENT = MountInfo("0:0", "/", (), "unknown", "unknown", ())
 
 
 def parse(text: str) -> List[MountInfo]:
@@ -60,6 +61,7 @@ def parse(text: str) -> List[MountInfo]:
                 fstype=tail[0],
                 source=_unescape(tail[1]),
                 super_options=tuple(tail[2].split(",")) if len(tail) > 2 else (),
+                root=_unescape(head[3]),
             )
         )
     return mounts
@@ -74,28 +76,19 @@ def mount_of(path: Path, mounts: Optional[List[MountInfo]] = None) -> MountInfo:
     real = Path(os.path.realpath(path))
     known = parse(MOUNTINFO.read_text()) if mounts is None else mounts
     above = [mount for mount in reversed(known) if real.is_relative_to(mount.mount_point)]
-    absent = MountInfo("0:0", "/", (), "unknown", "unknown", ())  # a chroot whose root is no mount
-    return max(above, key=lambda mount: len(mount.mount_point), default=absent)
+    return max(above, key=lambda mount: len(mount.mount_point), default=ABSENT)
+
+
+def whole_of(mount: MountInfo) -> Optional[MountInfo]:
+    """Return where all of a mount's filesystem is mounted, if it is: it may be a part of it."""
+    same = (m for m in parse(MOUNTINFO.read_text()) if m.device == mount.device and m.root == "/")
+    return mount if mount.root == "/" else next(same, None)
 
 
 def same_mount(a: Path, b: Path) -> bool:
     """Return whether two paths are on one filesystem (bind mounts of it count as the same)."""
     first, second = mount_of(a), mount_of(b)
     return all(getattr(first, n) == getattr(second, n) for n in ("device", "source", "fstype"))
-
-
-def filesystem_for(path: Path) -> Tuple[str, Filesystem]:
-    """Return (name, filesystem) of the member that knows the mount under ``path``."""
-    mount = mount_of(path)
-    members = ((name, registry.load("filesystems", name)) for name in registry.names("filesystems"))
-    name = next((name for name, member in members if mount.fstype in member.fstypes), FALLBACK)
-    return name, registry.load("filesystems", name).make(mount=mount)
-
-
-def describe_mount(path: Path) -> Mapping[str, Scalar]:
-    """Return facts of the mount under ``path``, with the member's name under ``filesystem``."""
-    name, filesystem = filesystem_for(path)
-    return {"filesystem": name, **filesystem.describe(path)}
 
 
 def _unescape(text: str) -> str:

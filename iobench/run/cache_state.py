@@ -12,6 +12,7 @@ from iobench.core import stages
 from iobench.core.cases import Placement
 from iobench.core.channel import Prepared
 from iobench.core.errors import CacheStateError
+from iobench.core.protocols import Crossed
 from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof, IoCounters, RankResult
 from iobench.host.agent import Agent
 from iobench.worker.cache import AFTER
@@ -20,6 +21,10 @@ from iobench.worker.cache import AFTER
 COLD_RESIDENT_MAX, WARM_RESIDENT_MIN = 0.001, 0.999
 #: Share of needed bytes that crosses the mount in a cold trial (at least), a warm one (at most).
 COLD_BYTES_MIN, WARM_BYTES_MAX = 0.98, 0.01
+#: Of a counter of everybody's traffic: share of what reached the page cache that crosses at most.
+COLD_BYTES_MAX = 1.10
+#: At most so many bytes a file are a protocol's own messages (lookup, open, attributes, close).
+MESSAGES_BYTES = 2048
 #: Where warm pages are not locked: what crossed took at most this share of the loop, at the rate of
 #: one cold stream.
 WARM_TIME_MAX = 0.003
@@ -59,9 +64,38 @@ def _cold(proof: CacheProof) -> Tuple[List[str], List[str]]:
     if crossed is not None and crossed < COLD_BYTES_MIN * proof.bytes_needed:
         wrong.append(
             f"not cold: {crossed} of {proof.bytes_needed} bytes needed crossed the mount "
-            f"(at least {COLD_BYTES_MIN:.0%})"
+            f"(at least {COLD_BYTES_MIN:.0%}){_kept(proof)}"
         )
+    elif crossed is not None and proof.others_bytes is not None:
+        unknown += _among_others(crossed, proof.others_bytes, proof)
     return wrong, unknown
+
+
+def _among_others(crossed: int, others: int, proof: CacheProof) -> List[str]:
+    """Return why a counter of everybody's traffic does not prove that our data crossed.
+
+    What reached the page cache is what has to have crossed: read-ahead brings in more than was
+    needed, and a client's own cache may have served a part of it.
+    """
+    reached = max(proof.bytes_needed, proof.bytes_resident or 0)
+    if crossed - others < COLD_BYTES_MIN * reached:
+        return [
+            f"{crossed} bytes crossed the mount, of which up to {others} may be others', and "
+            f"{reached} reached the page cache: the rest may have come from this client's memory"
+            f"{_kept(proof)}"
+        ]
+    if crossed - others > COLD_BYTES_MAX * reached + proof.messages_bytes:
+        return [
+            f"{crossed} bytes crossed the mount, where {reached} reached the page cache (at most "
+            f"{COLD_BYTES_MAX:.0%}): others used it as well, or its client read ahead by itself"
+        ]
+    return []
+
+
+def _kept(proof: CacheProof) -> str:
+    """Return what the client's own caches held, as the end of a sentence."""
+    held = ", ".join(f"{name} {n / 1e6:.1f} MB" for name, n in proof.caches.items() if n)
+    return f"; in this client's own caches were {held}" if held else ""
 
 
 def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
@@ -81,10 +115,11 @@ def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
         unknown.append("residency after the trial is not known")
     crossed = page_ins.without_programs("warm", proof)
     if crossed is not None and crossed > WARM_BYTES_MAX * proof.bytes_needed:
-        wrong.append(
-            f"not warm: {crossed} bytes crossed the mount, of {proof.bytes_needed} needed "
-            f"(at most {WARM_BYTES_MAX:.0%})"
-        )
+        words = f"{crossed} bytes crossed the mount, of {proof.bytes_needed} needed"
+        if proof.others_bytes is None:
+            wrong.append(f"not warm: {words} (at most {WARM_BYTES_MAX:.0%})")
+        elif crossed > WARM_BYTES_MAX * proof.bytes_needed + proof.messages_bytes:
+            unknown.append(f"{words}: they may be others', all of whom the counter counts")
     elif crossed and rate and crossed / rate > WARM_TIME_MAX * loop_s:
         unknown.append(
             f"the data's pages were not locked ({proof.unheld}), and {crossed} bytes were read "
@@ -105,8 +140,12 @@ def _partly(fraction: float, proof: CacheProof) -> Tuple[List[str], List[str]]:
     if crossed is not None and crossed < COLD_BYTES_MIN * rest * proof.bytes_needed:
         wrong.append(
             f"{crossed} bytes crossed the mount, of {rest * proof.bytes_needed:.0f} that were "
-            "not cached"
+            f"not cached{_kept(proof)}"
         )
+    elif crossed is not None and crossed - (proof.others_bytes or 0) < (
+        COLD_BYTES_MIN * rest * proof.bytes_needed
+    ):
+        unknown.append(f"of {crossed} bytes that crossed, {proof.others_bytes} may be others'")
     return wrong, unknown
 
 
@@ -115,7 +154,8 @@ def _unknowns(proof: CacheProof) -> List[str]:
     if proof.resident_before is None:
         unknown.append("residency before the trial could not be proven")
     if proof.bytes_storage is None:
-        unknown.append("nothing here counts the bytes that cross this mount")
+        why = f": {proof.counter}" if proof.counter else ""
+        unknown.append(f"nothing here counts the bytes that cross this mount{why}")
     return unknown
 
 
@@ -156,18 +196,31 @@ def before(cache: str, host: CacheProof, seen: Sequence[Prepared]) -> CacheProof
     )
 
 
-def after(proof: CacheProof, ranks: Sequence[RankResult], placement: Placement) -> CacheProof:
-    """Return the proof with what the ranks found resident and what crossed their mount."""
+def after(
+    proof: CacheProof,
+    ranks: Sequence[RankResult],
+    placement: Placement,
+    below: Optional[Crossed] = None,
+) -> CacheProof:
+    """Return the proof with what the ranks found resident and what crossed their mount.
+
+    ``below``: what crossed the mount of the file that holds the data, where there is one.
+    """
     left = [r.notes.get(AFTER, {}).get("fraction") for r in ranks]
-    storage, counter = _storage(ranks, placement)
+    found = _least(_storage(ranks, placement), below)
     return dataclasses.replace(
         proof,
         resident_after=None if None in left or not left else min(left),
         bytes_needed=sum(r.bytes_needed for r in ranks),
         bytes_read=sum(r.io.rchar for r in ranks),
-        bytes_storage=storage,
-        counter=counter,
+        bytes_storage=found.nbytes,
+        counter=found.counter,
     )
+
+
+def io_of(ranks: Sequence[RankResult]) -> IoCounters:
+    """Return what the ranks made storage deliver, together."""
+    return IoCounters(read_bytes=sum(rank.io.read_bytes for rank in ranks))
 
 
 def after_here(
@@ -175,37 +228,41 @@ def after_here(
     ranks: Sequence[RankResult],
     files: Sequence[Path],
     agent: Agent,
+    crossed: Crossed,
     *,
     by_fio: bool,
 ) -> CacheProof:
     """Return the proof with what of ``files`` is resident now and what crossed their mount.
 
-    ``by_fio``: fio read them, whose count of ``read_bytes`` is in the proof, and not the ranks.
+    ``by_fio``: fio read them, and not the ranks.
     """
-    found = dataclasses.replace(
-        proof,
-        resident_after=agent.residency(files).fraction,
-        bytes_needed=sum(r.bytes_needed for r in ranks),
-    )
-    if by_fio:
-        counts = agent.storage_bytes(files[0], IoCounters())[0] is not None
-        return found if counts else dataclasses.replace(found, bytes_storage=None)
-    counted = [agent.storage_bytes(files[0], r.io) for r in ranks]
-    storage = [n for n, _ in counted]
+    left = agent.residency(files)
     return dataclasses.replace(
-        found,
-        bytes_read=sum(r.io.rchar for r in ranks),
-        bytes_storage=None if None in storage else sum(n for n in storage if n is not None),
-        counter=counted[0][1] if counted else "",
+        proof,
+        resident_after=left.fraction,
+        bytes_resident=None if left.fraction is None else left.nbytes,
+        bytes_needed=sum(r.bytes_needed for r in ranks),
+        bytes_read=0 if by_fio else sum(r.io.rchar for r in ranks),
+        bytes_storage=crossed.nbytes,
+        counter=crossed.counter,
+        messages_bytes=MESSAGES_BYTES * len(files) if crossed.whole else 0,
     )
 
 
-def _storage(ranks: Sequence[RankResult], placement: Placement) -> Tuple[Optional[int], str]:
+def _least(found: Crossed, below: Optional[Crossed]) -> Crossed:
+    """Return the lower count: the data must cross both mounts; uncounted where one of them is."""
+    if below is None or found.nbytes is None:
+        return found
+    return below if below.nbytes is None or below.nbytes < found.nbytes else found
+
+
+def _storage(ranks: Sequence[RankResult], placement: Placement) -> Crossed:
     """Return the bytes that the ranks had a block device deliver.
 
     None where another process reads for them (squashfuse), or nothing says who does.
     """
     fstypes = {str(r.fingerprint.get("mount", {}).get("fstype", "")) for r in ranks}
     if placement.filesystem != "squashfs" or not fstypes <= {"squashfs", "overlay"}:
-        return None, ""
-    return sum(r.io.read_bytes for r in ranks), "read_bytes of /proc/self/io, at the loop device"
+        return Crossed(None, "")
+    words = "read_bytes of /proc/self/io, at the loop device"
+    return Crossed(sum(r.io.read_bytes for r in ranks), words)

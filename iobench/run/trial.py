@@ -25,12 +25,14 @@ from iobench.core.errors import (
     SpecError,
     TrialFailed,
 )
+from iobench.core.protocols import Crossed
 from iobench.core.records import (
     EXPLORATORY,
     FAILED,
     INVALID,
     VALID,
     CacheProof,
+    IoCounters,
     RankResult,
     Record,
     Slices,
@@ -84,6 +86,8 @@ class Attempt:
         self.reasons: tuple[str, ...] = ("it has not run",)
         self._held = contextlib.ExitStack()
         self._counters: Mapping[str, int] = {}
+        self._counting_s = 0.0  # the clock as they were read
+        self._others_per_s: float | None = None
 
     @contextlib.contextmanager
     def judged(self) -> Iterator[None]:
@@ -111,7 +115,6 @@ class Attempt:
         traced: Trace | None = None
         with self.running(work) as worker:
             if self._stage.on_host:
-                self._counters = self._agent.counters(self.where)
                 self._locate_and_replay(worker)
             else:
                 self.prepare(worker)
@@ -138,15 +141,37 @@ class Attempt:
     def finish(self, worker: Worker, traced: Trace | None = None) -> None:
         """Complete the proof of ranks that have ended, and judge."""
         self.ranks = worker.finished()
-        after = self._agent.counters(self.where)
-        self.notes["mount_bytes"] = {name: after[name] - n for name, n in self._counters.items()}
-        self._prove_after(inside=worker.inside)
+        self._prove_after(self._counted(), inside=worker.inside)
         self.status, self.reasons = self._judge(traced)
 
     def prepare(self, worker: Worker) -> None:
         """Bring the data into the trial's cache state; ranks that alone see them do it there."""
         self._bring(worker)
-        self._counters = self._agent.counters(self.where)
+        self._count()
+
+    def _count(self) -> None:
+        """Begin to count what crosses the mount: nothing of ours uses it now.
+
+        What others use of it counts where the data have to cross it.
+        """
+        if self.trial.cache not in ("warm", "-"):
+            self._others_per_s = self._agent.others(self.where)
+            self.proof = dataclasses.replace(self.proof, caches=self._agent.caches(self.where))
+        self._counters, self._counting_s = self._agent.counters(self.where), clock()
+
+    def _counted(self) -> Crossed:
+        """Return what crossed the mount since."""
+        after, seconds = self._agent.counters(self.where), clock() - self._counting_s
+        moved = {name: after[name] - n for name, n in self._counters.items() if name in after}
+        self.notes["mount_bytes"] = moved
+        io = cache_state.io_of(self.ranks)
+        if self._stage.on_host:
+            io = IoCounters(read_bytes=int(self.ceiling.get("storage_bytes", 0)))
+        crossed = self._agent.crossed(self.where, io, moved)
+        if crossed.whole:
+            others = int((self._others_per_s or 0.0) * seconds)
+            self.proof = dataclasses.replace(self.proof, others_bytes=others)
+        return crossed
 
     def _bring(self, worker: Worker) -> None:
         if not worker.inside:
@@ -209,6 +234,7 @@ class Attempt:
         worker.results()
         extents, case = worker.extents(), self.trial.case
         self.proof = self._set_state(worker)
+        self._count()
         result = ceiling.run(
             ceiling.plan(extents, jobs=max(case.workers, 1) * case.world_size, batch=case.batch),
             work=worker.work / "fio",
@@ -219,7 +245,6 @@ class Attempt:
             agent=self._agent,
         )
         self.ceiling = to_json(result)
-        self.proof = dataclasses.replace(self.proof, bytes_storage=result.storage_bytes)
 
     def _traced(self, worker: Worker) -> contextlib.AbstractContextManager[Trace | None]:
         """Return what counts the ranks' system calls, where the trial is for that."""
@@ -227,13 +252,19 @@ class Attempt:
             return contextlib.nullcontext()
         return self._agent.trace(worker.processes(), worker.work)
 
-    def _prove_after(self, *, inside: bool) -> None:
+    def _prove_after(self, crossed: Crossed, *, inside: bool) -> None:
         """Complete the proof by what is resident now and what crossed the mount."""
         if self._place and inside:
-            self.proof = cache_state.after(self.proof, self.ranks, self._place)
+            below = crossed if self._files else None
+            self.proof = cache_state.after(self.proof, self.ranks, self._place, below)
         elif self.trial.cache != "-" and self._files:
             self.proof = cache_state.after_here(
-                self.proof, self.ranks, self._files, self._agent, by_fio=self._stage.on_host
+                self.proof,
+                self.ranks,
+                self._files,
+                self._agent,
+                crossed,
+                by_fio=self._stage.on_host,
             )
         trainer = registry.load("trainers", self.trial.case.trainer).make
         if self.runtime.get("form"):

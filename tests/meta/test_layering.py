@@ -51,6 +51,8 @@ OF_A_NODE = {
     "cgroups",
     "limits",
     "mounts",
+    "mount_stack",
+    "filesystems",
     "fio",
     "strace",
 }

@@ -1,21 +1,24 @@
-"""Filesystems on a block device (ext4, xfs, btrfs ...), and the fallback for unknown ones."""
+"""Filesystems on a block device (ext4, xfs, squashfs ...), and the fallback for unknown ones.
+
+An overlay or a loop device lies on other mounts, which host/mount_stack follows.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Dict, Mapping
 
 from iobench.core.cases import Scalar
 from iobench.core.members import FilesystemBackend
-from iobench.core.protocols import Filesystem
+from iobench.core.protocols import Crossed, Filesystem
 from iobench.core.records import IoCounters
-from iobench.host.mounts import MountInfo, mount_of
+from iobench.host.mounts import MountInfo
 from iobench.host.probes import read
 
 SYS_BLOCK = Path("/sys/dev/block")
 SECTOR_BYTES = 512  # of /sys/.../stat, whatever the device's own sector is
 #: Filesystems that keep file data in memory of their own -> what that is called.
-OWN_CACHE = {"zfs": "the ARC", "gpfs": "the pagepool"}
+OWN_CACHE = {"zfs": "the ARC"}
 
 
 class Posix(Filesystem):
@@ -29,7 +32,6 @@ class Posix(Filesystem):
         """Return the mount's facts, and the block device's where there is one."""
         mount = self._mount
         facts = mount.facts()
-        facts["overlay"] = mount.fstype == "overlay"
         if ahead := read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb")):
             facts["read_ahead_kb"] = int(ahead)
         if self._device:
@@ -43,14 +45,14 @@ class Posix(Filesystem):
             return {}
         return {"device_reads": int(fields[0]), "device_read_bytes": int(fields[2]) * SECTOR_BYTES}
 
-    def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
-        """Return the process tree's ``read_bytes``: right on block devices, mmap included.
+    def crossed(self, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        """Return our processes' ``read_bytes``: right on block devices, mmap included.
 
-        On FUSE and network filesystems that counter stays 0 whatever is read, so nothing counts.
+        Filesystems without one leave that counter at 0 whatever is read, so nothing counts.
         """
         if not self._device:
-            return None, ""
-        return io.read_bytes, "read_bytes of /proc/self/io"
+            return Crossed(None, f"{self._mount.fstype} has no block device and no counter")
+        return Crossed(io.read_bytes, "read_bytes of /proc/self/io")
 
     def cold(self) -> str:
         """Return "": fadvise evicts from the page cache; else which other cache keeps the bytes."""
@@ -69,22 +71,14 @@ class Posix(Filesystem):
         return ""
 
 
-def _block_device(mount: MountInfo, depth: int = 0) -> str:
+def _block_device(mount: MountInfo) -> str:
     """Return ``major:minor`` of the block device below a mount, "" when there is none.
 
-    btrfs mounts carry an anonymous number, so the source is asked too; an overlay is on whatever
-    its upper (or first lower) directory is on.  Below ``fuseblk`` a daemon reads the device.
+    btrfs mounts carry an anonymous number, so the source is asked too.
     """
-    if mount.fstype == "fuseblk":
-        return ""
     if (SYS_BLOCK / mount.device).exists():
         return mount.device
-    if mount.fstype == "overlay" and depth < 3:
-        below = mount.option("upperdir") or (mount.option("lowerdir") or "").split(":")[0]
-        if below and Path(below).is_dir():
-            return _block_device(mount_of(Path(below)), depth + 1)
-        return ""
-    if mount.source.startswith("/dev/") and mount.fstype not in ("zfs", "fuse"):
+    if mount.source.startswith("/dev/") and mount.fstype != "zfs":
         number = read(Path("/sys/class/block", Path(mount.source).resolve().name, "dev"))
         if number and (SYS_BLOCK / number).exists():
             return number

@@ -13,38 +13,16 @@ import pytest
 
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import CacheStateError, TrialFailed
-from iobench.core.records import FAILED, CacheProof, IoCounters
+from iobench.core.records import FAILED
 from iobench.data import index
-from iobench.host import agent, mounts
-from iobench.run import cache_state, worker_process
+from iobench.host import agent, filesystems
 from iobench.run import trial as launch
+from iobench.run import worker_process
 from tests.build.datasets import indexed
 from tests.build.ranks import JOIN, RESULT, started
 
 CASE = Case(format="jpeg", loader="torch")
 COLD = Trial("t", CASE, "ceiling", "cold")
-
-
-class Counts(agent.Agent):
-    """A node whose filesystem counts, or does not."""
-
-    def __init__(self, counted: int | None) -> None:
-        self._counted = counted
-
-    def storage_bytes(self, path: Path, io: IoCounters) -> tuple[int | None, str]:
-        return self._counted, ""
-
-
-@pytest.mark.parametrize(("counted", "crossed"), [(0, 4096), (None, None)])
-def test_fio_is_believed_only_where_its_counter_is_the_mount_s(
-    tmp_path: Path, counted: int | None, crossed: int | None
-) -> None:
-    """On FUSE and network filesystems a process's read_bytes stay 0 whatever it reads."""
-    path = tmp_path / "x"
-    path.write_bytes(bytes(4096))
-    proof = CacheProof("data-cold", "cachestat", 0.0, bytes_storage=4096)
-    found = cache_state.after_here(proof, (), [path], Counts(counted), by_fio=True)
-    assert found.bytes_storage == crossed
 
 
 def test_the_mount_is_that_of_the_files_read_in_place(
@@ -70,8 +48,8 @@ def test_the_mount_is_that_of_the_files_read_in_place(
             Trial("t", dataclasses.replace(CASE, location=out), "read", "cold"),
             index.finish(made), 1, launch.TrialSettings(),
         )  # fmt: skip
-        assert found.mount == mounts.describe_mount(Path(own))
-        assert found.mount["mount_point"] != mounts.describe_mount(Path(out))["mount_point"]
+        assert found.mount == filesystems.describe_mount(Path(own))
+        assert found.mount["mount_point"] != filesystems.describe_mount(Path(out))["mount_point"]
 
 
 class Broken(agent.Agent):
