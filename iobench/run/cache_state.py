@@ -87,7 +87,7 @@ def _among_others(crossed: int, others: int, proof: CacheProof) -> List[str]:
     if crossed - others > COLD_BYTES_MAX * reached + proof.messages_bytes:
         return [
             f"{crossed} bytes crossed the mount, where {reached} reached the page cache (at most "
-            f"{COLD_BYTES_MAX:.0%}): others used it as well, or its client read ahead by itself"
+            f"{COLD_BYTES_MAX:.0%}): among them are others', or the client's read-ahead or messages"
         ]
     return []
 

@@ -39,7 +39,10 @@ class Cephfs(FuseFilesystem):
         for name in LAYOUTS:
             with contextlib.suppress(OSError):
                 facts["layout"] = os.getxattr(path, name).decode(errors="replace")
-        return {**facts, **({} if self._kernel else self.daemon_facts())}
+        if self._kernel:
+            return facts
+        kept = "client_oc of ceph-fuse keeps data, unless it is off: how much is not shown"
+        return {**facts, "client_cache": kept, **self.daemon_facts()}
 
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return what was read from the object servers: by debugfs (root) or by the daemon."""

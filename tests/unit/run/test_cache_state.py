@@ -20,7 +20,7 @@ COLD = CacheProof("data-cold", "cachestat", 0.0, bytes_needed=NEEDED, others_byt
         (980_000, 0, 1_000_000, VALID, ""),
         (979_999, 0, 1_000_000, INVALID, "979999 of 1000000 bytes needed"),
         (1_100_000, 0, 1_000_000, VALID, ""),
-        (1_100_001, 0, 1_000_000, EXPLORATORY, "others used it as well"),
+        (1_100_001, 0, 1_000_000, EXPLORATORY, "among them are others'"),
         # others' share, measured before, widens what may have crossed and takes from what did
         (1_150_000, 60_000, 1_000_000, VALID, ""),
         (1_000_000, 60_000, 1_000_000, EXPLORATORY, "up to 60000 may be others'"),
