@@ -46,6 +46,7 @@ from iobench.run.worker_process import TrialSettings, Worker, worker_of
 __all__ = ["IN_PLACE", "TrialSettings", "run_trial"]
 
 IN_PLACE = "read in place: others may read, change or cache the user's own files meanwhile"
+TOGETHER = "the arms took turns on one mount, whose counter counts all of them"
 _MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
 
 
@@ -168,6 +169,8 @@ class Attempt:
         if self._stage.on_host:
             io = IoCounters(read_bytes=int(self.ceiling.get("storage_bytes", 0)))
         crossed = self._agent.crossed(self.where, io, moved)
+        if crossed.whole and self.trial.slice_s and self.trial.cache != "warm":
+            return Crossed(None, TOGETHER)
         if crossed.whole:
             others = int((self._others_per_s or 0.0) * seconds)
             self.proof = dataclasses.replace(self.proof, others_bytes=others)

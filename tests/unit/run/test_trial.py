@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import errno
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import CacheStateError, TrialFailed
-from iobench.core.records import FAILED
+from iobench.core.protocols import Crossed
+from iobench.core.records import FAILED, IoCounters
 from iobench.data import index
 from iobench.host import agent, filesystems
 from iobench.run import trial as launch
@@ -50,6 +51,32 @@ def test_the_mount_is_that_of_the_files_read_in_place(
         )  # fmt: skip
         assert found.mount == filesystems.describe_mount(Path(own))
         assert found.mount["mount_point"] != filesystems.describe_mount(Path(out))["mount_point"]
+
+
+class Shared(agent.Agent):
+    """A node whose mount counts everybody's bytes."""
+
+    def others(self, path: Path) -> float | None:
+        return 1000.0
+
+    def crossed(self, path: Path, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        return Crossed(4096, "the mount's", whole=True)
+
+
+@pytest.mark.parametrize(
+    ("cache", "slice_s", "nbytes"),
+    [("cold", 0.0, 4096), ("cold", 0.1, None), ("0.5", 0.1, None), ("warm", 0.1, 4096)],
+)
+def test_a_mounts_counter_is_not_one_arms_where_they_take_turns(
+    cache: str, slice_s: float, nbytes: int | None, tmp_path: Path
+) -> None:
+    trial = dataclasses.replace(Trial("t", CASE, "read", cache), slice_s=slice_s)
+    attempt = launch.Attempt(trial, small(tmp_path), launch.TrialSettings(agent=Shared()))
+    attempt._count()
+    crossed = attempt._counted()
+    assert crossed.nbytes == nbytes
+    assert ("took turns" in crossed.counter) == (nbytes is None)
+    assert (attempt.proof.others_bytes is None) == (nbytes is None)
 
 
 class Broken(agent.Agent):
