@@ -272,6 +272,13 @@ def _open_fuse() -> str:
     return "" if every else "/dev/fuse is closed to ordinary users: `make test-host` as root"
 
 
+def _gluster() -> str:
+    """What tests/build/gluster.py starts (Debian: glusterfs-server, glusterfs-client, iproute2)."""
+    absent = _program("glusterd", "gluster", "glusterfs", "ip", "nsenter")()
+    opened = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened")
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -285,6 +292,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "squashfs": _program("mksquashfs", "unsquashfs"),
     "fuse": _fuse,
     "open-fuse": _open_fuse,
+    "gluster": _gluster,
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),

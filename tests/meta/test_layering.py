@@ -52,6 +52,8 @@ OF_A_NODE = {
     "cgroups",
     "limits",
     "mounts",
+    "stacked",
+    "filesystems",
     "fio",
     "strace",
 }

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iobench.advise import machine
+from iobench.backends.filesystems import _network
 from iobench.core.records import IoCounters
-from iobench.host import mounts
+from iobench.host import filesystems, mounts
 from iobench.host.mounts import MountInfo
 from iobench.host.page_cache import Residency
 
@@ -139,12 +140,14 @@ def test_what_is_said_of_a_stack_holds_for_every_layer(
     with (
         mock.patch.object(mounts, "MOUNTINFO", made.table()),
         mock.patch.object(mounts, "SYS_BLOCK", made.blocks),
+        mock.patch.object(_network, "SYS_NET", made.folder / "none"),
+        mock.patch.object(_network, "SYS_INFINIBAND", made.folder / "none"),
         mock.patch.object(machine, "_tried", return_value=(WARM, COLD)),
     ):
         words = str(mounts.stack(path))
-        _, filesystem = mounts.filesystem_for(path)
-        count, counter = filesystem.storage_bytes(IoCounters(read_bytes=5))
-        cold, daemons = filesystem.cold(), mounts.unseen(path)
+        _, filesystem = filesystems.filesystem_for(path)
+        count, counter, _ = filesystem.crossed(IoCounters(read_bytes=5), {})
+        cold, daemons = filesystem.cold(), filesystems.unseen(path)
         checks = {check.name: check for check in machine._storage(path)}
     for kind in kinds:
         assert f"{'ext4' if kind == 'loop' else kind} at " in words
@@ -175,7 +178,7 @@ def test_layers_that_are_not_seen_are_not_guessed(options: str) -> None:
     found = mounts.stack(Path("/merged/x"), [overlay(options)])
     assert not found.below
     assert "not all seen" in str(found)
-    count, why = mounts.member_of(found)[1].storage_bytes(IoCounters(read_bytes=5))
+    count, why, _ = filesystems.filesystem_of(found)[1].crossed(IoCounters(read_bytes=5), {})
     assert count is None
     assert "not all seen" in why
 
