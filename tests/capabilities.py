@@ -276,7 +276,7 @@ def _gluster() -> str:
     """What tests/build/gluster.py starts (Debian: glusterfs-server, glusterfs-client, iproute2)."""
     absent = _program("glusterd", "gluster", "glusterfs", "ip", "nsenter")()
     opened = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened")
+    return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened: `make test-host`")
 
 
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.

@@ -99,6 +99,7 @@ class CacheProof:
     others_bytes: Optional[int] = None  # of a counter of everybody's traffic: the others' share, by
     # the mount's rate just before; None: it counts our own processes alone
     messages_bytes: int = 0  # at most so many of those bytes are a protocol's own
+    arms: int = 1  # of its block, whose bytes the counter counted together
     caches: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of a client's own: bytes
     held: bool = False  # warm pages were locked in memory
     unheld: str = ""  # why they were not

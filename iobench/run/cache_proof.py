@@ -110,6 +110,7 @@ def apart(proofs: Sequence[CacheProof]) -> List[CacheProof]:
             bytes_storage=max(0, (proof.bytes_storage or 0) - (sum(reached) - own)),
             counter=f"{proof.counter}, less what reached the page cache for the block's other arms",
             messages_bytes=messages,
+            arms=len(proofs),
         )
         for proof, own in zip(proofs, reached)
     ]

@@ -89,14 +89,16 @@ def _among_others(crossed: int, others: int, proof: CacheProof) -> List[str]:
         return [
             f"{crossed} bytes crossed the mount, where {reached} reached the page cache (at most "
             f"{COLD_BYTES_MAX:.0%}): among them are others', or the client's read-ahead or messages"
+            f"{_kept(proof)}"
         ]
     return []
 
 
 def _kept(proof: CacheProof) -> str:
-    """Return what the client's own caches held, as the end of a sentence."""
+    """Return whose bytes were counted and what the client's caches held, as a sentence's end."""
+    arms = f"; the {proof.arms} arms of its block were counted together" if proof.arms > 1 else ""
     held = ", ".join(f"{name} {n / 1e6:.1f} MB" for name, n in proof.caches.items() if n)
-    return f"; in this client's own caches were {held}" if held else ""
+    return arms + (f"; in this client's own caches were {held}" if held else "")
 
 
 def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import threading
@@ -16,6 +17,8 @@ from iobench.core.records import EXPLORATORY, INVALID, VALID, Record
 from iobench.data import convert, make
 from iobench.host import filesystems, io_counters, page_cache
 from iobench.host.agent import LOCAL
+from iobench.run import copies
+from iobench.run.block import run_block
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build.attempts import attempted
 from tests.build.disks import disk, run
@@ -111,6 +114,53 @@ def test_what_the_client_daemon_keeps_is_never_called_cold(cluster: Cluster) -> 
     assert "in this client's own caches were io-cache" in record.reasons[0]
     assert kept["io-cache"] >= record.cache.bytes_needed
     assert facts["client_cache_io-cache_bytes"] == kept["io-cache"]
+
+
+@contextlib.contextmanager
+def arms(dataset: Dataset) -> Iterator[Tuple[list[Trial], TrialSettings]]:
+    """Two cold arms that take turns, each with a copy of the data on the volume."""
+    settings = TrialSettings()
+    trials = [
+        dataclasses.replace(
+            trial(dataset, "load", "cold"), id=f"000{i}-t", contrast="c01", arm=f"arm {i}", block=1,
+            position=i, slice_s=0.05, copy=i,
+        )
+        for i in (1, 2)
+    ]  # fmt: skip
+    with contextlib.ExitStack() as undo:
+        copies.make(trials, dataset, settings, undo)
+        yield trials, settings
+
+
+def test_cold_arms_that_take_turns_are_proven_together(cluster: Cluster) -> None:
+    with arms(cluster.dataset) as (trials, settings):
+        cluster.volume.evict_servers()
+        before = cluster.volume.served()
+        records = run_block(trials, cluster.dataset, [1, 1], settings)
+        served = cluster.volume.served() - before
+    assert [(r.status, r.reasons) for r in records] == [(VALID, ())] * 2
+    for record in records:
+        crossed = record.cache.bytes_storage
+        assert crossed is not None
+        assert 0.98 < crossed / record.cache.bytes_needed < 1.1
+        assert "the block's other arms" in record.cache.counter
+        (counted,) = record.notes["mount_bytes"].values()
+        assert abs(counted / served - 1) < 0.02
+
+
+def test_an_arm_that_the_client_daemon_served_proves_none_of_its_block(cluster: Cluster) -> None:
+    cluster.volume.set("performance.io-cache", "on")
+    try:
+        with arms(cluster.dataset) as (trials, settings):
+            (kept, _) = settings.copies.values()
+            files = sorted(Path(kept.root).rglob("*.jpg"))
+            page_cache.evict(files)
+            page_cache.warm(files)  # fills the daemon's cache
+            records = run_block(trials, cluster.dataset, [1, 1], settings)
+    finally:
+        cluster.volume.set("performance.io-cache", "off")
+    assert [r.status for r in records] == [INVALID] * 2
+    assert all("in this client's own caches were io-cache" in r.reasons[0] for r in records)
 
 
 def test_an_overlay_on_it_is_proven_by_its_layer(cluster: Cluster) -> None:

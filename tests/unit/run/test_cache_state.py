@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof
+from iobench.run.cache_proof import apart
 from iobench.run.cache_state import judge
 
 NEEDED = 1_000_000
@@ -56,6 +57,28 @@ def test_what_the_client_kept_is_named() -> None:
     proof = dataclasses.replace(COLD, bytes_storage=5, caches={"io-cache": 14_000_000, "q": 0})
     (reason,) = judge("cold", "read", proof)[1]
     assert reason.endswith("in this client's own caches were io-cache 14.0 MB")
+
+
+def test_arms_that_were_counted_together_are_named() -> None:
+    for crossed in (5, 990_000, 2_000_000):
+        proof = dataclasses.replace(COLD, bytes_storage=crossed, others_bytes=20_000, arms=2)
+        (reason,) = judge("cold", "read", proof)[1]
+        assert reason.endswith("; the 2 arms of its block were counted together")
+
+
+def test_an_arm_is_proven_where_all_of_its_block_are() -> None:
+    """Each is left with what the others cannot have had."""
+    needed = (1_000_000, 500_000, 250_000)
+    for crossed, status in ((1_750_000, VALID), (1_746_000, VALID), (1_744_000, INVALID)):
+        arms = apart(
+            [
+                dataclasses.replace(COLD, bytes_needed=n, bytes_storage=crossed, messages_bytes=9)
+                for n in needed
+            ]
+        )
+        assert [arm.bytes_storage for arm in arms] == [n - 1_750_000 + crossed for n in needed]
+        assert {(arm.arms, arm.messages_bytes) for arm in arms} == {(3, 27)}
+        assert judge("cold", "read", arms[2])[0] == status
 
 
 def test_where_nothing_counts_the_reason_is_given() -> None:
