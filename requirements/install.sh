@@ -176,6 +176,8 @@ install_test_tools() {
     command -v podman >/dev/null || missing="$missing podman runc uidmap fuse-overlayfs"
     command -v ch-run >/dev/null || missing="$missing charliecloud"
     command -v mksquashfs >/dev/null || missing="$missing squashfs-tools"
+    command -v glusterd >/dev/null || missing="$missing glusterfs-server glusterfs-client"
+    command -v ip >/dev/null || missing="$missing iproute2"
     if [ -n "$missing" ]; then
         say "installing programs for the system tests:$missing"
         # shellcheck disable=SC2086  # a list of words

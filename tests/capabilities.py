@@ -282,6 +282,15 @@ def _open_fuse() -> str:
 
 #: Modules whose capability has another name.
 OF_MODULES = {"nvidia.dali": "dali", "h5py": "hdf5", "plyvel": "leveldb", "caffe": "pycaffe"}
+
+
+def _gluster() -> str:
+    """What tests/build/gluster.py starts (Debian: glusterfs-server, glusterfs-client, iproute2)."""
+    absent = _program("glusterd", "gluster", "glusterfs", "ip", "nsenter")()
+    opened = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened: `make test-host`")
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -295,6 +304,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "squashfs": _program("mksquashfs", "unsquashfs"),
     "fuse": _fuse,
     "open-fuse": _open_fuse,
+    "gluster": _gluster,
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),

@@ -29,7 +29,9 @@ from iobench.host import (
     residency,
     rivals,
 )
-from iobench.host.mounts import describe_mount, filesystem_for, stack, unseen
+from iobench.host.filesystems import describe_mount, filesystem_for, unseen, zeros
+from iobench.host.mounts import stack
+from iobench.host.stacked import caches_of
 
 #: Shared memory that default batches need: workers x prefetch x 64 samples of 3 x 224 x 224 floats.
 SHM_BYTES = 2 * 2 * 64 * 3 * 224 * 224 * 4
@@ -73,7 +75,7 @@ def _storage(path: Path) -> Iterator[Check]:
     yield from _cold(path)
     yield _locks(path)
     name, filesystem = filesystem_for(path)
-    count, counter = filesystem.storage_bytes(IoCounters())
+    count, counter, _ = filesystem.crossed(IoCounters(), zeros(filesystem, path))
     yield Check(
         "byte counter",
         count is not None,
@@ -82,6 +84,13 @@ def _storage(path: Path) -> Iterator[Check]:
         else f"nothing counts the bytes that cross this mount ({counter or name})",
         "trials that need that proof will be EXPLORATORY; put data on a block device to be VALID",
     )
+    if kept := caches_of(filesystem):
+        yield Check(
+            "client's caches",
+            False,
+            ", ".join(f"{key} {n / 1e6:.1f} MB" for key, n in kept.items()) + ", of its own",
+            f"cold trials that they serve will be INVALID: {facts['cache_control']}",
+        )
     ahead = facts.get("read_ahead_kb")
     if not isinstance(ahead, int):
         yield Check("read-ahead", True, "not shown for this mount")

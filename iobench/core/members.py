@@ -164,9 +164,16 @@ class SchedulerBackend(Backend[Scheduler]):
 
 @dataclasses.dataclass(frozen=True)
 class FilesystemBackend(Backend[Filesystem]):
-    """``fstypes``: names in /proc/self/mountinfo that this file knows (empty: the fallback)."""
+    """``make(*, mount)``: of one mount.
+
+    ``fstypes``, ``source``: patterns (fnmatch) of the type and the source in /proc/self/mountinfo
+    that this file knows; of several files that know a mount the longest patterns win, and none are
+    the fallback's.  ``magic``: what statfs(2) reports there (``f_type``); empty: anything.
+    """
 
     fstypes: FrozenSet[str] = frozenset()
+    source: str = "*"
+    magic: FrozenSet[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

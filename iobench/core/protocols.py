@@ -230,6 +230,18 @@ class Launcher(Protocol):
     # ``by``: the name of the launcher that starts it on each of several nodes, and agents there.
 
 
+class Crossed(NamedTuple):
+    """What crossed a mount during a trial.
+
+    ``nbytes``: None where nothing counts them; ``counter``: what counted, or then why nothing does.
+    ``whole``: it counts everybody's traffic on the mount, and the protocol's own messages.
+    """
+
+    nbytes: Optional[int]
+    counter: str
+    whole: bool = False
+
+
 class Filesystem(Protocol):
     """Knows how to describe, count and control one kind of mount."""
 
@@ -240,14 +252,18 @@ class Filesystem(Protocol):
         """Return the mount's own byte counters, {} if it has none; differences are its traffic."""
         return {}
 
-    def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
-        """Return (bytes the process tree made cross this mount, counter's name).
+    def crossed(self, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        """Return what came from storage: past the page cache and any cache of a client daemon.
 
-        (None, why) where nothing counts them.
+        ``io``: the counters of our own processes, all ranks together.  ``moved``: the differences
+        of :meth:`counters` over the same time; {} where none were read.
         """
 
     def cold(self) -> str:
         """Return "" when eviction makes this mount cold, else the reason why it cannot be."""
+
+    # It may have ``caches() -> Mapping[str, int]``: what its client keeps in memory of its own,
+    # between the page cache and the servers: name -> bytes now.
 
 
 @dataclasses.dataclass(frozen=True)

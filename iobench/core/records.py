@@ -94,7 +94,13 @@ class CacheProof:
     bytes_needed: int = 0
     bytes_read: int = 0
     bytes_storage: Optional[int] = None  # crossed the mount during the loop; None: not countable
-    counter: str = ""
+    counter: str = ""  # what counted them, or why nothing does
+    bytes_resident: Optional[int] = None  # of the data, in the page cache after the trial
+    others_bytes: Optional[int] = None  # of a counter of everybody's traffic: the others' share, by
+    # the mount's rate just before; None: it counts our own processes alone
+    messages_bytes: int = 0  # at most so many of those bytes are a protocol's own
+    arms: int = 1  # of its block, whose bytes the counter counted together
+    caches: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of a client's own: bytes
     held: bool = False  # warm pages were locked in memory
     unheld: str = ""  # why they were not
     cold_bytes_per_s: Optional[float] = None  # one stream's from storage, where it was measured

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any, ContextManager, Iterable, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, ContextManager, Iterable, Mapping, Optional, Protocol, Sequence
 
 from iobench.core.cases import Extent
+from iobench.core.clock import clock, delay
+from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
 from iobench.host import (
+    filesystems,
     fingerprint,
     fio,
     limits,
@@ -29,6 +32,7 @@ from iobench.host import freezer as turns
 from iobench.host.fio import FioResult
 from iobench.host.freezer import Freezer
 from iobench.host.page_cache import Residency
+from iobench.host.stacked import caches_of
 from iobench.host.strace import Trace
 
 __all__ = ["LOCAL", "Agent", "FioResult", "Freezer", "NodeAgent", "Residency", "Trace"]
@@ -63,7 +67,15 @@ class NodeAgent(Protocol):
 
     def counters(self, path: Path) -> Mapping[str, int]: ...
 
-    def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]: ...
+    def crossed(self, path: Path, io: IoCounters, moved: Mapping[str, int]) -> Crossed: ...
+
+    def others(self, path: Path) -> Optional[float]: ...
+
+    def caches(self, path: Path) -> Mapping[str, int]: ...
+
+
+#: How long a mount is watched for the traffic of others, seconds.
+OTHERS_S = 0.25
 
 
 class Agent:
@@ -77,9 +89,9 @@ class Agent:
     set_fraction = staticmethod(page_cache.set_fraction)
     drop_caches = staticmethod(page_cache.drop_caches)
     memory_bytes = staticmethod(page_cache.effective_memory_bytes)
-    mount = staticmethod(mounts.describe_mount)
+    mount = staticmethod(filesystems.describe_mount)
     stack = staticmethod(mounts.stack)
-    unseen = staticmethod(mounts.unseen)
+    unseen = staticmethod(filesystems.unseen)
     same_mount = staticmethod(mounts.same_mount)
     check_limits = staticmethod(limits.check)
     group = staticmethod(limits.group)
@@ -98,15 +110,35 @@ class Agent:
 
     def cold(self, path: Path) -> str:
         """Return why files on the mount under ``path`` are never cold, "" where they can be."""
-        return mounts.filesystem_for(path)[1].cold()
+        return filesystems.filesystem_for(path)[1].cold()
+
+    def caches(self, path: Path) -> Mapping[str, int]:
+        """Return what the client of the mount under ``path`` keeps in memory of its own, bytes."""
+        return dict(caches_of(filesystems.filesystem_for(path)[1]))
 
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return the byte counters of the mount under ``path``; {} when it has none."""
-        return dict(mounts.filesystem_for(path)[1].counters(path))
+        return dict(filesystems.filesystem_for(path)[1].counters(path))
 
-    def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]:
-        """Return (bytes of ``io`` over the mount under ``path`` or None, counter's name)."""
-        return mounts.filesystem_for(path)[1].storage_bytes(io)
+    def crossed(self, path: Path, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        """Return what came from the storage under ``path``, by ``io`` of our processes together or
+        by ``moved``, the differences of the mount's counters."""
+        return filesystems.filesystem_for(path)[1].crossed(io, moved)
+
+    def others(self, path: Path) -> Optional[float]:
+        """Return the bytes per second of others over the mount under ``path``, now.
+
+        None where our own processes' bytes are counted apart.  While it waits, nothing of ours may
+        use the mount.
+        """
+        filesystem = filesystems.filesystem_for(path)[1]
+        before, begun = filesystem.counters(path), clock()
+        if not filesystem.crossed(IoCounters(), dict.fromkeys(before, 0)).whole:
+            return None
+        delay(OTHERS_S)
+        after, seconds = filesystem.counters(path), clock() - begun
+        moved = {name: after[name] - n for name, n in before.items() if name in after}
+        return (filesystem.crossed(IoCounters(), moved).nbytes or 0) / seconds
 
 
 LOCAL = Agent()

@@ -107,7 +107,9 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "cold": lambda path: LOCAL.cold(Path(path)),
     "unseen": lambda path: LOCAL.unseen(Path(path)),
     "counters": lambda path: dict(LOCAL.counters(Path(path))),
-    "storage_bytes": lambda path, io: list(LOCAL.storage_bytes(Path(path), IoCounters(**io))),
+    "crossed": lambda path, io, moved: list(LOCAL.crossed(Path(path), IoCounters(**io), moved)),
+    "others": lambda path: LOCAL.others(Path(path)),
+    "caches": lambda path: dict(LOCAL.caches(Path(path))),
 }
 #: The same, of what lasts until the driver says ``leave``.
 CONTEXTS: Mapping[str, Callable[..., Any]] = {

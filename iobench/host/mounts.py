@@ -1,4 +1,4 @@
-"""Which mounts a path is on, by /proc/self/mountinfo, and which filesystem member knows them.
+"""Which mounts a path is on, by /proc/self/mountinfo.
 
 Mounts stand on one another: an overlay on its layers, a loop device on a file.  :func:`stack`
 follows them down to those that hold the bytes; what cannot be followed is said.
@@ -10,15 +10,11 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
-from iobench.core import registry
 from iobench.core.cases import Scalar
-from iobench.core.protocols import Filesystem
 from iobench.host import probes
 
-#: Member that takes every filesystem type that no other member names.
-FALLBACK = "posix"
 MOUNTINFO = Path("/proc/self/mountinfo")
 SYS_BLOCK = Path("/sys/dev/block")
 #: Mounts on mounts that are followed; nobody has so many.
@@ -29,8 +25,9 @@ DEEPEST = 8
 class MountInfo:
     """One line of mountinfo (proc(5)).  ``device`` is ``major:minor``.
 
-    Of :func:`stack` also ``below``, the mounts that hold its data, and ``hidden``, why not all of
-    them are known; of :func:`mount_of` neither.
+    ``root``: the part of the filesystem that is mounted.  Of :func:`stack` also ``path``, where on
+    it the data are, ``below``, the mounts that hold them, and ``hidden``, why not all of those are
+    known; of :func:`mount_of` none of these.
     """
 
     device: str
@@ -39,6 +36,8 @@ class MountInfo:
     fstype: str
     source: str
     super_options: Tuple[str, ...]
+    root: str = "/"
+    path: Path = dataclasses.field(default=Path("/"), compare=False)
     below: Tuple[MountInfo, ...] = ()
     hidden: str = ""
 
@@ -91,6 +90,7 @@ def parse(text: str) -> List[MountInfo]:
                 fstype=tail[0],
                 source=_unescape(tail[1]),
                 super_options=tuple(tail[2].split(",")) if len(tail) > 2 else (),
+                root=_unescape(head[3]),
             )
         )
     return mounts
@@ -116,7 +116,7 @@ def stack(path: Path, mounts: Optional[List[MountInfo]] = None, depth: int = 0) 
     device on the filesystem of its backing file.
     """
     known = parse(MOUNTINFO.read_text()) if mounts is None else mounts
-    mount = mount_of(path, known)
+    mount = dataclasses.replace(mount_of(path, known), path=path)
     if depth == DEEPEST:
         return dataclasses.replace(mount, hidden="and what is below is not known")
     folders, hidden = _below(mount, Path(os.path.realpath(path)))
@@ -157,6 +157,12 @@ def _layers(mount: MountInfo, path: Path) -> Tuple[List[Path], str]:
     return found, "" if found else unseen
 
 
+def whole_of(mount: MountInfo) -> Optional[MountInfo]:
+    """Return where all of a mount's filesystem is mounted, if it is: it may be a part of it."""
+    same = (m for m in parse(MOUNTINFO.read_text()) if m.device == mount.device and m.root == "/")
+    return mount if mount.root == "/" else next(same, None)
+
+
 def block_device(mount: MountInfo) -> str:
     """Return ``major:minor`` of the block device that a mount itself is on, "" where there is none.
 
@@ -188,43 +194,10 @@ def _backing_file(disk: Path) -> Path:
     return Path(probes.read(disk / "loop" / "backing_file") or "/nonexistent")
 
 
-def unseen(path: Path) -> str:
-    """Return what may hold data of ``path`` in memory on this host and shows it to nobody.
-
-    The daemon of a FUSE filesystem has its own memory, and reads what it serves by the page cache
-    of other files; of what is not known anything may be true.
-    """
-    found = []
-    for mount in stack(path).all():
-        if mount.fstype.startswith("fuse"):
-            found.append(f"the daemon of {mount.fstype} at {mount.mount_point}")
-        elif mount.hidden:
-            found.append(f"what is below {mount.fstype} at {mount.mount_point}")
-    return " and ".join(dict.fromkeys(found))
-
-
 def same_mount(a: Path, b: Path) -> bool:
     """Return whether two paths are on one filesystem (bind mounts of it count as the same)."""
     first, second = mount_of(a), mount_of(b)
     return all(getattr(first, n) == getattr(second, n) for n in ("device", "source", "fstype"))
-
-
-def filesystem_for(path: Path) -> Tuple[str, Filesystem]:
-    """Return (name, filesystem) of the member that knows the mount under ``path``."""
-    return member_of(stack(path))
-
-
-def member_of(mount: MountInfo) -> Tuple[str, Filesystem]:
-    """Return (name, filesystem) of the member that knows this mount."""
-    members = ((name, registry.load("filesystems", name)) for name in registry.names("filesystems"))
-    name = next((name for name, member in members if mount.fstype in member.fstypes), FALLBACK)
-    return name, registry.load("filesystems", name).make(mount=mount)
-
-
-def describe_mount(path: Path) -> Mapping[str, Scalar]:
-    """Return facts of the mount under ``path``, with the member's name under ``filesystem``."""
-    name, filesystem = filesystem_for(path)
-    return {"filesystem": name, **filesystem.describe(path)}
 
 
 def _unescape(text: str) -> str:

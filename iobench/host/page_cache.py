@@ -39,12 +39,14 @@ class Residency:
     """How much of some files is in the page cache.
 
     ``unproven``: the reason why no number can be trusted; then ``fraction`` is None.
+    ``nbytes``: bytes of the files in resident pages; the last page of a file may hold fewer.
     """
 
     pages: int = 0
     resident: int = 0
     method: str = ""
     unproven: str = ""
+    nbytes: int = 0
 
     @property
     def fraction(self) -> Optional[float]:
@@ -260,7 +262,7 @@ def _by_file(extents: Iterable[Extent]) -> Dict[str, Spans]:
 
 def _residency(parts: Iterator[Tuple[str, Optional[Spans]]]) -> Residency:
     """Sum over (path, page spans of it; None: the whole file)."""
-    pages = resident = 0
+    pages = resident = nbytes = 0
     methods: Set[str] = set()
     for path, spans in parts:
         try:
@@ -284,4 +286,5 @@ def _residency(parts: Iterator[Tuple[str, Optional[Spans]]]) -> Residency:
         methods.add(method)
         pages += sum(stop - start for start, stop in spans)
         resident += count
-    return Residency(pages, resident, "+".join(sorted(methods)))
+        nbytes += min(count * PAGE_BYTES, status.st_size)
+    return Residency(pages, resident, "+".join(sorted(methods)), nbytes=nbytes)

@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 from iobench.core import errors
 from iobench.core.cases import Extent
 from iobench.core.channel import Answer, Call, ChannelError, ControlChannel
 from iobench.core.errors import IobenchError, TrialFailed
+from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
 from iobench.host.page_cache import Residency
 
@@ -90,7 +91,7 @@ class RemoteAgent:
             self._call("drop_caches")
 
     def mount(self, path: Path) -> Mapping[str, Any]:
-        """See :func:`iobench.host.mounts.describe_mount`."""
+        """See :func:`iobench.host.filesystems.describe_mount`."""
         found: Dict[str, Any] = self._call("mount", str(path))
         return found
 
@@ -99,7 +100,7 @@ class RemoteAgent:
         return str(self._call("cold", str(path)))
 
     def unseen(self, path: Path) -> str:
-        """See :func:`iobench.host.mounts.unseen`."""
+        """See :func:`iobench.host.filesystems.unseen`."""
         return str(self._call("unseen", str(path)))
 
     def counters(self, path: Path) -> Mapping[str, int]:
@@ -107,10 +108,19 @@ class RemoteAgent:
         found: Dict[str, int] = self._call("counters", str(path))
         return found
 
-    def storage_bytes(self, path: Path, io: IoCounters) -> Tuple[Optional[int], str]:
-        """See :meth:`iobench.host.agent.Agent.storage_bytes`."""
-        count, counter = self._call("storage_bytes", str(path), dataclasses.asdict(io))
-        return count, counter
+    def crossed(self, path: Path, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        """See :meth:`iobench.host.agent.Agent.crossed`."""
+        return Crossed(*self._call("crossed", str(path), dataclasses.asdict(io), dict(moved)))
+
+    def others(self, path: Path) -> Optional[float]:
+        """See :meth:`iobench.host.agent.Agent.others`."""
+        found: Optional[float] = self._call("others", str(path))
+        return found
+
+    def caches(self, path: Path) -> Mapping[str, int]:
+        """See :meth:`iobench.host.agent.Agent.caches`."""
+        found: Dict[str, int] = self._call("caches", str(path))
+        return found
 
     def close(self) -> None:
         """Let the agent end."""

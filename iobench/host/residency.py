@@ -118,15 +118,15 @@ def _cachestat(fd: int, offset: int, length: int) -> Tuple[int, int, int]:
 
 def stacked(fd: int) -> bool:
     """Return whether the file is on an overlay."""
-    return _filesystem(fd) == OVERLAYFS_MAGIC
+    return magic(fd) == OVERLAYFS_MAGIC
 
 
 def own_cache(fd: int) -> str:
     """Return the name of the file's filesystem where that caches outside the page cache, or ""."""
-    return OWN_CACHE.get(_filesystem(fd), "")
+    return OWN_CACHE.get(magic(fd), "")
 
 
-def _filesystem(fd: int) -> int:
+def magic(fd: int) -> int:
     """Return the file's f_type, the long with which struct statfs begins; 0 without one."""
     answer = (ctypes.c_long * 32)()
     return 0 if _libc.fstatfs(fd, answer) else answer[0]

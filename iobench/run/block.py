@@ -16,11 +16,14 @@ from collections.abc import Iterator, Sequence
 from iobench.analysis import ranks as rank_figures
 from iobench.core.cases import Dataset, Trial
 from iobench.core.errors import CannotStop, TrialFailed
-from iobench.core.records import INVALID, Record, Slices
+from iobench.core.records import INVALID, CacheProof, Record, Slices
 from iobench.host import scratch
 from iobench.host.agent import Agent, Freezer
+from iobench.run import cache_proof
 from iobench.run.trial import Attempt
 from iobench.run.worker_process import TrialSettings, Worker
+
+TOGETHER = "the arms took turns on several mounts, and one's counter counts all of them"
 
 
 def run_block(
@@ -137,6 +140,13 @@ def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) 
         with _blamed(arm.attempt):
             arm.go()
             arm.attempt.prepare(arm.worker)
+            arm.stop()
+    for arm in arms:  # what counts all that crosses a mount counts the block
+        with _blamed(arm.attempt):
+            arm.attempt.count()
+    for arm in arms:
+        with _blamed(arm.attempt):
+            arm.go()
             arm.worker.release()
             arm.worker.arrived(math.inf)
             arm.find()
@@ -171,6 +181,9 @@ def end(arms: Sequence[Arm], driver_s: float = 0.0) -> None:
     for arm in arms:
         with _blamed(arm.attempt):
             arm.attempt.ranks = arm.worker.results()
+    for arm in arms:
+        with _blamed(arm.attempt):
+            arm.attempt.count_again()
     used_s = [_cpu_s(arm.attempt) for arm in arms]
     for arm, own_s in zip(arms, used_s, strict=True):
         others_s = driver_s + sum(used_s) - own_s
@@ -178,7 +191,36 @@ def end(arms: Sequence[Arm], driver_s: float = 0.0) -> None:
             arm.thawed, arm.stop_s, arm.thaw_s, len(arm.processes), others_s
         )
         with _blamed(arm.attempt):
-            arm.attempt.finish(arm.worker)
+            arm.attempt.prove(arm.worker)
+    part([arm.attempt for arm in arms], arms[0].agent)
+    for arm in arms:
+        with _blamed(arm.attempt):
+            arm.attempt.judge()
+
+
+def part(tries: Sequence[Attempt], agent: Agent) -> None:
+    """Leave each arm of a block with its own bytes, where a mount's counter counted all arms'.
+
+    Warm arms need not be parted: none of them may have moved any.
+    """
+    proofs, trial = [attempt.proof for attempt in tries], tries[0].trial
+    shared = [proof.others_bytes is not None for proof in proofs]
+    if trial.cache == "warm" or not any(shared):
+        return
+    if trial.cache == "cold" and all(shared) and _on_one_mount(tries, agent):
+        parted = cache_proof.apart(proofs)
+    else:
+        parted = [p if p.others_bytes is None else _uncounted(p) for p in proofs]
+    for attempt, proof in zip(tries, parted, strict=True):
+        attempt.take(proof)
+
+
+def _on_one_mount(tries: Sequence[Attempt], agent: Agent) -> bool:
+    return all(agent.same_mount(tries[0].where, attempt.where) for attempt in tries)
+
+
+def _uncounted(proof: CacheProof) -> CacheProof:
+    return dataclasses.replace(proof, bytes_storage=None, counter=TOGETHER, others_bytes=None)
 
 
 def _cpu_s(attempt: Attempt) -> float:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from iobench.analysis import page_ins
 from iobench.core import stages
 from iobench.core.cases import Placement
-from iobench.core.channel import Prepared
 from iobench.core.errors import CacheStateError
-from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof, IoCounters, RankResult
-from iobench.host.agent import NodeAgent
-from iobench.worker.cache import AFTER
+from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof
 
 #: Share of pages resident before a cold trial (at most), before and after a warm one (at least).
 COLD_RESIDENT_MAX, WARM_RESIDENT_MIN = 0.001, 0.999
 #: Share of needed bytes that crosses the mount in a cold trial (at least), a warm one (at most).
 COLD_BYTES_MIN, WARM_BYTES_MAX = 0.98, 0.01
+#: Of a counter of everybody's traffic: share of what reached the page cache that crosses at most.
+COLD_BYTES_MAX = 1.10
 #: Where warm pages are not locked: what crossed took at most this share of the loop, at the rate of
 #: one cold stream.
 WARM_TIME_MAX = 0.003
@@ -56,30 +53,6 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     return VALID, ()
 
 
-def whole(cache: str, proofs: Sequence[CacheProof]) -> CacheProof:
-    """Return the evidence of several nodes as one: the worst residency, the bytes of all."""
-    if len(proofs) == 1:
-        return proofs[0]
-
-    def of_all(name: str, take: Any) -> Any:
-        found = [getattr(proof, name) for proof in proofs]
-        return None if None in found else take(found)
-
-    lies = max if cache == "cold" else min
-    return dataclasses.replace(
-        proofs[0],
-        method=" + ".join(sorted({p.method for p in proofs} - {""})),
-        resident_before=of_all("resident_before", lies),
-        resident_after=of_all("resident_after", lies),
-        bytes_needed=sum(p.bytes_needed for p in proofs),
-        bytes_read=sum(p.bytes_read for p in proofs),
-        bytes_storage=of_all("bytes_storage", sum),
-        unseen=" and ".join(dict.fromkeys(p.unseen for p in proofs if p.unseen)),
-        held=all(p.held for p in proofs),
-        unheld="; ".join(dict.fromkeys(p.unheld for p in proofs if p.unheld)),
-    )
-
-
 def _cold(proof: CacheProof) -> Tuple[List[str], List[str]]:
     wrong, unknown = [], _unknowns(proof)
     before, crossed = proof.resident_before, proof.bytes_storage
@@ -92,9 +65,40 @@ def _cold(proof: CacheProof) -> Tuple[List[str], List[str]]:
     if crossed is not None and crossed < COLD_BYTES_MIN * proof.bytes_needed:
         wrong.append(
             f"not cold: {crossed} of {proof.bytes_needed} bytes needed crossed the mount "
-            f"(at least {COLD_BYTES_MIN:.0%})"
+            f"(at least {COLD_BYTES_MIN:.0%}){_kept(proof)}"
         )
+    elif crossed is not None and proof.others_bytes is not None:
+        unknown += _among_others(crossed, proof.others_bytes, proof)
     return wrong, unknown
+
+
+def _among_others(crossed: int, others: int, proof: CacheProof) -> List[str]:
+    """Return why a counter of everybody's traffic does not prove that our data crossed.
+
+    What reached the page cache is what has to have crossed: read-ahead brings in more than was
+    needed, and a client's own cache may have served a part of it.
+    """
+    reached = max(proof.bytes_needed, proof.bytes_resident or 0)
+    if crossed - others < COLD_BYTES_MIN * reached:
+        return [
+            f"{crossed} bytes crossed the mount, of which up to {others} may be others', and "
+            f"{reached} reached the page cache: the rest may have come from this client's memory"
+            f"{_kept(proof)}"
+        ]
+    if crossed - others > COLD_BYTES_MAX * reached + proof.messages_bytes:
+        return [
+            f"{crossed} bytes crossed the mount, where {reached} reached the page cache (at most "
+            f"{COLD_BYTES_MAX:.0%}): among them are others', or the client's read-ahead or messages"
+            f"{_kept(proof)}"
+        ]
+    return []
+
+
+def _kept(proof: CacheProof) -> str:
+    """Return whose bytes were counted and what the client's caches held, as a sentence's end."""
+    arms = f"; the {proof.arms} arms of its block were counted together" if proof.arms > 1 else ""
+    held = ", ".join(f"{name} {n / 1e6:.1f} MB" for name, n in proof.caches.items() if n)
+    return arms + (f"; in this client's own caches were {held}" if held else "")
 
 
 def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
@@ -114,10 +118,11 @@ def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
         unknown.append("residency after the trial is not known")
     crossed = page_ins.without_programs("warm", proof)
     if crossed is not None and crossed > WARM_BYTES_MAX * proof.bytes_needed:
-        wrong.append(
-            f"not warm: {crossed} bytes crossed the mount, of {proof.bytes_needed} needed "
-            f"(at most {WARM_BYTES_MAX:.0%})"
-        )
+        words = f"{crossed} bytes crossed the mount, of {proof.bytes_needed} needed"
+        if proof.others_bytes is None:
+            wrong.append(f"not warm: {words} (at most {WARM_BYTES_MAX:.0%})")
+        elif crossed > WARM_BYTES_MAX * proof.bytes_needed + proof.messages_bytes:
+            unknown.append(f"{words}: they may be others', all of whom the counter counts")
     elif crossed and rate and crossed / rate > WARM_TIME_MAX * loop_s:
         unknown.append(
             f"the data's pages were not locked ({proof.unheld}), and {crossed} bytes were read "
@@ -138,8 +143,12 @@ def _partly(fraction: float, proof: CacheProof) -> Tuple[List[str], List[str]]:
     if crossed is not None and crossed < COLD_BYTES_MIN * rest * proof.bytes_needed:
         wrong.append(
             f"{crossed} bytes crossed the mount, of {rest * proof.bytes_needed:.0f} that were "
-            "not cached"
+            f"not cached{_kept(proof)}"
         )
+    elif crossed is not None and crossed - (proof.others_bytes or 0) < (
+        COLD_BYTES_MIN * rest * proof.bytes_needed
+    ):
+        unknown.append(f"of {crossed} bytes that crossed, {proof.others_bytes} may be others'")
     return wrong, unknown
 
 
@@ -178,81 +187,3 @@ def check(cache: str, placement: Placement) -> None:
             f"a cached fraction of {cache} cannot be set inside an image (placement "
             f"{placement.kind!r}): use cold or warm there"
         )
-
-
-def before(cache: str, host: CacheProof, seen: Sequence[Prepared]) -> CacheProof:
-    """Return the proof before the clock starts.
-
-    ``host``: of the file that holds the data, where there is one.  ``seen``: what each rank found
-    on its node.  Cold counts the worst of them; warm data need not be cached a second time below.
-    """
-    found: List[Any] = [s.fraction for s in seen]
-    methods = sorted(
-        {f"{s.method} inside" for s in seen} | ({host.method} if host.method else set())
-    )
-    if cache == "cold" and host.method:
-        found.append(host.resident_before)
-    worst = max if cache == "cold" else min
-    return dataclasses.replace(
-        host,
-        label="data-cold" if cache == "cold" else cache,
-        method=" + ".join(methods),
-        resident_before=None if None in found else worst(found),
-    )
-
-
-def after(proof: CacheProof, ranks: Sequence[RankResult], placement: Placement) -> CacheProof:
-    """Return the proof with what the ranks found resident and what crossed their mount."""
-    left = [r.notes.get(AFTER, {}).get("fraction") for r in ranks]
-    storage, counter = _storage(ranks, placement)
-    return dataclasses.replace(
-        proof,
-        resident_after=None if None in left or not left else min(left),
-        bytes_needed=sum(r.bytes_needed for r in ranks),
-        bytes_read=sum(r.io.rchar for r in ranks),
-        bytes_storage=storage,
-        counter=counter,
-    )
-
-
-def after_here(
-    proof: CacheProof,
-    ranks: Sequence[RankResult],
-    files: Sequence[Path],
-    agent: NodeAgent,
-    *,
-    by_fio: bool,
-) -> CacheProof:
-    """Return the proof with what of ``files`` is resident now and what crossed their mount.
-
-    ``by_fio``: fio read them, whose count of ``read_bytes`` is in the proof, and not the ranks.
-    """
-    found = dataclasses.replace(
-        proof,
-        resident_after=agent.residency(files).fraction,
-        bytes_needed=sum(r.bytes_needed for r in ranks),
-    )
-    if by_fio:
-        count, counter = agent.storage_bytes(files[0], IoCounters())
-        storage_bytes = None if count is None else found.bytes_storage
-        return dataclasses.replace(found, bytes_storage=storage_bytes, counter=counter)
-    counted = [agent.storage_bytes(files[0], r.io) for r in ranks]
-    storage = [n for n, _ in counted]
-    return dataclasses.replace(
-        found,
-        bytes_read=sum(r.io.rchar for r in ranks),
-        bytes_storage=None if None in storage else sum(n for n in storage if n is not None),
-        counter=counted[0][1] if counted else "",
-    )
-
-
-def _storage(ranks: Sequence[RankResult], placement: Placement) -> Tuple[Optional[int], str]:
-    """Return the bytes that the ranks had a block device deliver.
-
-    None where another process reads for them (squashfuse), or nothing says who does.
-    """
-    fstypes = {str(r.fingerprint.get("mount", {}).get("fstype", "")) for r in ranks}
-    if placement.filesystem != "squashfs" or not fstypes <= {"squashfs", "overlay"}:
-        where = ", ".join(sorted(fstypes)) or "a filesystem that nothing names"
-        return None, f"inside the container they are on {where}"
-    return sum(r.io.read_bytes for r in ranks), "read_bytes of /proc/self/io, at the loop device"

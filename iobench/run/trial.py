@@ -30,16 +30,17 @@ from iobench.core.records import (
     INVALID,
     VALID,
     CacheProof,
+    IoCounters,
     RankResult,
     Record,
     Slices,
 )
 from iobench.host import scratch
 from iobench.host.agent import Trace
-from iobench.run import cache_state, ceiling, command, placing
+from iobench.run import cache_proof, cache_state, ceiling, command, placing
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
-from iobench.run.trial_node import TrialNode, added, everywhere
+from iobench.run.trial_node import TrialNode, everywhere
 from iobench.run.worker_process import TrialSettings, Worker, worker_of
 
 __all__ = ["IN_PLACE", "TrialSettings", "run_trial"]
@@ -118,17 +119,22 @@ class Attempt:
     @property
     def proof(self) -> CacheProof:
         """Evidence of all nodes: the worst residency, the bytes of all."""
-        return cache_state.whole(self.trial.cache, [node.proof for node in self._nodes])
+        return cache_proof.whole(self.trial.cache, [node.proof for node in self._nodes])
+
+    def take(self, proof: CacheProof) -> None:
+        """Replace the evidence of its only node."""
+        (node,) = self._nodes
+        node.proof = proof
 
     def measure(self, work: Path) -> None:
         """Run it in the folder ``work`` and judge it.  Raises what :meth:`judged` takes."""
         traced: Trace | None = None
         with self.running(work) as worker:
             if self._stage.on_host:
-                self._nodes[0].count()
                 self._locate_and_replay(worker)
             else:
                 self.prepare(worker)
+                self.count()
                 with self._traced(worker) as traced:
                     worker.release()
                     worker.results()
@@ -151,10 +157,17 @@ class Attempt:
 
     def finish(self, worker: Worker, traced: Trace | None = None) -> None:
         """Complete the proof of ranks that have ended, and judge."""
+        self.count_again()
+        self.prove(worker)
+        self.judge(traced)
+
+    def prove(self, worker: Worker) -> None:
+        """Complete the proof of ranks that have ended."""
         self.ranks = worker.finished()
-        everywhere(self._nodes, TrialNode.count_again)
-        self.notes["mount_bytes"] = added(node.crossed for node in self._nodes)
         self._prove_after(inside=worker.inside)
+
+    def judge(self, traced: Trace | None = None) -> None:
+        """Judge what is proven."""
         self.status, self.reasons = self._judge(traced)
 
     def prepare(self, worker: Worker) -> None:
@@ -163,14 +176,22 @@ class Attempt:
             self._prepare_inside(worker, self._nodes[0])
         else:
             everywhere(self._nodes, lambda node: self._set_state(worker, node))
+
+    def count(self) -> None:
+        """Begin to count what crosses the mount of the data."""
         everywhere(self._nodes, TrialNode.count)
+
+    def count_again(self) -> None:
+        """Stop counting it."""
+        everywhere(self._nodes, TrialNode.count_again)
+        self.notes["mount_bytes"] = cache_proof.added(node.moved for node in self._nodes)
 
     def _prepare_inside(self, worker: Worker, node: TrialNode) -> None:
         seen = worker.prepared()
         # warm data need not be cached a second time in the file that holds them
         if self.trial.cache == "cold":
             self._set_state(worker, node)
-        node.proof = cache_state.before(self.trial.cache, node.proof, seen)
+        node.proof = cache_proof.before(self.trial.cache, node.proof, seen)
         if self.trial.cache == "warm":
             node.proof = dataclasses.replace(node.proof, unheld="they lie inside an image")
 
@@ -184,6 +205,7 @@ class Attempt:
         extents, case = worker.extents(), self.trial.case
         (node,) = self._nodes
         self._set_state(worker, node)
+        self.count()
         result = ceiling.run(
             ceiling.plan(extents, jobs=max(case.workers, 1) * case.world_size, batch=case.batch),
             work=worker.work / "fio",
@@ -194,7 +216,6 @@ class Attempt:
             agent=self._agent,
         )
         self.ceiling = to_json(result)
-        node.proof = dataclasses.replace(node.proof, bytes_storage=result.storage_bytes)
 
     def _traced(self, worker: Worker) -> contextlib.AbstractContextManager[Trace | None]:
         """Return what counts the ranks' system calls, where the trial is for that."""
@@ -206,11 +227,12 @@ class Attempt:
         """Complete the proofs by what is resident now and what crossed the mount."""
         if self._place and inside:
             (node,) = self._nodes
-            node.proof = cache_state.after(node.proof, self.ranks, self._place)
+            node.prove_after_inside(self.ranks, self._place)
         elif self.trial.cache != "-" and self._files:
-            everywhere(
-                self._nodes, lambda node: node.prove_after(self.ranks, by_fio=self._stage.on_host)
-            )
+            fio = None
+            if self._stage.on_host:
+                fio = IoCounters(read_bytes=self.ceiling["storage_bytes"])
+            everywhere(self._nodes, lambda node: node.prove_after(self.ranks, fio))
         trainer = registry.load("trainers", self.trial.case.trainer).make
         programs = ""
         if self.runtime.get("form"):

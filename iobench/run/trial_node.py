@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from iobench.analysis import ranks as rank_figures
-from iobench.core.cases import Extent, Trial
+from iobench.core.cases import Extent, Placement, Trial
+from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
-from iobench.core.records import CacheProof, NodeRecord, RankResult
+from iobench.core.protocols import Crossed
+from iobench.core.records import CacheProof, IoCounters, NodeRecord, RankResult
 from iobench.host.agent import NodeAgent
-from iobench.run import cache_state
+from iobench.run import cache_proof, cache_state
 from iobench.run.cache_state import Verdict
 from iobench.run.worker_process import TrialSettings
 
@@ -38,7 +40,9 @@ class TrialNode:
         self.proof = CacheProof()
         self._mount: Mapping[str, Any] = {}
         self._counters: Mapping[str, int] = {}
-        self.crossed: Mapping[str, int] = {}
+        self._counting_s = 0.0  # the clock as they were read; then how long it was counted
+        self._others_per_s: float | None = None
+        self.moved: Mapping[str, int] = {}
 
     def set_state(
         self, extents: Callable[[], list[list[Extent]]], held: contextlib.ExitStack
@@ -93,24 +97,53 @@ class TrialNode:
         return held.enter_context(self._agent.lock(self._files))
 
     def count(self) -> None:
-        """Read the mount's own counters before the clock starts."""
-        self._counters = self._agent.counters(self._where)
+        """Begin to count what crosses the mount: nothing of ours uses it now.
+
+        What others use of it counts where the data have to cross it.
+        """
+        if self._files and self._trial.cache not in ("warm", "-"):
+            self._others_per_s = self._agent.others(self._where)
+            self.proof = dataclasses.replace(self.proof, caches=self._agent.caches(self._where))
+        self._counters, self._counting_s = self._agent.counters(self._where), clock()
 
     def count_again(self) -> None:
-        """Read them when all ranks have ended."""
-        after = self._agent.counters(self._where)
-        self.crossed = {name: after[name] - n for name, n in self._counters.items()}
+        """Stop counting, when all ranks have ended."""
+        after, self._counting_s = self._agent.counters(self._where), clock() - self._counting_s
+        # a counter may be gone: its server was replaced, say
+        self.moved = {name: after[name] - n for name, n in self._counters.items() if name in after}
 
     def own(self, ranks: Sequence[RankResult]) -> list[RankResult]:
         """Return the results of the ranks that ran here."""
         return [r for r in ranks if self.name in ("", r.host)]
 
-    def prove_after(self, ranks: Sequence[RankResult], *, by_fio: bool) -> None:
-        """Complete the proof by what is resident now and what crossed the mount for its ranks."""
+    def prove_after(self, ranks: Sequence[RankResult], fio: IoCounters | None = None) -> None:
+        """Complete the proof by what is resident now and what crossed the mount for its ranks.
+
+        ``fio``: what fio counted, where it read in their place.
+        """
         own = self.own(ranks)
-        self.proof = cache_state.after_here(
-            self.proof, own, self._files, self._agent, by_fio=by_fio
+        crossed = self._crossed(fio or cache_proof.io_of(own))
+        self.proof = cache_proof.after_here(
+            self.proof,
+            own,
+            self._files,
+            self._agent,
+            crossed,
+            self._others(),
+            by_fio=fio is not None,
         )
+
+    def prove_after_inside(self, ranks: Sequence[RankResult], place: Placement) -> None:
+        """Complete the proof of data inside an image, which its ranks alone see."""
+        below = self._crossed(cache_proof.io_of(ranks)) if self._files else None
+        self.proof = cache_proof.after(self.proof, ranks, place, below, self._others())
+
+    def _crossed(self, io: IoCounters) -> Crossed:
+        return self._agent.crossed(self._where, io, self.moved)
+
+    def _others(self) -> int:
+        """Return the bytes that others may have moved meanwhile, at their rate just before."""
+        return int((self._others_per_s or 0.0) * self._counting_s)
 
     def judge(self, ranks: Sequence[RankResult]) -> Verdict:
         """Return whether its evidence holds: (status, reasons), which name it."""
@@ -123,7 +156,7 @@ class TrialNode:
     def record(self, ranks: Sequence[RankResult]) -> NodeRecord:
         """Return what is stored of it."""
         own = tuple(r.rank for r in self.own(ranks))
-        return NodeRecord(self.name, own, self.proof, self._mount, self.crossed)
+        return NodeRecord(self.name, own, self.proof, self._mount, self.moved)
 
 
 def everywhere(nodes: Sequence[TrialNode], act: Callable[[TrialNode], None]) -> None:
@@ -133,11 +166,3 @@ def everywhere(nodes: Sequence[TrialNode], act: Callable[[TrialNode], None]) -> 
         return
     with concurrent.futures.ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(act, nodes))
-
-
-def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return name -> the sum of the nodes' counts."""
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total)

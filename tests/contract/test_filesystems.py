@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 from pathlib import Path
 
@@ -11,18 +10,26 @@ import pytest
 from iobench.core import registry
 from iobench.core.members import FilesystemBackend
 from iobench.core.records import IoCounters
-from iobench.host.mounts import FALLBACK, MountInfo, mount_of
+from iobench.host.filesystems import FALLBACK, member_of
+from iobench.host.mounts import MountInfo, mount_of
+from iobench.host.stacked import caches_of
 
 members = pytest.mark.parametrize("name", registry.names("filesystems"))
 HERE = Path(__file__)
 
 
+def mounts_for(name: str) -> list[MountInfo]:
+    """Mounts of the member's own kinds, as its patterns say; the test's own for the fallback."""
+    member = registry.load("filesystems", name)
+    source = member.source.replace("*", "server:/source")
+    return [
+        MountInfo("0:99", "/nowhere", ("rw",), fstype.replace("*", "x"), source, ("rw",))
+        for fstype in sorted(member.fstypes)
+    ] or [mount_of(HERE)]
+
+
 def mount_for(name: str) -> MountInfo:
-    """A mount of the member's own kind, as its fstypes say; the test's own for the fallback."""
-    fstypes = sorted(registry.load("filesystems", name).fstypes)
-    if not fstypes:
-        return mount_of(HERE)
-    return MountInfo("0:99", "/nowhere", ("rw",), fstypes[0], "source", ("rw",))
+    return mounts_for(name)[0]
 
 
 @members
@@ -32,14 +39,10 @@ def test_it_is_a_filesystem_backend(name: str) -> None:
     assert backend.summary
 
 
-def test_no_two_members_claim_one_fstype_and_the_fallback_claims_none() -> None:
-    claims = collections.Counter(
-        fstype
-        for name in registry.names("filesystems")
-        for fstype in registry.load("filesystems", name).fstypes
-    )
-    assert not [fstype for fstype, count in claims.items() if count > 1]
-    assert not registry.load("filesystems", FALLBACK).fstypes
+@members
+def test_its_mounts_are_its_own_and_the_fallback_claims_none(name: str) -> None:
+    assert {member_of(mount) for mount in mounts_for(name)} == {name}
+    assert bool(registry.load("filesystems", name).fstypes) == (name != FALLBACK)
 
 
 @members
@@ -52,10 +55,27 @@ def test_facts_and_counters_are_plain(name: str) -> None:
 
 
 @members
-def test_bytes_that_crossed_come_with_the_name_of_their_counter(name: str) -> None:
+def test_bytes_that_crossed_come_with_the_name_of_their_counter_or_why_none_are(name: str) -> None:
+    for mount in mounts_for(name):
+        filesystem = registry.load("filesystems", name).make(mount=mount)
+        for moved in ({}, dict.fromkeys(filesystem.counters(HERE), 7)):
+            crossed = filesystem.crossed(IoCounters(read_bytes=7), moved)
+            assert crossed.nbytes in (None, 0, 7)
+            assert crossed.counter
+            assert not (crossed.whole and crossed.nbytes is None)
+
+
+@members
+def test_a_counter_that_began_again_proves_nothing(name: str) -> None:
     filesystem = registry.load("filesystems", name).make(mount=mount_for(name))
-    count, counter = filesystem.storage_bytes(IoCounters(read_bytes=7))
-    assert count is None or (count >= 0 and counter)
+    moved = dict.fromkeys(filesystem.counters(HERE), -7)
+    assert (filesystem.crossed(IoCounters(), moved).nbytes or 0) >= 0
+
+
+@members
+def test_what_a_client_keeps_is_named_in_bytes(name: str) -> None:
+    filesystem = registry.load("filesystems", name).make(mount=mount_for(name))
+    assert all(n >= 0 for n in caches_of(filesystem).values())
 
 
 @members

@@ -53,6 +53,8 @@ OF_A_NODE = {
     "cgroups",
     "limits",
     "mounts",
+    "stacked",
+    "filesystems",
     "fio",
     "strace",
 }

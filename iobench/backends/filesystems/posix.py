@@ -1,13 +1,16 @@
-"""Filesystems on a block device (ext4, xfs, btrfs ...), and the fallback for unknown ones."""
+"""Filesystems on a block device (ext4, xfs, btrfs ...), and the fallback for unknown ones.
+
+What a mount stands on (an overlay's layers, the file of a loop device) is host/stacked's.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional
 
 from iobench.core.cases import Scalar
 from iobench.core.members import FilesystemBackend
-from iobench.core.protocols import Filesystem
+from iobench.core.protocols import Crossed, Filesystem
 from iobench.core.records import IoCounters
 from iobench.host import mounts
 from iobench.host.mounts import MountInfo
@@ -15,11 +18,9 @@ from iobench.host.probes import read
 
 SECTOR_BYTES = 512  # of /sys/.../stat, whatever the device's own sector is
 #: Filesystems that keep file data in memory of their own -> what that is called.
-OWN_CACHE = {"zfs": "the ARC", "gpfs": "the pagepool"}
+OWN_CACHE = {"zfs": "the ARC"}
 #: Filesystems that usually store blocks compressed: what crosses is less than what is needed.
 COMPRESSED = frozenset({"squashfs", "erofs"})
-
-
 #: The kernel's count of a process; without it nothing is counted here.
 PROCESS_IO = Path("/proc/self/io")
 
@@ -31,56 +32,43 @@ class Posix(Filesystem):
         self._mount = mount
         self._device = mounts.block_device(mount)
         self._disks = mounts.disks(self._device)
-        self._below = [mounts.member_of(below)[1] for below in mount.below]
 
     def describe(self, path: Path) -> Mapping[str, Scalar]:
-        """Return the mount's facts, what it stands on, and the block device's."""
+        """Return the mount's facts, and the block device's where there is one."""
         mount = self._mount
         facts = mount.facts()
-        facts["overlay"] = mount.fstype == "overlay"
-        facts["stack"] = str(mount)
         if ahead := read(Path("/sys/class/bdi", self._device or mount.device, "read_ahead_kb")):
             facts["read_ahead_kb"] = int(ahead)
-        if facts["overlay"]:  # the device of the uppermost layer that holds the data
-            layer = self._below[0].describe(path) if self._below else {}
-            facts.update({name: layer[name] for name in _OF_DEVICE if name in layer})
         if self._device:
             facts.update(_describe_device(self._device, self._disks))
         return facts
 
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return what the whole device delivered, everybody's reads included."""
-        if self._mount.fstype == "overlay" and len(self._below) == 1:
-            return self._below[0].counters(path)
         fields = read(mounts.SYS_BLOCK / self._device / "stat").split() if self._device else []
         if len(fields) < 3:
             return {}
         return {"device_reads": int(fields[0]), "device_read_bytes": int(fields[2]) * SECTOR_BYTES}
 
-    def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
-        """Return the process tree's ``read_bytes``: right on block devices, mmap included.
+    def crossed(self, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        """Return our processes' ``read_bytes``: right on block devices, mmap included.
 
-        On FUSE and network filesystems that counter stays 0 whatever is read, so nothing counts;
-        of compressed blocks fewer bytes cross than are needed.  An overlay's bytes count where
-        those of all layers do that hold the data.
+        Filesystems without one leave that counter at 0 whatever is read, so nothing counts; of
+        compressed blocks fewer bytes cross than are needed.
         """
         mount = self._mount
-        if mount.fstype == "overlay":
-            found = [below.storage_bytes(io) for below in self._below]
-            if uncounted := [name for count, name in found if count is None]:
-                return None, uncounted[0]
-            return max(found, default=(None, f"{mount.mount_point} is {mount.hidden}"))
         if not self._device:
-            return None, f"{mount.fstype} at {mount.mount_point} counts none for a process"
+            words = f"{mount.fstype} at {mount.mount_point} counts none for a process"
+            return Crossed(None, words)
         if not PROCESS_IO.exists():
-            return None, f"this kernel has no {PROCESS_IO}"
+            return Crossed(None, f"this kernel has no {PROCESS_IO}")
         if (
             mount.fstype in COMPRESSED
             or {"compress", "compress-force"} & dict(mount.pairs()).keys()
         ):
-            return None, f"{mount.fstype} at {mount.mount_point} may be compressed"
+            return Crossed(None, f"{mount.fstype} at {mount.mount_point} may be compressed")
         at = ", at the loop device" if self._loop else ""
-        return io.read_bytes, f"read_bytes of /proc/self/io{at}"
+        return Crossed(io.read_bytes, f"read_bytes of /proc/self/io{at}")
 
     def cold(self) -> str:
         """Return "": fadvise evicts from the page cache; else which other cache keeps the bytes."""
@@ -96,20 +84,12 @@ class Posix(Filesystem):
                 f"{mount.source} is a loop device without direct I/O: its backing file "
                 "stays in this machine's page cache; attach it with losetup --direct-io=on"
             )
-        below = next(filter(None, (below.cold() for below in self._below)), "")
-        return f"{mount.fstype} at {mount.mount_point} stands on another: {below}" if below else ""
+        return ""
 
     @property
     def _loop(self) -> Optional[Path]:
         """Return the folder in /sys of the loop device below, or None."""
         return next((d / "loop" for d in self._disks if (d / "loop").is_dir()), None)
-
-
-#: Facts of a block device.
-_OF_DEVICE = (
-    "read_ahead_kb", "block_device", "rotational", "scheduler", "loop", "loop_backing_file",
-    "loop_direct_io", "virtual_disk",
-)  # fmt: skip
 
 
 def _describe_device(device: str, disks: List[Path]) -> Dict[str, Scalar]:

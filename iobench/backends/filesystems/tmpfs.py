@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Mapping, Optional, Tuple
+from typing import Mapping
 
 from iobench.core.cases import Scalar
 from iobench.core.members import FilesystemBackend
-from iobench.core.protocols import Filesystem
+from iobench.core.protocols import Crossed, Filesystem
 from iobench.core.records import IoCounters
 from iobench.host.mounts import MountInfo
 
@@ -22,9 +22,9 @@ class Tmpfs(Filesystem):
         """Return the mount's facts; there is no device."""
         return self._mount.facts()
 
-    def storage_bytes(self, io: IoCounters) -> Tuple[Optional[int], str]:
+    def crossed(self, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
         """Return 0: no byte comes from a device."""
-        return 0, "none: the files are memory"
+        return Crossed(0, "none: the files are memory")
 
     def cold(self) -> str:
         """Return why it cannot be cold."""
@@ -35,5 +35,8 @@ class Tmpfs(Filesystem):
 
 
 BACKEND = FilesystemBackend(
-    Tmpfs, "files in memory: always warm", fstypes=frozenset({"tmpfs", "ramfs"})
+    Tmpfs,
+    "files in memory: always warm",
+    fstypes=frozenset({"tmpfs", "ramfs"}),
+    magic=frozenset({0x01021994, 0x858458F6}),
 )

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from iobench.backends.filesystems import posix
+from iobench.backends.filesystems import fuse, posix
+from iobench.core import registry
 from iobench.core.records import IoCounters
-from iobench.host import io_counters, mounts, page_cache
+from iobench.host import filesystems, io_counters, mounts, page_cache
 from iobench.host.mounts import MountInfo, mount_of
 from tests.capabilities import need
 
@@ -20,7 +21,7 @@ from tests.capabilities import need
 def test_tmpfs_is_refused_for_cold_and_its_files_stay() -> None:
     if mount_of(Path("/dev/shm")).fstype != "tmpfs":
         pytest.fail("/dev/shm is no tmpfs here")
-    name, filesystem = mounts.filesystem_for(Path("/dev/shm"))
+    name, filesystem = filesystems.filesystem_for(Path("/dev/shm"))
     assert name == "tmpfs"
     assert "cannot be cold" in filesystem.cold()
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
@@ -36,14 +37,15 @@ def test_posix_counts_what_crossed_and_the_device_agrees() -> None:
         path = Path(file.name)
         file.write(os.urandom(nbytes))
         file.flush()
-        _, filesystem = mounts.filesystem_for(path)
+        _, filesystem = filesystems.filesystem_for(path)
         page_cache.evict([path])
         before, device = io_counters.snapshot(), dict(filesystem.counters(path))
         page_cache.warm([path])
         io = io_counters.difference(before, io_counters.snapshot())
         moved = filesystem.counters(path)["device_read_bytes"] - device["device_read_bytes"]
-    count, counter = filesystem.storage_bytes(io)
+    count, counter, whole = filesystem.crossed(io, {})
     assert count is not None
+    assert not whole  # our processes' alone
     assert nbytes <= count < 2 * nbytes
     assert "read_bytes" in counter
     assert moved >= nbytes  # everybody's reads
@@ -56,7 +58,8 @@ def mount(fstype: str, device: str = "0:50", source: str = "tank/data") -> Mount
 
 @pytest.mark.parametrize(("fstype", "cache"), [("zfs", "ARC"), ("gpfs", "pagepool")])
 def test_a_filesystem_with_a_cache_of_its_own_is_not_cold(fstype: str, cache: str) -> None:
-    assert cache in posix.Posix(mount=mount(fstype)).cold()
+    found = filesystems.member_of(mount(fstype))
+    assert cache in registry.load("filesystems", found).make(mount=mount(fstype)).cold()
 
 
 @pytest.fixture
@@ -82,8 +85,10 @@ def test_a_partition_of_a_loop_device_is_not_cold(devices: Path) -> None:
 def test_nothing_counts_what_a_daemon_reads_below_fuseblk(devices: Path) -> None:
     """ntfs-3g: the mount has the disk's own number, and its reads are another process's."""
     io = IoCounters(read_bytes=5)
-    assert posix.Posix(mount=mount("ext4", "259:0")).storage_bytes(io)[0] == 5
-    assert posix.Posix(mount=mount("fuseblk", "259:0")).storage_bytes(io)[0] is None
+    assert posix.Posix(mount=mount("ext4", "259:0")).crossed(io, {}).nbytes == 5
+    assert posix.Posix(mount=mount("fuseblk", "259:0")).crossed(io, {}).nbytes is None
+    assert filesystems.member_of(mount("fuseblk", "259:0")) == "fuse"
+    assert fuse.Fuse(mount=mount("fuseblk", "259:0")).crossed(io, {}).nbytes is None
 
 
 @pytest.mark.slow
@@ -101,8 +106,8 @@ def test_a_loop_device_that_caches_twice_is_not_cold() -> None:
         try:
             subprocess.run(["mount", loop, str(point)], check=True)
             try:
-                facts = mounts.describe_mount(point)
-                reason = mounts.filesystem_for(point)[1].cold()
+                facts = filesystems.describe_mount(point)
+                reason = filesystems.filesystem_for(point)[1].cold()
             finally:
                 subprocess.run(["umount", str(point)], check=True)
         finally:
@@ -126,8 +131,8 @@ def test_an_overlay_is_counted_by_the_disk_below_it() -> None:
         command = ["mount", "-t", "overlay", "overlay", "-o", layers, str(merged)]
         subprocess.run(command, check=True)
         try:
-            facts = mounts.describe_mount(merged)
-            _, filesystem = mounts.filesystem_for(merged)
+            facts = filesystems.describe_mount(merged)
+            _, filesystem = filesystems.filesystem_for(merged)
             path = merged / "x"
             page_cache.evict([path])
             cold = page_cache.residency([path]).fraction
@@ -135,7 +140,7 @@ def test_an_overlay_is_counted_by_the_disk_below_it() -> None:
             page_cache.warm([path])
             io = io_counters.difference(before, io_counters.snapshot())
             warm = page_cache.residency([path])
-            count, _ = filesystem.storage_bytes(io)
+            count = filesystem.crossed(io, {}).nbytes
         finally:
             subprocess.run(["umount", str(merged)], check=True)
     assert facts["overlay"] is True
@@ -177,7 +182,7 @@ def test_an_overlay_and_a_loop_on_tmpfs_are_memory() -> None:
         undo.callback(run, "losetup", "--detach", loop)
         attach(loop, disk)
         words = {path: str(mounts.stack(path)) for path in (merged / "x", merged / "y", disk)}
-        cold = {path: mounts.filesystem_for(path)[1].cold() for path in words}
+        cold = {path: filesystems.filesystem_for(path)[1].cold() for path in words}
     for path in (merged / "x", disk):
         assert f"on tmpfs at {memory}" in words[path]
         assert "files are memory" in cold[path]

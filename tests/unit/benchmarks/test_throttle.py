@@ -12,7 +12,7 @@ import pytest
 from benchmarks import throttle
 from benchmarks.throttle import ThrottledMount, throttled
 from iobench.core.errors import BackendUnavailable
-from iobench.host import io_counters, mounts, page_cache
+from iobench.host import filesystems, io_counters, page_cache
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
@@ -79,11 +79,11 @@ def test_the_limit_can_change_and_be_taken_away() -> None:
 
 def test_it_is_described_as_what_it_is_and_may_be_cold() -> None:
     with throttled(16 << 20) as mount:
-        facts = mounts.describe_mount(mount.path)
+        facts = filesystems.describe_mount(mount.path)
         assert facts["filesystem"] == "posix"
         assert facts["loop_direct_io"] is True
         assert facts["device"] == mount.device
-        assert mounts.filesystem_for(mount.path)[1].cold() == ""
+        assert filesystems.filesystem_for(mount.path)[1].cold() == ""
 
 
 def test_arguments_reach_the_command_unchanged() -> None:

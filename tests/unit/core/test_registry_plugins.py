@@ -15,7 +15,7 @@ from iobench.core.errors import SpecError
 from iobench.core.jobs import JobRequest
 from iobench.core.records import VALID
 from iobench.data import index
-from iobench.host import mounts
+from iobench.host import filesystems
 from iobench.host.mounts import mount_of
 from iobench.plan.resolve import Here, resolve
 from iobench.report import publish
@@ -171,6 +171,7 @@ BACKEND = PlacementBackend(Cellar, "a copy below ground")
 """,
     "filesystems/drawer.py": """
 from iobench.core.members import FilesystemBackend
+from iobench.core.protocols import Crossed
 
 class Drawer:
     def __init__(self, *, mount):
@@ -181,8 +182,8 @@ class Drawer:
                 "source": "", "handles": 2}
     def counters(self, path):
         return {"opened": 0}
-    def storage_bytes(self, io):
-        return 12345678, "the drawer's own tally"
+    def crossed(self, io, moved):
+        return Crossed(12345678, "the drawer's own tally")
     def cold(self):
         return ""
 
@@ -310,7 +311,7 @@ def test_one_trial_runs_through_all_of_them(plugins: Path, tmp_path: Path) -> No
     assert record.mount["handles"] == 2
     assert record.cache.counter == "the drawer's own tally"
     assert record.cache.bytes_storage == 12345678
-    assert mounts.filesystem_for(tmp_path)[0] == "drawer"
+    assert filesystems.filesystem_for(tmp_path)[0] == "drawer"
 
 
 def test_a_suite_is_submitted_to_it(plugins: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, NamedTuple
@@ -12,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iobench.advise import machine
+from iobench.backends.filesystems import _fuse, _network
 from iobench.core.records import IoCounters
-from iobench.host import mounts
+from iobench.host import filesystems, mounts
 from iobench.host.mounts import MountInfo
 from iobench.host.page_cache import Residency
 
@@ -139,12 +141,14 @@ def test_what_is_said_of_a_stack_holds_for_every_layer(
     with (
         mock.patch.object(mounts, "MOUNTINFO", made.table()),
         mock.patch.object(mounts, "SYS_BLOCK", made.blocks),
+        mock.patch.object(_network, "SYS_NET", made.folder / "none"),
+        mock.patch.object(_network, "SYS_INFINIBAND", made.folder / "none"),
         mock.patch.object(machine, "_tried", return_value=(WARM, COLD)),
     ):
         words = str(mounts.stack(path))
-        _, filesystem = mounts.filesystem_for(path)
-        count, counter = filesystem.storage_bytes(IoCounters(read_bytes=5))
-        cold, daemons = filesystem.cold(), mounts.unseen(path)
+        _, filesystem = filesystems.filesystem_for(path)
+        count, counter, _ = filesystem.crossed(IoCounters(read_bytes=5), {})
+        cold, daemons = filesystem.cold(), filesystems.unseen(path)
         checks = {check.name: check for check in machine._storage(path)}
     for kind in kinds:
         assert f"{'ext4' if kind == 'loop' else kind} at " in words
@@ -175,9 +179,41 @@ def test_layers_that_are_not_seen_are_not_guessed(options: str) -> None:
     found = mounts.stack(Path("/merged/x"), [overlay(options)])
     assert not found.below
     assert "not all seen" in str(found)
-    count, why = mounts.member_of(found)[1].storage_bytes(IoCounters(read_bytes=5))
+    count, why, _ = filesystems.filesystem_of(found)[1].crossed(IoCounters(read_bytes=5), {})
     assert count is None
     assert "not all seen" in why
+
+
+def test_a_daemon_whose_own_reads_are_counted_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "mountinfo"
+    monkeypatch.setattr(mounts, "MOUNTINFO", table)
+    table.write_text(f"1 0 0:74 / {tmp_path} rw - fuse.sshfs user@node: rw\n")
+    words = f"the daemon of fuse.sshfs at {tmp_path}"
+    for pid, unseen in ((os.getpid(), ""), (None, words)):
+        monkeypatch.setattr(_fuse, "daemon_of", lambda mount, pid=pid: pid)
+        assert filesystems.unseen(tmp_path / "x") == unseen
+    table.write_text(f"1 0 0:74 / {tmp_path} rw - fuse.unheard-of it rw\n")
+    assert filesystems.unseen(tmp_path) == f"the daemon of fuse.unheard-of at {tmp_path}"
+
+
+def test_what_lies_below_a_loop_device_has_to_be_crossed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a disk in a file on a counted mount the lower number is taken; uncounted, none."""
+    made = Machine(tmp_path)
+    path = made.make(Stack("loop", [Stack("fuse.sshfs", [], [])], [True])) / "set"
+    monkeypatch.setattr(mounts, "MOUNTINFO", made.table())
+    monkeypatch.setattr(mounts, "SYS_BLOCK", made.blocks)
+    monkeypatch.setattr(_fuse, "daemon_of", lambda mount: os.getpid())
+    name, filesystem = filesystems.filesystem_for(path)
+    (counter,) = (c for c in filesystem.counters(path) if c.startswith("layer0."))
+    below, top = ({counter: n} for n in (3, 7))
+    assert name == "sshfs"
+    assert filesystem.crossed(IoCounters(read_bytes=5), below)[::2] == (3, True)
+    assert filesystem.crossed(IoCounters(read_bytes=5), top)[::2] == (5, False)
+    assert filesystem.crossed(IoCounters(read_bytes=5), {}).nbytes is None
 
 
 def test_a_file_is_on_the_uppermost_layer_that_has_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iobench.host import mounts
+from iobench.host import filesystems
 from iobench.host.mounts import mount_of, parse, same_mount
 
 LINES = r"""
@@ -58,16 +58,17 @@ def test_real_mounts() -> None:
 
 
 def test_an_unknown_filesystem_falls_back_and_counts_nothing() -> None:
-    name, filesystem = mounts.filesystem_for(Path("/proc"))
+    name, filesystem = filesystems.filesystem_for(Path("/proc"))
     assert name == "posix"
     from iobench.core.records import IoCounters
 
-    assert filesystem.storage_bytes(IoCounters(read_bytes=5))[0] is None
+    crossed = filesystem.crossed(IoCounters(read_bytes=5), {})
+    assert (crossed.nbytes, crossed.counter) == (None, "proc at /proc counts none for a process")
     assert filesystem.counters(Path("/proc")) == {}
 
 
 def test_describe_names_member_and_mount() -> None:
-    facts = mounts.describe_mount(Path(__file__))
+    facts = filesystems.describe_mount(Path(__file__))
     assert facts["filesystem"] in ("posix", "tmpfs")
     assert facts["mount_point"] == mount_of(Path(__file__)).mount_point
     assert all(isinstance(v, (str, int, float, bool, type(None))) for v in facts.values())

@@ -205,7 +205,7 @@ def test_a_filesystem_with_a_cache_of_its_own_is_unproven(
     """ZFS's ARC: the page cache would say "not resident" of a file that is in memory."""
     path = write(disk, "x", 10 * PAGE)
     fd = os.open(path, os.O_RDONLY)
-    number = residency._filesystem(fd)
+    number = residency.magic(fd)
     os.close(fd)
     assert number
     assert page_cache.residency([path]).fraction == 1.0

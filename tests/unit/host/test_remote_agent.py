@@ -67,7 +67,10 @@ def test_it_does_what_the_agent_of_this_node_does(tmp_path: Path) -> None:
         assert agent.cold(tmp_path) == LOCAL.cold(tmp_path)
         assert agent.counters(tmp_path) == LOCAL.counters(tmp_path)
         io = IoCounters(read_bytes=7)
-        assert agent.storage_bytes(tmp_path, io) == LOCAL.storage_bytes(tmp_path, io)
+        moved = dict.fromkeys(LOCAL.counters(tmp_path), 5)
+        assert agent.crossed(tmp_path, io, moved) == LOCAL.crossed(tmp_path, io, moved)
+        assert agent.others(tmp_path) == LOCAL.others(tmp_path)
+        assert agent.caches(tmp_path) == LOCAL.caches(tmp_path)
         agent.check_warmable(1)
         agent.drop_caches(allowed=False)
         with agent.lock([file]) as reason:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from iobench.analysis.evidence import trial_window
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import DatasetError
-from iobench.core.records import FAILED, INVALID, VALID, Record
+from iobench.core.protocols import Crossed
+from iobench.core.records import FAILED, INVALID, VALID, CacheProof, IoCounters, Record
+from iobench.host.agent import Agent
 from iobench.run import copies
-from iobench.run.block import run_block
-from iobench.run.trial import TrialSettings
+from iobench.run.block import part, run_block
+from iobench.run.trial import Attempt, TrialSettings
 from tests.build import containers
 
 SLICE_S = 0.05
@@ -88,6 +91,53 @@ def test_cold_arms_read_a_copy_each_of_the_same_samples(data: Dataset, tmp_path:
     for record in records:
         assert record.cache.resident_before == 0
         assert record.cache.bytes_storage >= record.cache.bytes_needed, "each reads from the disk"
+
+
+class Shared(Agent):
+    """A node whose mounts count everybody's bytes: two arms need 1000 and 500, and are messages."""
+
+    def __init__(self, crossed: int, *, one_mount: bool = True) -> None:
+        self._crossed, self._one_mount = crossed, one_mount
+
+    def others(self, path: Path) -> float | None:
+        return 0.0
+
+    def crossed(self, path: Path, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        return Crossed(self._crossed, "the mount's", whole=True)
+
+    def same_mount(self, one: Path, other: Path) -> bool:  # type: ignore[override]
+        return self._one_mount or one == other
+
+
+@pytest.mark.parametrize(
+    ("cache", "crossed", "one_mount", "left"),
+    [
+        ("cold", 1500, True, [1000, 500]),
+        ("cold", 1400, True, [900, 400]),
+        ("cold", 100, True, [0, 0]),
+        ("cold", 1500, False, [None, None]),
+        ("0.5", 1500, True, [None, None]),
+        ("warm", 3, True, [3, 3]),
+    ],
+)
+def test_what_a_mount_counts_for_all_arms_is_parted(
+    data: Dataset, cache: str, crossed: int, one_mount: bool, left: list[int | None]
+) -> None:
+    """An arm has what the others cannot have had."""
+    agent = Shared(crossed, one_mount=one_mount)
+    tries = []
+    for trial, needed in zip(block(data, {}, {"workers": 1}), (1000, 500), strict=True):
+        attempt = Attempt(dataclasses.replace(trial, cache=cache), data, TrialSettings(agent=agent))
+        attempt.where = Path(trial.id)
+        proof = CacheProof(bytes_storage=crossed, counter="the mount's", others_bytes=0)
+        attempt.take(dataclasses.replace(proof, bytes_needed=needed, messages_bytes=10))
+        tries.append(attempt)
+    part(tries, agent)
+    assert [attempt.proof.bytes_storage for attempt in tries] == left
+    assert [attempt.proof.others_bytes is None for attempt in tries] == [left[0] is None] * 2
+    assert ("took turns" in tries[0].proof.counter) == (left[0] is None)
+    if cache == "cold" and one_mount:
+        assert [attempt.proof.messages_bytes for attempt in tries] == [20, 20]
 
 
 def test_files_read_in_place_are_not_copied(data: Dataset) -> None:

@@ -19,8 +19,7 @@ from iobench.core.records import (
     RankResult,
     Record,
 )
-from iobench.run import cache_state, disturbance, nodes, ranks
-from iobench.run.trial_node import added
+from iobench.run import cache_proof, cache_state, disturbance, nodes, ranks
 
 CASE = Case(launcher="mpirun", world_size=4, nodes=2)
 
@@ -65,15 +64,25 @@ def test_the_worst_node_counts() -> None:
 def test_evidence_of_all_nodes_is_the_worst_residency_and_all_bytes() -> None:
     proof = CacheProof("warm", "cachestat", 1.0, 1.0, 10, 20, 5, "read_bytes", held=True)
     other = dataclasses.replace(proof, resident_before=0.5, held=False, unheld="limit")
-    assert cache_state.whole("warm", [proof]) is proof
-    both = cache_state.whole("warm", [proof, other])
+    assert cache_proof.whole("warm", [proof]) is proof
+    both = cache_proof.whole("warm", [proof, other])
     assert (both.resident_before, both.resident_after) == (0.5, 1.0)
     assert (both.bytes_needed, both.bytes_read, both.bytes_storage) == (20, 40, 10)
     assert (both.held, both.unheld, both.method) == (False, "limit", "cachestat")
-    assert cache_state.whole("cold", [proof, other]).resident_before == 1.0
+    assert cache_proof.whole("cold", [proof, other]).resident_before == 1.0
     unknown = dataclasses.replace(proof, bytes_storage=None)
-    assert cache_state.whole("cold", [proof, unknown]).bytes_storage is None
-    assert added([{"read": 1}, {"read": 2, "write": 3}]) == {"read": 3, "write": 3}
+    assert cache_proof.whole("cold", [proof, unknown]).bytes_storage is None
+    assert both.others_bytes is None
+    one, two = (
+        dataclasses.replace(
+            proof, others_bytes=n, bytes_resident=20, messages_bytes=3, caches={"io-cache": n}
+        )
+        for n in (1, 2)
+    )
+    both = cache_proof.whole("cold", [one, two])
+    assert (both.others_bytes, both.bytes_resident, both.messages_bytes) == (3, 40, 6)
+    assert both.caches == {"io-cache": 3}
+    assert cache_proof.added([{"read": 1}, {"read": 2, "write": 3}]) == {"read": 3, "write": 3}
 
 
 def rank_on(host: str, boot_id: str, busy_s: float, rank: int = 0) -> RankResult:

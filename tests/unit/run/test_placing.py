@@ -29,7 +29,7 @@ from iobench.host import files as host_files
 from iobench.host import locks
 from iobench.plan import contrasts, rules
 from iobench.plan import ladder as planning
-from iobench.run import cache_state, placed_folders, placing
+from iobench.run import cache_proof, cache_state, placed_folders, placing
 from iobench.run import command as starting
 from iobench.run.cache_state import judge
 from iobench.spec import load, schema
@@ -425,9 +425,9 @@ def rank(fstype: str, after: float | None, read_bytes: int) -> RankResult:
 
 
 def verdict(cache, host, found, fstype, after, read_bytes, **fields) -> tuple:
-    proof = cache_state.before(cache, host, [Prepared("here", found, "mincore")])
+    proof = cache_proof.before(cache, host, [Prepared("here", found, "mincore")])
     place = dataclasses.replace(place_of("image"), **fields)
-    proof = cache_state.after(proof, [rank(fstype, after, read_bytes)], place)
+    proof = cache_proof.after(proof, [rank(fstype, after, read_bytes)], place)
     status, reasons = judge(cache, "load", proof)
     return status, " ".join(reasons)
 

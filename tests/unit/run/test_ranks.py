@@ -22,13 +22,14 @@ from iobench.core import registry
 from iobench.core.cases import Case, Contrast, Dataset, Plan, Trial
 from iobench.core.errors import SpecError
 from iobench.core.order import multiset_sum, sample_order
+from iobench.core.protocols import Crossed
 from iobench.core.records import VALID, CacheProof, IoCounters, RankResult, Record, Startup, Steps
 from iobench.equations import stalls
 from iobench.host import agent
 from iobench.plan import ladder
 from iobench.report import words
 from iobench.report.csv import trials_frame
-from iobench.run import cache_state, disturbance
+from iobench.run import cache_proof, disturbance
 from iobench.run import ranks as world
 from iobench.spec import load as spec
 from tests.build import pairs as fixture
@@ -255,21 +256,17 @@ def test_the_proof_of_the_cache_adds_up_all_ranks(tmp_path: Path) -> None:
     data.write_bytes(bytes(8192))
     case = case_of()
 
-    class Counted(agent.Agent):
-        def storage_bytes(self, path: Path, io: IoCounters) -> tuple[int | None, str]:
-            return io.read_bytes or None, "counter"
-
     ranks = [
         rank_of(r, loop([(0.0, 0.5)]), case, io=IoCounters(read_bytes=5 + r, rchar=70 + r))
         for r in (0, 1)
     ]
     begun = CacheProof(label="data-cold")
-    proof = cache_state.after_here(begun, ranks, [data], Counted(), by_fio=False)
+    crossed = Crossed(cache_proof.io_of(ranks).read_bytes, "counter")
+    proof = cache_proof.after_here(begun, ranks, [data], agent.LOCAL, crossed, by_fio=False)
     assert proof.bytes_needed == sum(r.bytes_needed for r in ranks) == 10 * SAMPLES
     assert (proof.bytes_storage, proof.bytes_read) == (11, 141)
-    ranks[1] = dataclasses.replace(ranks[1], io=IoCounters())
-    proof = cache_state.after_here(begun, ranks, [data], Counted(), by_fio=False)
-    assert proof.bytes_storage is None
+    by_fio = cache_proof.after_here(begun, ranks, [data], agent.LOCAL, crossed, by_fio=True)
+    assert (by_fio.bytes_storage, by_fio.bytes_read) == (11, 0)
 
 
 # -- contrasts -------------------------------------------------------------------------------------

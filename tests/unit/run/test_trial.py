@@ -6,45 +6,24 @@ import contextlib
 import dataclasses
 import errno
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import CacheStateError, TrialFailed
-from iobench.core.records import FAILED, CacheProof, IoCounters
+from iobench.core.protocols import Crossed
+from iobench.core.records import FAILED, IoCounters
 from iobench.data import index
-from iobench.host import agent, mounts
-from iobench.run import cache_state, worker_process
+from iobench.host import agent, filesystems
+from iobench.run import cache_proof, worker_process
 from iobench.run import trial as launch
 from tests.build.datasets import indexed
 from tests.build.ranks import JOIN, RESULT, started
 
 CASE = Case(format="jpeg", loader="torch")
 COLD = Trial("t", CASE, "ceiling", "cold")
-
-
-class Counts(agent.Agent):
-    """A node whose filesystem counts, or does not."""
-
-    def __init__(self, counted: int | None) -> None:
-        self._counted = counted
-
-    def storage_bytes(self, path: Path, io: IoCounters) -> tuple[int | None, str]:
-        return self._counted, ""
-
-
-@pytest.mark.parametrize(("counted", "crossed"), [(0, 4096), (None, None)])
-def test_fio_is_believed_only_where_its_counter_is_the_mount_s(
-    tmp_path: Path, counted: int | None, crossed: int | None
-) -> None:
-    """On FUSE and network filesystems a process's read_bytes stay 0 whatever it reads."""
-    path = tmp_path / "x"
-    path.write_bytes(bytes(4096))
-    proof = CacheProof("data-cold", "cachestat", 0.0, bytes_storage=4096)
-    found = cache_state.after_here(proof, (), [path], Counts(counted), by_fio=True)
-    assert found.bytes_storage == crossed
 
 
 def test_the_mount_is_that_of_the_files_read_in_place(
@@ -70,8 +49,48 @@ def test_the_mount_is_that_of_the_files_read_in_place(
             Trial("t", dataclasses.replace(CASE, location=out), "read", "cold"),
             index.finish(made), 1, launch.TrialSettings(),
         )  # fmt: skip
-        assert found.mount == mounts.describe_mount(Path(own))
-        assert found.mount["mount_point"] != mounts.describe_mount(Path(out))["mount_point"]
+        assert found.mount == filesystems.describe_mount(Path(own))
+        assert found.mount["mount_point"] != filesystems.describe_mount(Path(out))["mount_point"]
+
+
+class Shared(agent.Agent):
+    """A node whose mount counts everybody's bytes."""
+
+    def others(self, path: Path) -> float | None:
+        return 1000.0
+
+    def crossed(self, path: Path, io: IoCounters, moved: Mapping[str, int]) -> Crossed:
+        return Crossed(4096, "the mount's", whole=True)
+
+    def caches(self, path: Path) -> Mapping[str, int]:
+        return {"of the client": 7}
+
+
+@pytest.mark.parametrize(("cache", "kept"), [("cold", {"of the client": 7}), ("warm", {})])
+def test_what_others_move_is_of_the_proof_where_all_are_counted(
+    cache: str, kept: Mapping[str, int], tmp_path: Path
+) -> None:
+    trial = Trial("t", CASE, "read", cache)
+    attempt = launch.Attempt(trial, small(tmp_path), launch.TrialSettings(agent=Shared()))
+    attempt.count()
+    attempt.count_again()
+    attempt._prove_after(inside=False)
+    proof = attempt.proof
+    assert (proof.bytes_storage, proof.counter, proof.caches) == (4096, "the mount's", kept)
+    assert proof.others_bytes is not None
+    assert proof.messages_bytes == cache_proof.MESSAGES_BYTES
+
+
+@pytest.mark.parametrize("fio_bytes", [0, 4096])
+def test_fio_is_counted_by_its_own_bytes_or_the_mount_s(fio_bytes: int, tmp_path: Path) -> None:
+    """On FUSE and network filesystems a process's read_bytes stay 0 whatever it reads."""
+    for name, crossed in (("posix", fio_bytes), ("whole", 4096)):
+        node = agent.Agent() if name == "posix" else Shared()
+        attempt = launch.Attempt(COLD, small(tmp_path / name), launch.TrialSettings(agent=node))
+        attempt.ceiling = {"storage_bytes": fio_bytes}
+        attempt._prove_after(inside=False)
+        assert attempt.proof.bytes_storage == crossed
+        assert attempt.proof.bytes_read == 0
 
 
 class Broken(agent.Agent):

@@ -1,0 +1,33 @@
+"""A disk of a test's own: ext4 in a file, on a loop device that reads it with direct I/O."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Iterator
+
+
+@contextlib.contextmanager
+def disk(image: Path, point: Path, nbytes: int) -> Iterator[str]:
+    """Mount a new disk at ``point``; yield its loop device.  ``image`` (sparse) is left to you."""
+    with image.open("wb") as file:
+        os.truncate(file.fileno(), nbytes)
+    run("mkfs.ext4", "-q", str(image))
+    with contextlib.ExitStack() as undo:
+        loop = run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
+        undo.callback(run, "losetup", "--detach", loop)
+        point.mkdir(exist_ok=True)
+        run("mount", loop, str(point))
+        undo.callback(run, "umount", str(point))
+        yield loop
+
+
+def run(*argv: str) -> str:
+    """Run a command of the system's and return its output."""
+    assert shutil.which(argv[0]), f"no program {argv[0]}"
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stdout}{done.stderr}"
+    return done.stdout

@@ -1,0 +1,149 @@
+"""A GlusterFS volume of a test's own: servers, bricks and client on this machine, and all undone.
+
+The servers run in a network namespace of their own; the bricks are folders of an ext4 in a file,
+attached with direct I/O.  Debian: glusterfs-server, glusterfs-client, iproute2.  Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Iterator, List
+
+from tests.build.disks import disk, run
+
+#: One volume at a time in a process; processes beside each other have their own.
+NAME = "iobench-test"
+BRICKS_BYTES = 1 << 30  # sparse
+LOGS = Path("/var/log/glusterfs/bricks")
+CONFIG = """volume management
+    type mgmt/glusterd
+    option working-directory {folder}/work
+    option run-directory {folder}/run
+    option glusterd-sockfile {folder}/glusterd.socket
+    option transport-type socket
+    option transport.socket.bind-address {address}
+    option transport.address-family inet
+    option transport.socket.keepalive-time 10
+    option transport.socket.keepalive-interval 2
+    option ping-timeout 0
+end-volume
+"""
+
+
+class Gluster:
+    """A started volume; ``mount``: where its client shows it."""
+
+    def __init__(self, folder: Path, namespace: str, address: str) -> None:
+        self._folder, self._namespace, self._address = folder, namespace, address
+        self.mount = folder / "mount"
+        self.bricks = [folder / "disk" / f"brick{i}" for i in range(2)]
+
+    def inside(self, *argv: str) -> str:
+        """Run a command in the servers' network; ``ip netns exec`` would hide its mounts."""
+        return run("nsenter", f"--net=/run/netns/{self._namespace}", *argv)
+
+    def ask(self, *words: str) -> str:
+        """Return what the command ``gluster`` answers."""
+        socket = f"--glusterd-sock={self._folder}/glusterd.socket"
+        return self.inside("gluster", "--mode=script", socket, *words)
+
+    def start(self) -> None:
+        (self._folder / "glusterd.vol").write_text(
+            CONFIG.format(folder=self._folder, address=self._address)
+        )
+        logs = ["-l", f"{self._folder}/glusterd.log", "-L", "WARNING"]
+        pid = ["-p", f"{self._folder}/glusterd.pid"]
+        self.inside("glusterd", "-f", f"{self._folder}/glusterd.vol", *pid, *logs)
+        bricks = [f"{self._address}:{brick}" for brick in self.bricks]
+        self.ask("volume", "create", NAME, *bricks, "force")
+        self.ask("volume", "start", NAME)
+        self.attach()
+
+    def attach(self) -> None:
+        """Start the client, with nothing in its memory."""
+        volume = [f"--volfile-server={self._address}", f"--volfile-id={NAME}"]
+        self.inside("glusterfs", *volume, f"--log-file={self._folder}/client.log", str(self.mount))
+        self.mount.stat()
+
+    def set(self, option: str, value: str) -> None:
+        """Set an option of the volume and wait until the client follows it."""
+        self.ask("volume", "set", NAME, option, value)
+        translator = self.mount / ".meta/graphs/active" / f"{NAME}-{option.rpartition('.')[2]}"
+        for _ in range(100):
+            if translator.exists() == (value == "on"):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"the client does not follow {option} {value}")
+
+    def evict_servers(self) -> None:
+        """Drop the bricks' files from the page cache, which client and servers share here."""
+        for brick in self.bricks:
+            for path in filter(Path.is_file, brick.rglob("*")):
+                fd = os.open(path, os.O_RDONLY)
+                os.fdatasync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+
+    def served(self) -> int:
+        """Return the bytes that the bricks have read for clients, since the volume started."""
+        text = self.ask("volume", "profile", NAME, "info", "cumulative")
+        return sum(int(n) for n in re.findall(r"Data Read: (\d+) bytes", text))
+
+
+@contextlib.contextmanager
+def gluster() -> Iterator[Gluster]:
+    """Start a volume on this machine; what was begun is undone, also after a failure."""
+    with contextlib.ExitStack() as undo:
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="iobench-gl-")))
+        namespace = f"iobgl{os.getpid()}"
+        address = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}.1"
+        for name in ("work", "run", "mount"):
+            (folder / name).mkdir()
+        undo.enter_context(disk(folder / "disk.image", folder / "disk", BRICKS_BYTES))
+        run("ip", "netns", "add", namespace)
+        undo.callback(run, "ip", "netns", "del", namespace)
+        run("ip", "-n", namespace, "link", "set", "lo", "up")
+        run("ip", "-n", namespace, "addr", "add", f"{address}/32", "dev", "lo")
+        undo.callback(_end, namespace)
+        made = Gluster(folder, namespace, address)
+        undo.callback(detach, made.mount)
+        undo.callback(_remove_logs, folder)
+        for brick in made.bricks:
+            brick.mkdir()
+        made.start()
+        made.ask("volume", "profile", NAME, "start")
+        yield made
+
+
+def detach(mount: Path) -> None:
+    """Take the mount away; lazily where its daemon has died."""
+    if os.path.ismount(mount):
+        run("umount", str(mount))
+    elif f" {mount} " in Path("/proc/self/mounts").read_text():
+        run("umount", "--lazy", str(mount))
+
+
+def _pids(namespace: str) -> List[int]:
+    return [int(pid) for pid in run("ip", "netns", "pids", namespace).split()]
+
+
+def _end(namespace: str) -> None:
+    """End every process of the namespace: they are this fixture's own."""
+    for number in (15, 9):
+        for pid in _pids(namespace):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        for _ in range(100):
+            if not _pids(namespace):
+                return
+            time.sleep(0.05)
+
+
+def _remove_logs(folder: Path) -> None:
+    for log in LOGS.glob(f"{str(folder).strip('/').replace('/', '-')}-*"):
+        log.unlink()
