@@ -8,6 +8,7 @@ import sys
 import click
 
 import iobench
+from iobench.cli.advice import explain, predict
 from iobench.cli.console import complain
 from iobench.cli.data import data
 from iobench.cli.image import image
@@ -73,6 +74,8 @@ def cli() -> None:
       iobench doctor                check what can be measured on this machine
       iobench run                   run the default suite (25 minutes, no configuration)
       iobench show results          show limits, stalls and comparisons
+      iobench explain results       causes, remedies and the gain to expect
+      iobench predict results       what if: more workers, other accelerators, all cached
       iobench run --data TREE       use your own ImageFolder tree
 
     \b
@@ -85,7 +88,7 @@ def cli() -> None:
     tools.extend_path()
 
 
-for each in (data, doctor, image, list_, run, show, report, compare):
+for each in (data, doctor, image, list_, run, show, report, compare, explain, predict):
     cli.add_command(each)
 
 

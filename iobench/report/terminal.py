@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from iobench.advise.bottleneck import Advice, advise
+from iobench.advise.explain import advise
+from iobench.advise.findings import Finding
 from iobench.analysis.case_results import CaseResult, LimitResult
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import SuiteResult
@@ -236,7 +237,7 @@ def _confounded(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
         yield Text(f"  confounders of {who}: {text}", style=style)
 
 
-def _advice(advice: Sequence[Advice], console: Console) -> None:
+def _advice(advice: Sequence[Finding], console: Console) -> None:
     lines = words.grouped_advice(advice)
     if not lines:
         return
