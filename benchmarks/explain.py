@@ -162,9 +162,7 @@ def _with_huge(folder: Path, data: Path, every: int) -> Dataset:
     picture = simplejpeg.encode_jpeg(grain, quality=60)
     for path in sorted(tree.rglob("*.jpg"))[every // 2 :: every]:
         path.write_bytes(picture)
-    return adopt.adopt(
-        tree, folder / "adopted", max_samples=10**6, max_bytes=10**12, seed=1, in_place=True
-    )
+    return adopt.adopt(tree, folder / "adopted", max_samples=10**6, max_bytes=10**12, seed=1)
 
 
 def study(planted: Planted, args: Any) -> dict[str, Any]:

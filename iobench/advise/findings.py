@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from iobench.advise.forecast import Model, ahead, model
-from iobench.analysis.case_results import CaseResult, LimitResult
+from iobench.analysis.case_results import CaseResult, LimitResult, WaitResult
 from iobench.analysis.results import SuiteResult
+from iobench.equations import roofline
 from iobench.equations.stats import Interval
 
 #: Cause of a case that has none.
 NOTHING = "nothing to cure"
+#: Steps wait for a few slow samples where the median wait is below this share of the mean one ...
+FEW_SHARE = 0.25
+#: ... and the longest is so many times what workers that take turns make of an equal wait.
+MANY = 2
 #: Only a case that is equal in these, and another pipeline, says what this one would gain.
 ALIKE = (
     "runtime", "order", "transform", "batch", "workers", "world_size", "sharing", "placement",
@@ -89,6 +94,24 @@ class Scene:
     def ahead(self) -> bool:
         """Whether batches are made while a step runs."""
         return ahead(self.case)
+
+    @property
+    def waits(self) -> WaitResult | None:
+        """Waits of the training steps at this cache state."""
+        return self.case.step_wait_s.get(self.cache) or self.case.step_wait_s.get("-")
+
+    @property
+    def few_slow(self) -> bool:
+        """Whether a few steps hold most of the wait, each longer than a whole step.
+
+        Workers that prepare evenly deliver in bursts of as many batches as there are workers.
+        """
+        waits, burst = self.waits, max(self.case.workers, 1)
+        if not waits or roofline.COMPUTE not in self.roofs:
+            return False
+        step_s = self.case.batch * self.case.world_size / self.roofs[roofline.COMPUTE]
+        few = waits.p50 < FEW_SHARE * waits.mean and waits.max > MANY * burst * waits.mean
+        return few and waits.max > step_s
 
     @cached_property
     def others(self) -> list[CaseResult]:

@@ -128,7 +128,7 @@ def predict(
     rows = [f for f in feeds(suite) if f.accelerator in (asked or ACCELERATORS)]
     rows = [f for f in rows if not label or f.case == label]
     if plot:
-        store.write_atomic(plot, feed_plot.document(rows))
+        store.write_atomic(plot, feed_plot.feeds(rows))
     if as_json:
         print_json({"predictions": to_json(found), "feeds": to_json(rows)})
         return

@@ -11,12 +11,6 @@ from iobench.report import numbers, plots
 MARKERS = ("o", "s", "D", "^", "v")
 
 
-def document(rows: Sequence[Feed]) -> str:
-    """Return the picture as an SVG document; "" with no rows drawn is an empty one."""
-    drawn = feeds(rows)
-    return drawn.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1) if drawn else ""
-
-
 def feeds(rows: Sequence[Feed]) -> str:
     """Return a row a supply (the mount, reading, loading), a mark a kind of accelerator."""
     if not rows:

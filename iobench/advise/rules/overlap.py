@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterator
 
 from iobench.advise.findings import NOTHING, Found, Rule, Scene
-from iobench.analysis.case_results import PrepStall, WaitResult
+from iobench.analysis.case_results import PrepStall
 from iobench.equations import pipeline, roofline
 from iobench.equations.stats import Interval
 
 #: A pipeline at or above this AU needs no cure.
 FINE_AU = 0.95
-#: Steps wait for a few slow samples where the median wait is below this share of the mean one.
-FEW_SHARE = 0.25
+#: Steps that keep less of a core busy than this have no thread pool to speak of.
+BUSY = 0.5
 
 
 def _idle(scene: Scene) -> Interval | None:
@@ -32,13 +32,9 @@ def _words(au: Interval) -> str:
     return f"the parts are fast enough alone, yet AU is {au.value:.2f}"
 
 
-def _waits(scene: Scene) -> WaitResult | None:
-    return scene.case.step_wait_s.get(scene.cache) or scene.case.step_wait_s.get("-")
-
-
 def _contended(scene: Scene) -> bool | None:
     """Return whether slower steps cost more than waits; None where nobody can tell."""
-    stall, waits = scene.case.prep_stall_s, _waits(scene)
+    stall, waits = scene.case.prep_stall_s, scene.waits
     if not isinstance(stall, PrepStall) or not waits:  # or a program that reports no wait
         return None
     wait = stall.wait_s.value
@@ -47,15 +43,8 @@ def _contended(scene: Scene) -> bool | None:
     return stall.contention_s.value > wait
 
 
-def _few_slow(scene: Scene) -> bool:
-    """Return whether a few steps hold most of the wait, each longer than a whole step."""
-    waits = _waits(scene)
-    step_s = scene.case.batch * scene.case.world_size / scene.roofs[roofline.COMPUTE]
-    return waits is not None and waits.p50 < FEW_SHARE * waits.mean and waits.max > step_s
-
-
 def _evidence(scene: Scene) -> dict[str, float | str | None]:
-    waits, stall = _waits(scene), scene.case.prep_stall_s
+    waits, stall = scene.waits, scene.case.prep_stall_s
     found: dict[str, float | str | None] = {"headroom": scene.limit.headroom}
     if waits:
         found |= {f"wait {name} s": getattr(waits, name) for name in ("mean", "p50", "p99", "max")}
@@ -76,10 +65,10 @@ def _contention(scene: Scene) -> Iterator[Found]:
 
 
 def _slow_sample(scene: Scene) -> Iterator[Found]:
-    waits = _waits(scene)
-    if (au := _idle(scene)) and waits and not _contended(scene) and _few_slow(scene):
+    waits, au = scene.waits, _idle(scene)
+    if au and waits and not _contended(scene) and scene.few_slow:
         yield Found(
-            f"{_words(au)}; half of the steps wait less than {1e3 * waits.p50:.1f} ms and the "
+            f"AU is {au.value:.2f}: half of the steps wait less than {1e3 * waits.p50:.1f} ms, the "
             f"slowest {1e3 * waits.max:,.0f} ms",
             "a few slow samples hold up the batches behind theirs; find the largest files and "
             "shrink them, raise prefetch, or let batches overtake (DataLoader(in_order=False))",
@@ -90,7 +79,7 @@ def _slow_sample(scene: Scene) -> Iterator[Found]:
 
 def _queue(scene: Scene) -> Iterator[Found]:
     au, contended = _idle(scene), _contended(scene)
-    if not au or contended or (_waits(scene) and _few_slow(scene)):
+    if not au or contended or scene.few_slow:
         return
     remedy = "steps wait for their batches; raise prefetch or the batch"
     if contended is None:
@@ -119,9 +108,10 @@ def _alone(scene: Scene) -> Iterator[Found]:
 
 
 def _oversubscribed(scene: Scene) -> Iterator[Found]:
-    cores, ranks = scene.case.cores, scene.case.world_size
-    wide = {k: n for k, n in scene.case.seen.threads.items() if cores and n * ranks > cores}
-    if wide and cores:
+    cores, ranks, seen = scene.case.cores, scene.case.world_size, scene.case.seen
+    busy = (seen.compute_cpu_s or 0.0) * scene.roofs.get(roofline.COMPUTE, 0.0)
+    wide = {k: n for k, n in seen.threads.items() if cores and n * ranks > cores}
+    if wide and cores and busy > BUSY:
         pools = ", ".join(f"{library} {count}" for library, count in wide.items())
         each = max(1, cores // ranks)
         yield Found(
@@ -161,7 +151,8 @@ RULES = (
          "docs/method.md, Stalls: the contention part of the prep stall", _contention, _TRAIN,
          _COMPUTE),
     Rule("slow sample", "a few slow samples hold up the batches behind theirs",
-         "MinatoLoader, arXiv 2509.10712: head-of-line blocking", _slow_sample, _TRAIN, _COMPUTE),
+         "MinatoLoader, arXiv 2509.10712: head-of-line blocking", _slow_sample, _TRAIN,
+         (roofline.PREP_BOUND, *_COMPUTE)),
     Rule("queue", "the queue of batches is too short for their spread", _LOTUS, _queue, _TRAIN,
          _COMPUTE),
     Rule("oversubscribed", "thread pools wider than the cores that the job has",

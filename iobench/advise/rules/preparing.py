@@ -55,7 +55,7 @@ def _evidence(scene: Scene) -> dict[str, float | str | None]:
 
 
 def _workers(scene: Scene) -> Iterator[Found]:
-    if scene.case.fixed_threads or saturated(scene) or not scene.ahead:
+    if scene.case.fixed_threads or saturated(scene) or not scene.ahead or scene.few_slow:
         return
     wanted, ranks = _wanted(scene), scene.case.world_size
     about = f"{-(-wanted // ranks)} a rank" if ranks > 1 else f"{wanted}"
