@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from iobench.advise.findings import NOTHING, Finding, Rule, Scene, Unjudged
-from iobench.advise.rules import RULES
+from iobench.advise.rules import container, overlap, preparing, storage
 from iobench.analysis.case_results import NoRate
 from iobench.analysis.results import SuiteResult
 from iobench.equations import roofline
 from iobench.equations.stats import Interval
 
+#: Every cause, in the order in which equal gains are told.
+RULES: tuple[Rule, ...] = (*storage.RULES, *preparing.RULES, *overlap.RULES, *container.RULES)
 CACHES = ("cold", "warm")
 #: A cure that makes training less than this much faster is none.
 WORTH = 1.05

@@ -26,7 +26,7 @@ ALIKE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Diagnosis:
     """What a rule says: ``symptom``, then what to do, and how many times faster training gets.
 
     ``evidence``: figures of this suite, by name.  ``gain`` None: not known.
@@ -136,7 +136,7 @@ class Rule:
     cause: str
     about: str
     source: str
-    find: Callable[[Scene], Iterator[Found]]
+    find: Callable[[Scene], Iterator[Diagnosis]]
     needs: Sequence[tuple[str, str]] = ()
     regimes: Sequence[str] = ()
     caches: Sequence[str] = ("cold", "warm")

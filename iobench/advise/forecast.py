@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.results import SuiteResult
-from iobench.equations import pipeline, roofline
+from iobench.equations import pipeline, roofline, stalls
 from iobench.equations.pipeline import Parts
 from iobench.equations.stats import LEVEL, Interval
 
@@ -51,19 +51,30 @@ class Model:
         return dataclasses.replace(self, value=value, low=low, high=high)
 
     def gain(self, other: Model) -> Interval:
-        """Return how many times faster than this one, as measured, ``other`` would train.
+        """Return how many times faster than this one, as measured, ``other`` would train."""
+        now, then = self.now, self._rates(other)
+        if other.value.binding == self.value.binding:
+            ratios = zip(self._rates(self), then, strict=True)
+            return self._interval([b / a for a, b in ratios])
+        most, least = (now.high, now.low) if now.limited else (math.inf, 0.0)
+        return self._interval([then[0] / now.value, then[1] / most, _over(then[2], least)])
+
+    def then(self, other: Model) -> Interval:
+        """Return samples/s of ``other``'s training."""
+        if other.value.binding != self.value.binding:
+            return self._interval(self._rates(other))
+        now, gain = self.now, self.gain(other)
+        low, high = (now.low, now.high) if now.limited else (now.value, now.value)
+        return self._interval([gain.value * now.value, gain.low * low, gain.high * high])
+
+    def _rates(self, other: Model) -> list[float]:
+        """Return the rate of each corner of ``other``.
 
         What training misses of the limit that binds now (AU below 1, say), it misses of that limit
         afterwards too, and of no other.
         """
-        now, binding = self.now, self.value.binding
-        missed = now.value / self.value.rate if self.value.ahead else 1.0
-        rates = [part.rate_with(binding, missed) for part in other.corners]
-        if other.value.binding == binding:
-            before = [part.rate_with(binding, missed) for part in self.corners]
-            return self._interval([b / a for a, b in zip(before, rates, strict=True)])
-        most, least = (now.high, now.low) if now.limited else (math.inf, 0.0)
-        return self._interval([rates[0] / now.value, rates[1] / most, _over(rates[2], least)])
+        missed = self.now.value / self.value.rate if self.value.ahead else 1.0
+        return [part.rate_with(self.value.binding, missed) for part in other.corners]
 
     def _interval(self, corners: Sequence[float]) -> Interval:
         value, low, high = corners[0], min(corners), max(corners)
@@ -93,6 +104,8 @@ def model(case: CaseResult, cache: str, suite: SuiteResult) -> Model | None:
         for end in ("value", "low", "high")
     )
     repeats = min((i.n for i in intervals.values()), default=1)
+    handed = stalls.HANDOVER_S / (case.batch * case.world_size)
+    low = dataclasses.replace(low, compute=1 / (1 / low.compute + handed))
     measured = case.limits[cache].measured_samples_per_s
     return Model(case, cache, value, low, high, repeats, measured)
 

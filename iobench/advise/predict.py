@@ -99,16 +99,15 @@ def _of_case(scene: Scene, asked: Sequence[tuple[str, str]]) -> Iterator[Predict
 
 
 def _prediction(base: Model, after: Model, what: str, note: str) -> Prediction:
-    gain, now = base.gain(after), base.now
     if base.error is None:
         note = "; ".join(filter(None, (note, "training itself was not measured")))
     return Prediction(
         case=base.case.case,
         cache=base.cache,
         what=what,
-        now=now,
-        rate=_scaled(gain, now.value),
-        gain=gain,
+        now=base.now,
+        rate=base.then(after),
+        gain=base.gain(after),
         before=base.value.binding,
         after=after.value.binding,
         error=base.error,

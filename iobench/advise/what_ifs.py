@@ -1,6 +1,6 @@
 """What could be changed in a job, one row each: how its parts' rates would change with it.
 
-docs/method.md, "Predictions".  A what-if more is a row more.
+docs/advice.md, "predict".  A what-if more is a row more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast training is, from what its parts give alone: docs/method.md, "Predictions".
+"""How fast training is, from what its parts give alone: docs/advice.md, "predict".
 
 Sources.  [Shi] Shi, Wang, Chu, arXiv 1711.05979.  [Mohan] Mohan et al., "Analyzing and mitigating
 data stalls in DNN training", VLDB 14(5), 2021.  Rates are samples/s; "derived" as in stalls.

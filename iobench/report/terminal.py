@@ -26,7 +26,7 @@ STYLES = {
     "EQUIVALENT": "cyan",
 }
 #: Advice lines shown; the report has them all.
-ADVICE = 8
+ADVICE = 5
 FOOTNOTE = (
     "Stalls and rates of fewer than ten repeats are EXPLORATORY; intervals are 95 %, those of "
     "contrasts simultaneous."
@@ -246,4 +246,4 @@ def _advice(advice: Sequence[Finding], console: Console) -> None:
     for who, text in lines[:ADVICE]:
         console.print(Text(f"  {who}: ", style="bold") + Text(text, style="not bold"))
     if len(lines) > ADVICE:
-        console.print(Text(f"  ... {len(lines) - ADVICE} more in report.html", style="dim"))
+        console.print(Text(f"  ... {len(lines) - ADVICE} more: `iobench explain`", style="dim"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iobench.advise.findings import Found, Rule, Scene
+from iobench.advise.findings import Diagnosis, Rule, Scene
 from iobench.analysis.case_results import CaseResult, CommunicationResult
 from iobench.equations.stats import SLOWER
 
@@ -14,11 +14,11 @@ FULL_SHM = ("/dev/shm", "bus error")
 SLOW_EXCHANGE = 1.2
 
 
-def _cpuset(scene: Scene) -> Iterator[Found]:
+def _cpuset(scene: Scene) -> Iterator[Diagnosis]:
     case, seen = scene.case, scene.case.seen
     wanted = case.workers * case.world_size
     if case.cores and case.cores < seen.cpu_count and wanted > case.cores:
-        yield Found(
+        yield Diagnosis(
             f"os.cpu_count() says {seen.cpu_count} and this job may use {case.cores} of them, for "
             f"{wanted} workers",
             "size the loader by len(os.sched_getaffinity(0)) and the cgroup's cpu.max: "
@@ -27,11 +27,11 @@ def _cpuset(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _shared_memory(scene: Scene) -> Iterator[Found]:
+def _shared_memory(scene: Scene) -> Iterator[Diagnosis]:
     reasons = scene.case.validity.reasons
     full = next((r for r in reasons if any(word in r.lower() for word in FULL_SHM)), "")
     if full:
-        yield Found(
+        yield Diagnosis(
             f"trials failed for want of shared memory ({full})",
             "docker or podman: --shm-size (runtime_options.shm_mb); else fewer workers, a smaller "
             "prefetch or batch",
@@ -39,11 +39,11 @@ def _shared_memory(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _squashfuse(scene: Scene) -> Iterator[Found]:
+def _squashfuse(scene: Scene) -> Iterator[Diagnosis]:
     case = scene.case
     if "squashfuse" in case.seen.mounted:
         starts = case.startup_s.value if case.startup_s else None
-        yield Found(
+        yield Diagnosis(
             f"the image is mounted by {case.seen.mounted}: imports, and data inside it, are read "
             "through a process",
             "let an administrator enable kernel mounts (setuid Apptainer), unpack the image into a "
@@ -52,10 +52,10 @@ def _squashfuse(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _memory(scene: Scene) -> Iterator[Found]:
+def _memory(scene: Scene) -> Iterator[Diagnosis]:
     limit, data = scene.case.seen.memory_bytes, scene.suite.dataset.bytes
     if 0 < limit < data:
-        yield Found(
+        yield Diagnosis(
             f"the memory limit ({limit >> 20} MiB) also holds the page cache, and the data take "
             f"{data >> 20} MiB: every epoch reads again what the one before evicted",
             "ask for more memory, or store fewer bytes a sample",
@@ -63,12 +63,12 @@ def _memory(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _single_copy(scene: Scene) -> Iterator[Found]:
+def _single_copy(scene: Scene) -> Iterator[Diagnosis]:
     here = _exchange_s(scene.case)
     bare = next((c for c in scene.suite.pipelines if _same_but_bare(c, scene.case)), None)
     there = _exchange_s(bare) if bare else None
     if here and there and here > SLOW_EXCHANGE * there:
-        yield Found(
+        yield Diagnosis(
             f"ranks exchange gradients in {1e3 * here:.1f} ms a step, {here / there:.1f} x as long "
             "as bare: each rank has a user namespace of its own, so that single-copy shared memory "
             "is lost",
@@ -88,14 +88,14 @@ def _same_but_bare(other: CaseResult, case: CaseResult) -> bool:
     return case.runtime != "bare" and other.runtime == "bare" and alike
 
 
-def _slower(scene: Scene) -> Iterator[Found]:
+def _slower(scene: Scene) -> Iterator[Diagnosis]:
     for c in scene.suite.contrasts:
         against = "runtime" in c.over and c.arm == scene.case.case and c.cache == scene.cache
         if not against or c.outcome.verdict != SLOWER or not c.outcome.ratio:
             continue
         stage = c.attribution.stage if c.attribution else ""
         where = f"; the difference is in {stage}" if stage else ""
-        yield Found(
+        yield Diagnosis(
             f"{c.arm_name} takes {c.outcome.ratio:.2f} x the time of {c.base_name} at {c.stage}"
             f"{where}",
             f"run it as {c.base_name}, or compare the confounders of this contrast",

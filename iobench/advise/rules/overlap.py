@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from iobench.advise.findings import NOTHING, Found, Rule, Scene
+from iobench.advise.findings import NOTHING, Diagnosis, Rule, Scene
 from iobench.analysis.case_results import PrepStall
 from iobench.equations import pipeline, roofline
 from iobench.equations.stats import Interval
@@ -53,9 +53,9 @@ def _evidence(scene: Scene) -> dict[str, float | str | None]:
     return found
 
 
-def _contention(scene: Scene) -> Iterator[Found]:
+def _contention(scene: Scene) -> Iterator[Diagnosis]:
     if (au := _idle(scene)) and _contended(scene):
-        yield Found(
+        yield Diagnosis(
             _words(au),
             "the loader takes cores from the steps; bind trainer and workers to different cores, "
             "or add a core",
@@ -64,10 +64,10 @@ def _contention(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _slow_sample(scene: Scene) -> Iterator[Found]:
+def _slow_sample(scene: Scene) -> Iterator[Diagnosis]:
     waits, au = scene.waits, _idle(scene)
     if au and waits and not _contended(scene) and scene.few_slow:
-        yield Found(
+        yield Diagnosis(
             f"AU is {au.value:.2f}: half of the steps wait less than {1e3 * waits.p50:.1f} ms, the "
             f"slowest {1e3 * waits.max:,.0f} ms",
             "a few slow samples hold up the batches behind theirs; find the largest files and "
@@ -77,7 +77,7 @@ def _slow_sample(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _queue(scene: Scene) -> Iterator[Found]:
+def _queue(scene: Scene) -> Iterator[Diagnosis]:
     au, contended = _idle(scene), _contended(scene)
     if not au or contended or scene.few_slow:
         return
@@ -87,10 +87,10 @@ def _queue(scene: Scene) -> Iterator[Found]:
             "steps wait for their batches, or the loader takes cores from them; raise prefetch or "
             "the batch, or add a core"
         )
-    yield Found(_words(au), remedy, _evidence(scene), _could(au))
+    yield Diagnosis(_words(au), remedy, _evidence(scene), _could(au))
 
 
-def _alone(scene: Scene) -> Iterator[Found]:
+def _alone(scene: Scene) -> Iterator[Diagnosis]:
     if scene.ahead or not scene.model:
         return
     parts = scene.model.value
@@ -98,7 +98,7 @@ def _alone(scene: Scene) -> Iterator[Found]:
     beside = scene.model.changed(
         lambda p: dataclasses.replace(p, ahead=True, load=pipeline.scaled(p, workers))
     )
-    yield Found(
+    yield Diagnosis(
         f"nobody prepares while a step runs (workers = 0): {1e3 / parts.load:.2f} ms a sample of "
         f"loading and {1e3 / parts.compute:.2f} ms of compute add up",
         f"set workers to {workers} (DataLoader(num_workers={workers}, prefetch_factor=2))",
@@ -107,14 +107,14 @@ def _alone(scene: Scene) -> Iterator[Found]:
     )
 
 
-def _oversubscribed(scene: Scene) -> Iterator[Found]:
+def _oversubscribed(scene: Scene) -> Iterator[Diagnosis]:
     cores, ranks, seen = scene.case.cores, scene.case.world_size, scene.case.seen
     busy = (seen.compute_cpu_s or 0.0) * scene.roofs.get(roofline.COMPUTE, 0.0)
     wide = {k: n for k, n in seen.threads.items() if cores and n * ranks > cores}
     if wide and cores and busy > BUSY:
         pools = ", ".join(f"{library} {count}" for library, count in wide.items())
         each = max(1, cores // ranks)
-        yield Found(
+        yield Diagnosis(
             f"thread pools are wider than the job's cores: {pools} threads"
             f"{f' in each of {ranks} ranks' if ranks > 1 else ''} on {cores} cores",
             f"set OMP_NUM_THREADS={each} (torch.set_num_threads({each}), cv2.setNumThreads(1))",
@@ -122,13 +122,13 @@ def _oversubscribed(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _fine(scene: Scene) -> Iterator[Found]:
+def _fine(scene: Scene) -> Iterator[Diagnosis]:
     headroom, au = scene.limit.headroom, scene.case.utilisation(scene.cache)
     if headroom is None or _idle(scene) or not scene.ahead:
         return
     evidence = {"headroom": headroom, "AU": au.value if au else None}
     if headroom < roofline.TIE:
-        yield Found(
+        yield Diagnosis(
             "data and compute are as fast as each other", "a faster accelerator would wait",
             evidence,
         )  # fmt: skip
@@ -136,7 +136,7 @@ def _fine(scene: Scene) -> Iterator[Found]:
     gain = "nothing to gain from I/O here" if au else "nothing is seen to gain from I/O"
     why = "" if au else " (by the parts alone: AU is not known)"
     text = f"{gain}: data could feed an accelerator {headroom:.1f} x as fast{why}"
-    yield Found(text, "", evidence)
+    yield Diagnosis(text, "", evidence)
 
 
 _COMPUTE = (roofline.COMPUTE_BOUND,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from iobench.advise.findings import Found, Rule, Scene
+from iobench.advise.findings import Diagnosis, Rule, Scene
 from iobench.advise.rules.storage import ONE_THREAD, better
 from iobench.advise.what_ifs import WHAT_IFS
 from iobench.equations import roofline, stalls
@@ -54,12 +54,12 @@ def _evidence(scene: Scene) -> dict[str, float | str | None]:
     }
 
 
-def _workers(scene: Scene) -> Iterator[Found]:
+def _workers(scene: Scene) -> Iterator[Diagnosis]:
     if scene.case.fixed_threads or saturated(scene) or not scene.ahead or scene.few_slow:
         return
     wanted, ranks = _wanted(scene), scene.case.world_size
     about = f"{-(-wanted // ranks)} a rank" if ranks > 1 else f"{wanted}"
-    yield Found(
+    yield Diagnosis(
         _symptom(scene),
         f"raise workers to about {about} (and check that it scales)",
         _evidence(scene),
@@ -67,12 +67,12 @@ def _workers(scene: Scene) -> Iterator[Found]:
     )
 
 
-def _cores(scene: Scene) -> Iterator[Found]:
+def _cores(scene: Scene) -> Iterator[Diagnosis]:
     if scene.case.fixed_threads or not saturated(scene):
         return
     cpu_s, have = scene.case.seen.load_cpu_s, scene.case.cores
     wanted = math.ceil(scene.roofs[roofline.COMPUTE] * cpu_s) if cpu_s else _wanted(scene)
-    yield Found(
+    yield Diagnosis(
         _symptom(scene),
         f"it needs about {wanted} cores and this job has {have}; ask for more cores, or prepare "
         "less per sample (raw or smaller images)",
@@ -81,21 +81,21 @@ def _cores(scene: Scene) -> Iterator[Found]:
     )
 
 
-def _one_thread(scene: Scene) -> Iterator[Found]:
+def _one_thread(scene: Scene) -> Iterator[Diagnosis]:
     if scene.case.fixed_threads:
         remedy = f"{ONE_THREAD}, or store what needs less preparing"
-        yield Found(_symptom(scene), remedy, _evidence(scene))
+        yield Diagnosis(_symptom(scene), remedy, _evidence(scene))
 
 
-def _format(scene: Scene) -> Iterator[Found]:
+def _format(scene: Scene) -> Iterator[Diagnosis]:
     yield from better(scene, "load", "prepares")
 
 
-def _decode_score(scene: Scene) -> Iterator[Found]:
+def _decode_score(scene: Scene) -> Iterator[Diagnosis]:
     cold, warm = scene.case.rate("load", "cold"), scene.case.rate("load", "warm")
     read = scene.roofs.get(roofline.READ)
     if cold and warm and read and read > 2 * cold.value > warm.value:
-        yield Found(
+        yield Diagnosis(
             f"loading cold gives {cold.value:,.0f} samples/s and warm {warm.value:,.0f}, while "
             f"reading alone gives {read:,.0f}",
             "do not take this rate for a figure of the storage: it is one of decoding; compare "

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from iobench.advise.findings import Found, Rule, Scene
+from iobench.advise.findings import Diagnosis, Rule, Scene
 from iobench.advise.forecast import model
 from iobench.advise.what_ifs import WHAT_IFS, other_pipeline
 from iobench.equations import roofline, stalls
@@ -40,7 +40,7 @@ def _short(scene: Scene) -> bool:
     return supply(scene) < demand(scene)
 
 
-def _storage(scene: Scene) -> Iterator[Found]:
+def _storage(scene: Scene) -> Iterator[Diagnosis]:
     need = scene.case.bytes.needed_per_sample
     if not need or not _short(scene):
         return
@@ -52,7 +52,7 @@ def _storage(scene: Scene) -> Iterator[Found]:
         remedy += (
             f"; about {math.ceil(100 * share)} % of the data cached would end the fetch stall too"
         )
-    yield Found(
+    yield Diagnosis(
         f"reading gives {rate * need / MIB:,.0f} MiB/s and the job could use "
         f"{wanted * need / MIB:,.0f}",
         remedy,
@@ -61,19 +61,19 @@ def _storage(scene: Scene) -> Iterator[Found]:
     )
 
 
-def _turns(scene: Scene) -> Iterator[Found]:
+def _turns(scene: Scene) -> Iterator[Diagnosis]:
     if _short(scene):
         return
     enough = f"reading alone would do ({supply(scene):,.0f} samples/s)"
     evidence = {"read samples/s": supply(scene), "load cold": scene.roofs.get(roofline.LOAD_COLD)}
     if scene.case.fixed_threads:
-        yield Found(
+        yield Diagnosis(
             f"{enough}, but one thread reads and prepares in turn",
             f"{ONE_THREAD}, or store what needs less preparing",
             evidence,
         )
         return
-    yield Found(
+    yield Diagnosis(
         f"{enough}, but {_readers(scene)} and prepare in turn",
         "raise workers so that some read while others prepare",
         evidence,
@@ -88,23 +88,25 @@ def _readers(scene: Scene) -> str:
     return "one worker has to read" if workers else "the training loop itself has to read"
 
 
-def _requests(scene: Scene) -> Iterator[Found]:
+def _requests(scene: Scene) -> Iterator[Diagnosis]:
     if scene.limit.binding != roofline.READ or not _short(scene):
         return
     ceiling = scene.roofs.get(roofline.STORAGE)
     evidence = {"read samples/s": scene.roofs[roofline.READ], "fio samples/s": ceiling}
     if scene.case.fixed_threads:
-        yield Found("one thread reads", f"{ONE_THREAD}, for more requests in flight", evidence)
+        yield Diagnosis("one thread reads", f"{ONE_THREAD}, for more requests in flight", evidence)
     elif ceiling or scene.cache == "warm":
-        yield Found(
-            f"{max(scene.case.workers, 1)} workers ask for less than the mount could give",
+        yield Diagnosis(
+            f"{_readers(scene)}, and asks for less than the mount could give"
+            if scene.case.workers < 2
+            else f"{scene.case.workers} workers ask for less than the mount could give",
             f"raise workers above {scene.case.workers}: more requests in flight",
             evidence,
             WHAT_IFS["workers"].gain(scene.model, 2 * max(scene.case.workers, 1)),
         )
 
 
-def _files(scene: Scene) -> Iterator[Found]:
+def _files(scene: Scene) -> Iterator[Diagnosis]:
     case, ceiling = scene.case, scene.roofs.get(roofline.STORAGE)
     if case.format != "jpeg" or not ceiling or roofline.READ not in scene.roofs:
         return
@@ -113,7 +115,7 @@ def _files(scene: Scene) -> Iterator[Found]:
         packed = scene.model and scene.model.changed(
             lambda p: dataclasses.replace(p, read=max(p.read, ceiling))
         )
-        yield Found(
+        yield Diagnosis(
             f"one file a sample: opening and reading them gets {share:.0%} of what fio gets from "
             "this mount",
             "pack the samples into few files: format lmdb, tar or hdf5",
@@ -122,10 +124,10 @@ def _files(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _mapped(scene: Scene) -> Iterator[Found]:
+def _mapped(scene: Scene) -> Iterator[Diagnosis]:
     seen = scene.case.seen
     if scene.case.format in MAPPED and seen.fstype in NETWORK:
-        yield Found(
+        yield Diagnosis(
             f"{scene.case.format} is read through a memory map on {seen.fstype}, where every page "
             "fault waits for a server",
             "copy it to a local disk first (placement staged), or use a format that is read in "
@@ -135,10 +137,10 @@ def _mapped(scene: Scene) -> Iterator[Found]:
         )
 
 
-def _amplified(scene: Scene) -> Iterator[Found]:
+def _amplified(scene: Scene) -> Iterator[Diagnosis]:
     factor = scene.case.bytes.read_amplification
     if factor and math.isfinite(factor) and factor > AMPLIFIED:
-        yield Found(
+        yield Diagnosis(
             f"{factor:.1f} x the bytes needed come from storage (read-ahead, whole pages, files "
             "of programs)",
             "turn read-ahead down for this device or format, or read in stored order",
@@ -146,7 +148,7 @@ def _amplified(scene: Scene) -> Iterator[Found]:
         )
 
 
-def better(scene: Scene, stage: str, verb: str) -> Iterator[Found]:
+def better(scene: Scene, stage: str, verb: str) -> Iterator[Diagnosis]:
     """Yield the pipeline of an equal case whose rung is the fastest, where it is worth moving."""
     cache = "warm" if stage == "load" else scene.cache
     mine = scene.case.rate(stage, cache)
@@ -156,7 +158,7 @@ def better(scene: Scene, stage: str, verb: str) -> Iterator[Found]:
     rate, which = max(rates)
     if rate > WORTH_MOVING * mine.value:
         best = scene.others[which]
-        yield Found(
+        yield Diagnosis(
             f"{best.pipeline} {verb} {rate / mine.value:.1f} x as fast here {cache}",
             "use it",
             {f"{stage} {cache} samples/s": mine.value, f"of {best.pipeline}": rate},
@@ -164,7 +166,7 @@ def better(scene: Scene, stage: str, verb: str) -> Iterator[Found]:
         )
 
 
-def _format(scene: Scene) -> Iterator[Found]:
+def _format(scene: Scene) -> Iterator[Diagnosis]:
     if _short(scene):
         yield from better(scene, "read", "reads")
 

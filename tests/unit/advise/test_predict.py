@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
@@ -27,6 +28,16 @@ def rated(rate: float, half: float, *, nbytes: float | None = None) -> RateResul
     return RateResult(3, found, found.inverse(), nbytes, "VALID", ())
 
 
+@functools.cache
+def whole() -> SuiteResult:
+    return analyse(*fixture.suite())
+
+
+@functools.cache
+def blank() -> CaseResult:
+    return entry("torch:jpeg")
+
+
 def suite(**changes: Any) -> SuiteResult:
     """Return a suite of one case: reads 400, prepares 600, computes 1000 samples/s, cold."""
     roofs = {roofline.STORAGE: 500.0, roofline.READ: 400.0, roofline.LOAD: 600.0,
@@ -39,8 +50,8 @@ def suite(**changes: Any) -> SuiteResult:
         "compute": StageResult({"-": rated(1000, 5)}),
     }
     made: dict[str, Any] = {"workers": 2, "limits": {"cold": cold, "warm": LimitResult({})}}
-    case: CaseResult = dataclasses.replace(entry("torch:jpeg"), stages=stages, **(made | changes))
-    return dataclasses.replace(analyse(*fixture.suite()), pipelines=[case])
+    case: CaseResult = dataclasses.replace(blank(), stages=stages, **(made | changes))
+    return dataclasses.replace(whole(), pipelines=[case])
 
 
 def one(what: str, **changes: Any) -> Prediction:
@@ -82,7 +93,7 @@ def test_nodes_are_at_worst_all_on_one_share_and_at_best_each_alone() -> None:
 
 
 def test_workers_that_the_cores_cannot_feed_change_nothing() -> None:
-    seen = dataclasses.replace(entry("x").seen, load_cpu_s=2 / 600)
+    seen = dataclasses.replace(blank().seen, load_cpu_s=2 / 600)
     (found,) = predict(suite(seen=seen, cores=2, workers=0), ["cores=4"])
     assert found.after == "storage"
     saturated = suite(seen=seen, cores=2)
@@ -107,8 +118,7 @@ def test_what_cannot_be_asked_is_refused_with_what_can(asked: str, words: str) -
 
 
 def test_every_usual_what_if_of_a_whole_suite_has_a_rate() -> None:
-    whole = analyse(*fixture.suite())
-    found = predict(whole)
+    found = predict(whole())
     assert {p.what.partition("=")[0] for p in found} >= {*what_ifs.WHAT_IFS} - {"decoded"}
     for p in found:
         assert p.rate.value > 0
