@@ -70,11 +70,18 @@ class Model:
     def _rates(self, other: Model) -> list[float]:
         """Return the rate of each corner of ``other``.
 
-        What training misses of the limit that binds now (AU below 1, say), it misses of that limit
-        afterwards too, and of no other.
+        What training misses of the limit that binds now, it misses of that limit afterwards too,
+        and of no other: of the compute so much time a step, of any other a share.
         """
-        missed = self.now.value / self.value.rate if self.value.ahead else 1.0
-        return [part.rate_with(self.value.binding, missed) for part in other.corners]
+        binding, now = self.value.binding, self.now.value
+        if binding == pipeline.COMPUTE:
+            lost = max(0.0, 1 / now - 1 / self.value.rate)
+            slower = [
+                dataclasses.replace(p, compute=1 / (1 / p.compute + lost)) for p in other.corners
+            ]
+            return [part.rate for part in slower]
+        missed = now / self.value.rate if self.value.ahead else 1.0
+        return [part.rate_with(binding, missed) for part in other.corners]
 
     def _interval(self, corners: Sequence[float]) -> Interval:
         value, low, high = corners[0], min(corners), max(corners)

@@ -86,6 +86,18 @@ def test_what_training_misses_of_a_limit_it_misses_of_that_limit_alone() -> None
     assert one("cached=1", measured=measured).error == pytest.approx(400 / 380 - 1)
 
 
+def test_a_step_loses_the_same_time_beside_another_accelerator() -> None:
+    whole_roofs = {roofline.LOAD: 9000.0, roofline.COMPUTE: 1000.0}
+    measured = Interval(800, 790, 810, 0.95, 3, "t")
+    limits = {"cold": LimitResult(whole_roofs, measured_samples_per_s=measured)}
+    made = suite(limits=limits | {"warm": LimitResult({})})
+    stages = {**made.pipelines[0].stages, "load": StageResult({"warm": rated(9000, 9)})}
+    job = dataclasses.replace(made.pipelines[0], stages=stages)
+    (found,) = predict(dataclasses.replace(made, pipelines=[job]), ["accelerator=v100"])
+    assert found.before == found.after == "compute"
+    assert found.rate.value == pytest.approx(1 / (0.195 / 64 + 1 / 800 - 1 / 1000))
+
+
 def test_nodes_are_at_worst_all_on_one_share_and_at_best_each_alone() -> None:
     found = one("nodes=4")
     assert found.rate.value == pytest.approx(125)
