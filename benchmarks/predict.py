@@ -142,9 +142,12 @@ def foretold(base: Base, args: Any) -> list[tuple[Change, Prediction]]:
 
 def measured(base: Base, change: Change, args: Any) -> float:
     """Make a change for real; return samples/s of training."""
-    with place(base, args.data, change.share) as (found, settings):
+    with (
+        tempfile.TemporaryDirectory(prefix="iobench-predict-") as results,
+        place(base, args.data, change.share) as (found, settings),
+    ):
         spec = document(base, args.repeats, change)
-        analysis, _ = run(spec, found, settings=settings, quiet=True)
+        analysis, _ = run(spec, found, results=Path(results), settings=settings, quiet=True)
     rung = analysis["pipelines"][0]["stages"]["train"][change.cache or base.cache]
     return float((rung["samples_per_s"] or {}).get("value") or math.nan)
 

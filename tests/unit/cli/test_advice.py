@@ -18,7 +18,7 @@ def invoked(*argv: str) -> str:
     suite = analyse(*fixture.suite())
     command = advice.explain if argv[0] == "explain" else advice.predict
     with (
-        mock.patch.object(advice, "_suite", lambda results: suite),
+        mock.patch.object(advice, "_suite", return_value=suite),
         mock.patch.object(advice, "out", _Console(width=200)),
     ):
         done = CliRunner().invoke(command, ["results", *argv[1:]], catch_exceptions=False)
