@@ -1,1 +1,1 @@
-"""Recommendations: for this machine, for a case before it runs, for a measured bottleneck."""
+"""Recommendations: for this machine, for a case before it runs, for a suite that has run."""

@@ -188,6 +188,26 @@ class Validity:
 
 
 @dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """Facts of the first usable record; "", 0 or None: not seen.
+
+    ``cpu_count``: what ``os.cpu_count()`` says, limits left out.  ``threads``: library -> threads
+    of its pool.  ``mounted``: how the image was.  ``load_cpu_s``, ``compute_cpu_s``: CPU seconds a
+    sample of warm loading, and of the compute rung.  ``faults``: major page faults a sample, cold.
+    """
+
+    cpu_count: int = 0
+    threads: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    shm_bytes: int = 0
+    memory_bytes: int = 0
+    fstype: str = ""
+    mounted: str = ""
+    load_cpu_s: float | None = None
+    compute_cpu_s: float | None = None
+    faults: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class CaseResult:
     """Everything a suite finds about one case; ``case`` is its label.
 
@@ -205,6 +225,7 @@ class CaseResult:
     decoder: str
     batch: int
     workers: int
+    prefetch: int
     world_size: int
     sharing: str
     placement: str
@@ -227,6 +248,7 @@ class CaseResult:
     harness_step_s: float | None
     remarks: Sequence[str]
     validity: Validity
+    seen: Surroundings
 
     def utilisation(self, cache: str) -> Interval | None:
         """Return AU of a cache state (``warm``: also of a pipeline without files); None if unknown.

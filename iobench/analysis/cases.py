@@ -28,6 +28,7 @@ from iobench.analysis.limits import limits
 from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
 from iobench.analysis.scaling import communication
+from iobench.analysis.surroundings import surroundings
 from iobench.core import registry, stages
 from iobench.core.cases import Case, alike
 from iobench.core.errors import SpecError
@@ -60,6 +61,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         harness_step_s=_harness(found, case),
         remarks=[*remarks(found, case), *_no_utilisation(found, case, compute)],
         validity=evidence.validity(found, [t.id for t in found.planned(case)]),
+        seen=surroundings(found, case),
     )
 
 

@@ -53,7 +53,7 @@ def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
     return 1 if failed else 0
 
 
-def _show(answers: Sequence[audits.Answer], markdown: bool) -> None:
+def _show(answers: Sequence[audits.Audited], markdown: bool) -> None:
     """Print a row a pipeline, then the versions of all libraries and what could not be asked."""
     asked = [answer for answer in answers if not answer.absent]
     if markdown:
@@ -70,7 +70,7 @@ def _show(answers: Sequence[audits.Answer], markdown: bool) -> None:
         print(f"Not here: {', '.join(names)}: {reason}")
 
 
-def _absent(answers: Sequence[audits.Answer]) -> dict[str, list[str]]:
+def _absent(answers: Sequence[audits.Audited]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for answer in answers:
         if answer.absent:
@@ -78,7 +78,7 @@ def _absent(answers: Sequence[audits.Answer]) -> dict[str, list[str]]:
     return found
 
 
-def _cells(answer: audits.Answer) -> list[str]:
+def _cells(answer: audits.Audited) -> list[str]:
     """Return the row of a pipeline: yes, no, n/a, or a note."""
     marks = []
     for check in CHECKS:

@@ -8,6 +8,7 @@ import sys
 import click
 
 import iobench
+from iobench.cli.advice import explain, predict
 from iobench.cli.audit import audit
 from iobench.cli.console import complain
 from iobench.cli.data import data
@@ -75,6 +76,8 @@ def cli() -> None:
       iobench doctor                check what can be measured on this machine
       iobench run                   run the default suite (25 minutes, no configuration)
       iobench show results          show limits, stalls and comparisons
+      iobench explain results       causes, remedies and the gain to expect
+      iobench predict results       what if: more workers, other accelerators, all cached
       iobench run --data TREE       use your own ImageFolder tree
       iobench submit --time 1h      run it as a job of the batch system
 
@@ -88,7 +91,9 @@ def cli() -> None:
     tools.extend_path()
 
 
-for each in (audit, data, doctor, image, list_, run, show, report, compare, submit, status_):
+for each in (
+    audit, compare, data, doctor, explain, image, list_, predict, report, run, show, status_, submit,
+):  # fmt: skip
     cli.add_command(each)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench.advise.bottleneck import advise
+from iobench.advise.explain import advise
 from iobench.analysis import page_ins
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened

@@ -79,14 +79,14 @@ def ladder(case: CaseResult, suite: SuiteResult) -> str:
                 numbers.number(rate.value), (_top(rate), y),
                 xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, color=INK,
             )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [_wrap(name) for name, _, _ in rows])
+        axes.set_yticks(range(len(rows)), [wrap(name) for name, _, _ in rows])
         axes.invert_yaxis()
         lowest, highest = min(r.value for _, _, r in rows), max(_top(r) for _, _, r in rows)
-        _log_ticks(axes, lowest / 2, highest * 4)
+        log_ticks(axes, lowest / 2, highest * 4)
         axes.set_xlabel("samples/s (log), 95 % interval")
 
     said = ", ".join(f"{name} {numbers.number(rate.value)}" for name, _, rate in rows)
-    return _svg(draw, 0.9 + 0.3 * len(rows), f"Ladder of {case.case}: {said} samples/s")
+    return svg(draw, 0.9 + 0.3 * len(rows), f"Ladder of {case.case}: {said} samples/s")
 
 
 def stall_breakdown(cases: Sequence[CaseResult], suite: SuiteResult) -> str:
@@ -109,16 +109,16 @@ def stall_breakdown(cases: Sequence[CaseResult], suite: SuiteResult) -> str:
                 label = None if y else name
                 axes.barh(y, max(value, 0.0), left=left, color=colour, height=0.55, label=label)
                 left += max(value, 0.0)
-        axes.set_yticks(range(len(rows)), [_wrap(name) for name, _ in rows])
+        axes.set_yticks(range(len(rows)), [wrap(name) for name, _ in rows])
         axes.invert_yaxis()
         axes.set_xlabel("ms a sample, cold run (parts below 0 are not drawn)", loc="right")
-        _legend(axes, 4)
+        legend(axes, 4)
 
     said = "; ".join(
         f"{name}: " + ", ".join(f"{p} {v:.2f}" for (p, _), v in zip(PARTS, values, strict=True))
         for name, values in rows
     )
-    return _svg(draw, 1.2 + 0.4 * len(rows), f"Milliseconds a sample: {said}")
+    return svg(draw, 1.2 + 0.4 * len(rows), f"Milliseconds a sample: {said}")
 
 
 def roofline(cases: Sequence[CaseResult], cache: str) -> str:
@@ -138,11 +138,11 @@ def roofline(cases: Sequence[CaseResult], cache: str) -> str:
                           color="#D55E00" if binding else "#7b8794")  # fmt: skip
             if reached := limit.measured_samples_per_s:
                 axes.plot(reached.value, y + 0.28, "o", ms=6, color=INK, zorder=4)
-        axes.set_yticks(range(len(rows)), [_wrap(c.case) for c in rows])
+        axes.set_yticks(range(len(rows)), [wrap(c.case) for c in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         rates = [r for c in rows for r in c.limits[cache].roofs.values()]
         every = [m.value for c in rows if (m := c.limits[cache].measured_samples_per_s)] + rates
-        _log_ticks(axes, min(every) / 1.3, max(rates) * 1.3)
+        log_ticks(axes, min(every) / 1.3, max(rates) * 1.3)
         axes.set_xlabel(f"samples/s (log), {cache}")
         used = {name for c in rows for name in c.limits[cache].roofs}
         for name, (marker, text) in ROOFS.items():
@@ -150,10 +150,10 @@ def roofline(cases: Sequence[CaseResult], cache: str) -> str:
                 axes.plot([], [], marker, ms=8, mew=2, color="#7b8794", label=text)
         axes.plot([], [], "s", ms=8, color="#D55E00", label="binding")
         axes.plot([], [], "o", ms=6, color=INK, label="train reached")
-        _legend(axes, 4)
+        legend(axes, 4)
 
     said = "; ".join(f"{c.case} is {c.limits[cache].regime}" for c in rows)
-    return _svg(draw, 1.4 + 0.46 * len(rows), f"Input-pipeline roofline, {cache}: {said}")
+    return svg(draw, 1.4 + 0.46 * len(rows), f"Input-pipeline roofline, {cache}: {said}")
 
 
 def forest(contrasts: Sequence[ContrastResult]) -> str:
@@ -181,7 +181,7 @@ def forest(contrasts: Sequence[ContrastResult]) -> str:
 
     lines = max(label.count("\n") for label in labels) + 1
     height = 0.9 + (0.16 + 0.15 * lines) * len(rows)
-    return _svg(draw, height, "Contrasts: " + "; ".join(contrast_words.outcome(c) for c, _ in rows))
+    return svg(draw, height, "Contrasts: " + "; ".join(contrast_words.outcome(c) for c, _ in rows))
 
 
 def _arms(c: ContrastResult) -> str:
@@ -189,9 +189,9 @@ def _arms(c: ContrastResult) -> str:
     what = f"{c.stage} {c.cache}".removesuffix(" -")
     over, arms = c.over, f"{c.arm_name} / {c.base_name}"
     if not c.case:
-        return f"{_wrap(arms)}\n{what}"
+        return f"{wrap(arms)}\n{what}"
     key = "" if over == ["runtime"] else f"{over[0]} "
-    return f"{_wrap(key + arms)}\n{_wrap(c.case + ' ' + what)}"
+    return f"{wrap(key + arms)}\n{wrap(c.case + ' ' + what)}"
 
 
 def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
@@ -211,15 +211,15 @@ def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
                     share = [100 * (1 - k / len(values)) for k in range(len(values))]
                     axes.step(values, share, style, where="pre", lw=1.8,
                               color=PALETTE[i % len(PALETTE)],
-                              label=_wrap(f"{name} {cache}".removesuffix(" -")))  # fmt: skip
+                              label=wrap(f"{name} {cache}".removesuffix(" -")))  # fmt: skip
         every = [1e3 * w for v in by_case.values() for found in v.values() for w in found]
-        _log_ticks(axes, max(min(every), FLOOR_MS) / 1.5, max(*every, 1.0) * 1.5)
+        log_ticks(axes, max(min(every), FLOOR_MS) / 1.5, max(*every, 1.0) * 1.5)
         axes.set_ylim(0, 102)
         axes.set_xlabel("wait of a step, ms (log)")
         axes.set_ylabel("% of steps that wait longer")
-        _legend(axes, 2)
+        legend(axes, 2)
 
-    return _svg(draw, 2.9 + 0.2 * len(by_case), "Wait of every step, as shares of steps")
+    return svg(draw, 2.9 + 0.2 * len(by_case), "Wait of every step, as shares of steps")
 
 
 def _compute(case: CaseResult, suite: SuiteResult) -> Interval | None:
@@ -236,13 +236,13 @@ def _ratio_ticks(axes: Any, low: float, high: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if high / low > 4:
-        _log_ticks(axes, low, high)
+        log_ticks(axes, low, high)
     else:
         ticks = MaxNLocator(6).tick_values(low, high)
         _ticks(axes, low, high, [x for x in ticks if low <= x <= high])
 
 
-def _log_ticks(axes: Any, low: float, high: float) -> None:
+def log_ticks(axes: Any, low: float, high: float) -> None:
     """Set a logarithmic axis with at most six plain numbers on it."""
     ticks = [m * 10.0**e for e in range(-5, 9) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
     if len(ticks) > 6:
@@ -257,19 +257,20 @@ def _ticks(axes: Any, low: float, high: float, ticks: Sequence[float]) -> None:
     axes.minorticks_off()
 
 
-def _legend(axes: Any, columns: int) -> None:
+def legend(axes: Any, columns: int) -> None:
     """Name what is drawn above the axes, as wide as the figure."""
     axes.figure.legend(ncols=columns, loc="outside upper left", frameon=False, fontsize=9,
                        handlelength=1.4, columnspacing=1)  # fmt: skip
 
 
-def _wrap(label: str) -> str:
+def wrap(label: str) -> str:
     """Break a long label, so that it leaves room for what is drawn."""
     lines = textwrap.wrap(label, 26, break_on_hyphens=False, max_lines=4, placeholder=" ...")
     return printable("\n".join(lines), "\n")
 
 
-def _svg(draw: Callable[[Any], None], height: float, title: str) -> str:
+def svg(draw: Callable[[Any], None], height: float, title: str) -> str:
+    """Return what ``draw`` draws on axes of this height (inches) as one element with a title."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

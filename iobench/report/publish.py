@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from iobench.advise.bottleneck import advise
+from iobench.advise.explain import advise
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.suite import analyse
-from iobench.report import csv, html
+from iobench.report import csv, html, words
 from iobench.run.store import Store, write_atomic
 
 
 def document(suite: SuiteResult) -> dict[str, Any]:
     """Return the analysis and its advice as JSON types: the content of ``analysis.json``."""
-    return {**to_json(suite), "advice": to_json(advise(suite))}
+    return {**to_json(suite), "advice": [words.finding(f) for f in advise(suite)]}
 
 
 def publish(store: Store) -> SuiteResult:

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from iobench.advise.bottleneck import Advice, advise
+from iobench.advise.explain import advise
+from iobench.advise.findings import Finding
 from iobench.analysis.case_results import CaseResult, LimitResult
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import SuiteResult
@@ -25,7 +26,7 @@ STYLES = {
     "EQUIVALENT": "cyan",
 }
 #: Advice lines shown; the report has them all.
-ADVICE = 8
+ADVICE = 5
 FOOTNOTE = (
     "Stalls and rates of fewer than ten repeats are EXPLORATORY; intervals are 95 %, those of "
     "contrasts simultaneous."
@@ -236,7 +237,7 @@ def _confounded(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
         yield Text(f"  confounders of {who}: {text}", style=style)
 
 
-def _advice(advice: Sequence[Advice], console: Console) -> None:
+def _advice(advice: Sequence[Finding], console: Console) -> None:
     lines = words.grouped_advice(advice)
     if not lines:
         return
@@ -245,4 +246,4 @@ def _advice(advice: Sequence[Advice], console: Console) -> None:
     for who, text in lines[:ADVICE]:
         console.print(Text(f"  {who}: ", style="bold") + Text(text, style="not bold"))
     if len(lines) > ADVICE:
-        console.print(Text(f"  ... {len(lines) - ADVICE} more in report.html", style="dim"))
+        console.print(Text(f"  ... {len(lines) - ADVICE} more: `iobench explain`", style="dim"))

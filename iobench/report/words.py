@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from iobench.advise.bottleneck import Advice
+from iobench.advise.findings import Finding
 from iobench.analysis.case_results import CaseResult, NoCommunication, NoStall, StallResult
-from iobench.analysis.results import SuiteResult
+from iobench.analysis.results import SuiteResult, to_json
 from iobench.core.records import EXPLORATORY, VALID
 from iobench.data import accounting
 from iobench.data.accounting import TableLine
 from iobench.equations.stats import Interval
 from iobench.plan.outlook import Outlook
-from iobench.report.numbers import NONE, limits, milliseconds, percent
+from iobench.report.numbers import NONE, limits, milliseconds, number, percent
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -130,10 +130,37 @@ def who(cases: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({', '.join(caches)})" for name, caches in grouped(cases).items())
 
 
-def grouped_advice(lines: Sequence[Advice]) -> list[tuple[str, str]]:
-    """Return (who, text) of every different advice, in order."""
-    found = grouped((line.text, (line.case, line.cache)) for line in lines)
+def grouped_advice(lines: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Return (who, text) of every different advice, in order; with the gain where it is known."""
+    found = grouped((advice(line), (line.case, line.cache)) for line in lines)
     return [(who(cases), text) for text, cases in found.items()]
+
+
+def advice(line: Finding) -> str:
+    """Return a finding in one line: symptom, remedy, expected gain."""
+    return f"{line.text}; expected gain {gain(line.gain)}" if line.gain else line.text
+
+
+def gain(found: Interval | None) -> str:
+    """Return ``1.8 x (1.6 to 2.1)``, how many times faster training is expected to be."""
+    if found is None:
+        return "not known"
+    spread = limits(found, "{:.2f}".format)
+    return f"{found.value:.2f} x ({spread or 'too few repeats for limits'})"
+
+
+def evidence(found: Finding) -> str:
+    """Return the figures that a finding rests on."""
+    figures = (
+        f"{name} {number(value) if isinstance(value, (int, float)) else value}"
+        for name, value in found.evidence.items()
+    )
+    return ", ".join(figures)
+
+
+def finding(found: Finding) -> dict[str, Any]:
+    """Return a finding as JSON types, its text with it."""
+    return {**to_json(found), "text": found.text}
 
 
 def validity(suite: SuiteResult) -> str:

@@ -49,7 +49,7 @@ roughness = 200
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Audited:
     """What one pipeline answered; ``absent``: why it could not be asked."""
 
     pipeline: str
@@ -67,7 +67,7 @@ class Answer:
         return wrong + [name for name in CHECKS if not self.absent and name not in self.checks]
 
 
-def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Answer]:
+def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Audited]:
     """Ask every pipeline of these loaders that can run here; yield the answers.
 
     ``folder``: new, for the data.  Each loader is run in its own stack, with its defaults.
@@ -133,7 +133,7 @@ def _decoders(loader: str, form: str) -> list[str]:
     return [Case.decoder, *(n for n in others if not registry.unavailable("decoders", n))]
 
 
-def _asked(folder: Path, subject: Subject) -> Answer:
+def _asked(folder: Path, subject: Subject) -> Audited:
     stack = subject.backend.stack or registry.DEFAULT_STACK
     decoder = subject.decoder if subject.backend.decodes and "-" not in subject.form else ""
     name = f"{subject.loader}:{subject.form}"
@@ -142,7 +142,7 @@ def _asked(folder: Path, subject: Subject) -> Answer:
         if stack == registry.DEFAULT_STACK:
             registry.require("loaders", subject.loader)
     except BackendUnavailable as error:
-        return Answer(name, decoder, stack, absent=str(error))
+        return Audited(name, decoder, stack, absent=str(error))
     path = folder / "subject.json"
     path.write_text(json.dumps(dataclasses.asdict(subject)))
     code = str(Path(iobench.__file__).parent.parent)
@@ -153,7 +153,7 @@ def _asked(folder: Path, subject: Subject) -> Answer:
     return dataclasses.replace(_answer(argv, env), pipeline=name, decoder=decoder, stack=stack)
 
 
-def _answer(argv: Sequence[str], env: Mapping[str, str]) -> Answer:
+def _answer(argv: Sequence[str], env: Mapping[str, str]) -> Audited:
     """Run the checks; end whatever they leave behind, a hanging library's processes too."""
     limit_s = LIMIT_S * (len(CHECKS) + 1)
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as told:
@@ -176,4 +176,4 @@ def _answer(argv: Sequence[str], env: Mapping[str, str]) -> Answer:
             reason = " ".join(told.read().split())[-300:]
             ended = "note: ends its process" if at == "errors" else f"its process ended: {reason}"
             found["checks"][at] = ended
-        return Answer("", checks=found["checks"], versions=found["versions"])
+        return Audited("", checks=found["checks"], versions=found["versions"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
+from iobench.core.accelerators import WORKLOADS
 from iobench.core.cases import Batch, Case, Scalar
 from iobench.core.clock import clock as real_clock
 from iobench.core.errors import SpecError
@@ -12,20 +13,8 @@ from iobench.core.members import TrainerBackend
 from iobench.core.options import Seconds
 from iobench.core.protocols import Trainer
 
-
-class Accelerator(NamedTuple):
-    """One step of ResNet-50 on ImageNet-sized images."""
-
-    batch: int
-    step_s: float
-
-
-#: From DLIO's workload files and MLPerf Storage v2.
-ACCELERATORS: Dict[str, Accelerator] = {
-    "v100": Accelerator(64, 0.195),
-    "a100": Accelerator(400, 0.435),
-    "h100": Accelerator(400, 0.224),
-}
+#: Of ResNet-50 on ImageNet-sized images.
+ACCELERATORS = WORKLOADS["resnet50"].accelerators
 DEFAULT = "v100"
 
 

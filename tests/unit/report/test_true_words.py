@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from iobench.advise.bottleneck import advise
+from iobench.advise.explain import advise
 from iobench.analysis import ranks
 from iobench.analysis.case_results import CaseResult, CommunicationResult
 from iobench.analysis.contrast_results import ContrastResult
@@ -42,7 +42,7 @@ def texts(odd: Odd, suite: SuiteResult) -> dict[str, str]:
     """Return what a user reads of a suite: terminal, report and table."""
     console = Console(file=io.StringIO(), width=400, color_system=None)
     terminal.render(suite, console)
-    with mock.patch.object(plots, "_svg", drawn):
+    with mock.patch.object(plots, "svg", drawn):
         page = html.render(odd.plan, odd.records, suite)
     page = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)
     table = csv.trials_frame(odd.plan, odd.records).to_csv(index=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iobench.advise.bottleneck import advise
+from iobench.advise.explain import advise
 from iobench.analysis.case_results import (
     BytesResult,
     CaseResult,
@@ -62,7 +62,7 @@ def texts(*cases: CaseResult, of: int = 0) -> str:
 
 
 def fast(pipeline: str, **changes: Any) -> CaseResult:
-    return entry(pipeline, {**PREP, "load": 1100}, **changes)
+    return entry(pipeline, {**PREP, "decode": 1200, "load": 1100}, **changes)
 
 
 def test_another_pipeline_is_recommended_among_equal_cases() -> None:
@@ -110,7 +110,7 @@ def test_a_loader_of_one_thread_that_reads_in_turn_gets_no_more_workers() -> Non
     cold = LimitResult(roofs, regime=roofline.FETCH_BOUND, binding=roofline.LOAD_COLD)
     limits = {"cold": cold, "warm": LimitResult({})}
     said = texts(entry("native:jpeg", limits=limits, fixed_threads=True))
-    assert "one thread reads and prepares in turn; this loader has one thread" in said
+    assert "one thread reads and prepares in turn: this loader has one thread" in said
     assert "raise workers" not in said
     assert "raise workers so that" in texts(entry("threads:jpeg", limits=limits))
 
