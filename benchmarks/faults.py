@@ -19,6 +19,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -170,6 +171,7 @@ def main() -> int:
     parser.add_argument("--part", default="1/1", help="such as 2/3: the second third of the rows")
     parser.add_argument("--rounds", type=int, default=1, help="each row so many times")
     args = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup had ignored, here and in children
     part, parts = map(int, args.part.split("/"))
     wanted = list(rows(args))[part - 1 :: parts]
     if args.list:

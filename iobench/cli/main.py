@@ -92,7 +92,8 @@ def cli() -> None:
 
 
 for each in (
-    audit, compare, data, doctor, explain, image, list_, predict, report, run, show, status_, submit,
+    audit, compare, data, doctor, explain, image, list_, predict, report, run, show, status_,
+    submit,
 ):  # fmt: skip
     cli.add_command(each)
 
