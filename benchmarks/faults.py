@@ -18,8 +18,8 @@ import random
 import re
 import shlex
 import shutil
-import subprocess
 import signal
+import subprocess
 import sys
 import tempfile
 import time

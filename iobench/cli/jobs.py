@@ -21,7 +21,7 @@ from iobench.core.jobs import JobRequest
 from iobench.plan import foresee
 from iobench.report.progress import duration
 from iobench.run import jobs, status, store
-from iobench.run.job_script import Surroundings
+from iobench.run.job_script import JobExtras
 from iobench.spec import load
 from iobench.spec.load import expand
 
@@ -88,7 +88,7 @@ def submit(
         extra=tuple(_directive(line) for line in options["extra"]),
         **{key: options[key] for key in ("queue", "account", "qos", "constraint")},
     )  # fmt: skip
-    around = Surroundings(os.getcwd(), options["modules"], options["lines"])
+    around = JobExtras(os.getcwd(), options["modules"], options["lines"])
     if dry_run:
         folders = [results / f"<time>-{text.name}" for text in texts]
         for suites in jobs.in_jobs(name, folders):

@@ -18,7 +18,7 @@ MOST_STARTS = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Surroundings:
+class JobExtras:
     """What a job's shell does before the suite.
 
     ``folder``: where it works.  ``modules``: loaded by ``module load``.  ``lines``: of shell, as
@@ -33,7 +33,7 @@ class Surroundings:
 
 def text(
     backend: SchedulerBackend, scheduler: Scheduler, request: JobRequest, suites: Sequence[Path],
-    iobench: Sequence[str], options: Sequence[str], around: Surroundings,
+    iobench: Sequence[str], options: Sequence[str], around: JobExtras,
 ) -> str:  # fmt: skip
     """Return the script that runs a suite in its folder, or one of several by an array.
 

@@ -19,7 +19,7 @@ from iobench.core.jobs import QUEUED, RUNNING, UNKNOWN, JobRequest, JobState, Sc
 from iobench.core.members import SchedulerBackend
 from iobench.host import probes
 from iobench.run import job_script, store
-from iobench.run.job_script import Surroundings
+from iobench.run.job_script import JobExtras
 
 #: In a suite's folder: the script, a line for each time it began, the batch system's own output.
 SCRIPT, STARTS, LOG = "job.sh", "starts", "batch.log"
@@ -90,7 +90,7 @@ def in_jobs(name: str, suites: Sequence[Path]) -> list[list[Path]]:
 
 def written(
     name: str, request: JobRequest, suites: Sequence[Path], options: Sequence[str],
-    around: Surroundings,
+    around: JobExtras,
 ) -> str:  # fmt: skip
     """Return the script for suites in these folders, for the batch system ``name``."""
     backend = registry.load("schedulers", name)
@@ -108,7 +108,7 @@ def written(
 
 def submit(
     name: str, request: JobRequest, specs: Sequence[SpecText], results: Path,
-    options: Sequence[str], around: Surroundings,
+    options: Sequence[str], around: JobExtras,
 ) -> list[Path]:  # fmt: skip
     """Make a folder for each suite, with its script, and submit them; return the folders.
 

@@ -11,7 +11,7 @@ from iobench.core import jobs, registry
 from iobench.core.jobs import JobRequest
 from iobench.core.members import SchedulerBackend
 from iobench.run import job_script
-from iobench.run.job_script import Surroundings
+from iobench.run.job_script import JobExtras
 
 members = pytest.mark.parametrize("name", registry.names("schedulers"))
 REQUEST = JobRequest("suite", nodes=2, ranks=4, time_s=5400, log="/r s/batch.log", extra=("-x 1",))
@@ -67,7 +67,7 @@ def test_a_job_of_a_system_that_is_not_here_is_unknown(
 @members
 def test_its_script_is_one_that_a_shell_reads(name: str) -> None:
     backend = registry.load("schedulers", name)
-    suites, around = [Path("/r s/suite")], Surroundings("/h h", ("mpi",), ("ulimit -n 4096",))
+    suites, around = [Path("/r s/suite")], JobExtras("/h h", ("mpi",), ("ulimit -n 4096",))
     text = job_script.text(backend, backend.make(), REQUEST, suites, ["iobench"], [], around)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert text.splitlines()[1].startswith("#")

@@ -71,7 +71,7 @@ def _slow_sample(scene: Scene) -> Iterator[Diagnosis]:
             f"AU is {au.value:.2f}: half of the steps wait less than {1e3 * waits.p50:.1f} ms, the "
             f"slowest {1e3 * waits.max:,.0f} ms",
             "a few slow samples hold up the batches behind theirs; find the largest files and "
-            "shrink them, raise prefetch, or let batches overtake (DataLoader(in_order=False))",
+            "shrink them, raise prefetch, or let batches overtake (in_order = false)",
             _evidence(scene),
             _could(au),
         )

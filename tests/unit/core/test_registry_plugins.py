@@ -20,7 +20,7 @@ from iobench.host.mounts import mount_of
 from iobench.plan.resolve import Here, resolve
 from iobench.report import publish
 from iobench.run import jobs, nodes, placing, status, store, suite
-from iobench.run.job_script import Surroundings
+from iobench.run.job_script import JobExtras
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 
@@ -317,7 +317,7 @@ def test_one_trial_runs_through_all_of_them(plugins: Path, tmp_path: Path) -> No
 def test_a_suite_is_submitted_to_it(plugins: Path, tmp_path: Path) -> None:
     request = JobRequest("new", nodes=3, ranks=1, time_s=60)
     specs = [jobs.SpecText(name, f'name = "{name}"') for name in ("one", "two")]
-    here = Surroundings(str(tmp_path))
+    here = JobExtras(str(tmp_path))
     made = jobs.submit("errand", request, specs, tmp_path / "results", [], here)
     assert (tmp_path / "results/latest").resolve() == made[-1]
     for folder in made:  # it has no arrays: a job each

@@ -13,7 +13,7 @@ import pytest
 from iobench.core import registry
 from iobench.core.jobs import JobRequest
 from iobench.run import job_script
-from iobench.run.job_script import Surroundings
+from iobench.run.job_script import JobExtras
 
 #: The suite's process: notes its arguments, leaves so many records, waits to be interrupted.
 SUITE = """#!/bin/sh
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Run:
         request = JobRequest("x", nodes=1, ranks=1, time_s=1, elements=suites if suites > 1 else 0)
         text = job_script.text(
             backend, backend.make(), request, folders, [str(program)], ["--data", "/a b"],
-            Surroundings(str(tmp_path), (), ('SITE="as it is"',), {"PYTHONPATH": "/p p"}),
+            JobExtras(str(tmp_path), (), ('SITE="as it is"',), {"PYTHONPATH": "/p p"}),
         )  # fmt: skip
         environment = {
             "PATH": f"{bin_}:{os.environ['PATH']}", "HOME": str(tmp_path),
@@ -119,7 +119,7 @@ def test_an_element_of_an_array_runs_its_own_suite(run: Run, tmp_path: Path) -> 
 
 def test_modules_are_loaded_in_a_login_shell() -> None:
     backend = registry.load("schedulers", "slurm")
-    around = Surroundings("/here", ("mpi/4.1", "apptainer"), ("ulimit -n 4096",))
+    around = JobExtras("/here", ("mpi/4.1", "apptainer"), ("ulimit -n 4096",))
     request = JobRequest("x", nodes=1, ranks=1, time_s=3600)
     text = job_script.text(backend, backend.make(), request, [Path("/r")], ["i"], [], around)
     assert text.startswith("#!/bin/bash -l\n#SBATCH ")
