@@ -56,7 +56,7 @@ class Around:
         names = {f"mount {line.split()[4]}" for line in _lines("/proc/self/mountinfo")}
         for folder in ("/tmp", "/dev/shm") if private else ():
             found = {str(p) for p in Path(folder).iterdir()}
-            names |= {name for name in found if "faketime" not in name}  # libfaketime's own
+            names |= found
         names |= {f"control group {p}" for p in _groups()}
         names |= {f"container {name}" for name in (_containers() if containers else ())}
         return cls(frozenset(names))
@@ -214,12 +214,13 @@ def complete(scene: Scene, plan: list[str]) -> Iterator[str]:
 def remedy(ended: Ended, scene: Scene, command: str) -> tuple[str, ...]:
     """Return the command that goes on: the one that the line names, else as docs say.
 
-    After a kill that is ``--resume`` where a suite has been planned, else the same command.
+    After a kill, or the end of an incomplete suite, that is ``--resume`` where a suite has been
+    planned, else the same command.
     """
     if found := _COMMAND.search(message(ended)):
         return (IOBENCH, *shlex.split(found[1])[1:])
-    killed = ended.status is not None and ended.status < 0
-    return scene.words("resume" if killed and scene.suite else command)
+    silent = ended.status is not None and ended.status <= 0
+    return scene.words("resume" if silent and scene.suite else command)
 
 
 def blamed(number: int | None) -> str:

@@ -27,7 +27,8 @@ class Fault:
     that it lasts for.  ``arrange``: before the command starts.  ``strike``: at the moment.
     ``cure``: before the remedy is followed.  ``says``: a pattern that the command's line has where
     the status is not 0.  ``heard``: standard error can be read.  ``needs``: why it cannot be made
-    here, "" where it can.  ``loader``: of the suite.  ``remedied``: the remedy is followed.
+    here, "" where it can.  ``suite``: which one.  ``lost_rung``: a trial of the ladder may be lost
+    with status 0, since no answer needs it; a resumed run makes it again.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Fault:
     heard: bool = True
     needs: Callable[[], str] = str
     suite: str = "bare"
+    lost_rung: bool = False
 
 
 def prelude(words: str) -> Act:

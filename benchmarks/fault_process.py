@@ -109,7 +109,7 @@ def signals() -> list[Fault]:
             strike=kill_driver,
             statuses=killed,
         ),
-        Fault("SIGKILL of a worker", MEASURED, strike=kill_worker, statuses=ANY),
+        Fault("SIGKILL of a worker", MEASURED, strike=kill_worker, statuses=ANY, lost_rung=True),
         Fault("Ctrl-Z, then fg", few, strike=pause, statuses=frozenset((0, 1))),
     ]
 

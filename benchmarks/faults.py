@@ -95,7 +95,8 @@ class Bench:
             fault.cure(scene)
             broken += hold.consistent(scene.suite)
             broken += [f"changed: {name}" for name in _changed(kept, scene)]
-            broken += [*_after(scene, ended, when.command, plan), *hold.left_running()]
+            again = ended.status != 0 or fault.lost_rung
+            broken += [*_after(scene, ended, when.command, plan, again), *hold.left_running()]
             broken += hold.left_in(scene.tmp)
         broken += hold.left_lying(before, **where)
         status, took_s = hold.blamed(ended.status), time.perf_counter() - begun
@@ -124,9 +125,9 @@ def _second(scene: Scene) -> Iterator[str]:
             yield f"the second iobench: {each}"
 
 
-def _after(scene: Scene, ended: Ended, command: str, plan: list[str]) -> Iterator[str]:
-    """Follow the remedy until the suite is whole; yield what keeps it from that."""
-    if ended.status != 0:
+def _after(scene: Scene, ended: Ended, command: str, plan: list[str], again: bool) -> Iterator[str]:
+    """Follow the remedy ``again`` until the suite is whole; yield what keeps it from that."""
+    if again:
         finished, words = hold.digests(scene.suite), hold.remedy(ended, scene, command)
         done = scene.ended(scene.start(words), words, "first")
         for each in hold.told(done, frozenset((0,)), "", heard=True):

@@ -17,7 +17,7 @@ from iobench.cli.jobs import status_, submit
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
-from iobench.cli.start import INTERRUPTED, STDOUT, begin, goes_on, interruptible
+from iobench.cli.start import INTERRUPTED, STDOUT, begin, goes_on, interruptible, then
 from iobench.cli.watch import watched
 from iobench.core.errors import IobenchError, environment
 from iobench.host import tools
@@ -47,7 +47,9 @@ def command() -> int:
     except OSError as error:
         _drop_output()
         lost = error.filename == STDOUT
-        status = complain(f"{_UNWRITTEN} ({error.strerror})" if lost else environment(error))
+        status = complain(
+            f"{_UNWRITTEN} ({error.strerror})" if lost else environment(error) + then()
+        )
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "iobench"

@@ -167,6 +167,18 @@ def _claimed(
     return dataclasses.replace(plan, notes=tuple(dict.fromkeys([*plan.notes, *found])))
 
 
+def _again() -> list[str]:
+    """Return the options on this command line that a resumed run needs as well."""
+    context = click.get_current_context()
+    given = [
+        (parameter.opts[-1], str(context.params[str(parameter.name)]))
+        for parameter in context.command.params
+        if parameter.name in ("images", "hosts")
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+    return [word for pair in given for word in pair]
+
+
 def _unused() -> list[str]:
     """Return the arguments of a resumed run that have no effect: it goes on as it was planned."""
     context = click.get_current_context()
@@ -244,7 +256,8 @@ def _run(
     reporter: Reporter, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a plan to its end in its folder, write the report; return the exit status."""
-    start.goes_on_by(f"go on with {store.resume_command(suite_store.folder)}")
+    resume = store.resume_command(suite_store.folder, _again())
+    start.goes_on_by(f"go on with {resume}")
     interrupted = False
     with (
         placing.present(plan, used, reporter.say) as plan,
@@ -281,7 +294,6 @@ def _run(
     if analysis.missing:
         complain(
             f"{len(analysis.missing)} answers are missing: {'; '.join(analysis.missing[:3])}"
-            f"{' ...' * (len(analysis.missing) > 3)}; all records are kept: fix that, then "
-            f"{store.resume_command(suite_store.folder)}"
+            f"{' ...' * (len(analysis.missing) > 3)}; all records are kept: fix that, then {resume}"
         )
     return 1 if analysis.missing else 0

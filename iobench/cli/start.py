@@ -73,6 +73,11 @@ def goes_on() -> str:
     return _GOES_ON[:].rstrip(b"\0").decode(errors="replace") or _AGAIN
 
 
+def then() -> str:
+    """Return how to go on once the cause of an error is cured; "" before there is a suite."""
+    return f"; then {goes_on()}" if _GOES_ON[:].rstrip(b"\0") else ""
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     try:
         os.write(2, f"iobench: interrupted; {_AGAIN}\n".encode())

@@ -51,9 +51,12 @@ def write_atomic(path: Path, text: str) -> None:
         ) from error
 
 
-def resume_command(folder: Path) -> str:
-    """Return, in words for a message, the command that goes on with the suite in ``folder``."""
-    return f"`iobench run --resume --results {shlex.quote(str(folder))}`"
+def resume_command(folder: Path, options: Sequence[str] = ()) -> str:
+    """Return, in words for a message, the command that goes on with the suite in ``folder``.
+
+    ``options``: what else it was given that a resumed run needs again.
+    """
+    return f"`{shlex.join(['iobench', 'run', '--resume', '--results', str(folder), *options])}`"
 
 
 def _again(path: Path) -> str:

@@ -42,7 +42,7 @@ class SpdlLoader:
         self._threads = ThreadPoolExecutor(
             workers, "iobench-spdl", lambda: setattr(self._own, "maker", next(free))
         )
-        builder = PipelineBuilder().add_source(request.batches().ravel().tolist())
+        builder: Any = PipelineBuilder().add_source(request.batches().ravel().tolist())
         builder.pipe(
             self._sample,
             concurrency=workers,
