@@ -75,30 +75,32 @@ class _Gate:
     Given to DataLoader as ``worker_init_fn``.  Nothing of the dataset is opened before the gate.
     """
 
-    def __init__(self, context: Any) -> None:
-        self._up = context.Semaphore(0)
-        self._go = context.Event()
+    def __init__(self, context: Any, workers: int) -> None:
+        # semaphores: an Event's set() waits for ever for a process that was killed as it waited
+        self._up, self._go = context.Semaphore(0), context.Semaphore(0)
+        self._workers = workers
 
     def __call__(self, worker: int) -> None:
         transforms.single_thread()
         self._up.release()
-        self._go.wait()
+        self._go.acquire()
 
-    def wait_up(self, workers: int) -> None:
-        """Return when ``workers`` processes stand at the gate.
+    def wait_up(self) -> None:
+        """Return when all workers stand at the gate.
 
         Raises BackendUnavailable when they do not come up.
         """
-        if not all(self._up.acquire(timeout=_START_S) for _ in range(workers)):
+        if not all(self._up.acquire(timeout=_START_S) for _ in range(self._workers)):
             self.open()
             raise BackendUnavailable(
-                f"the torch loader's {workers} workers were not up after {_START_S:.0f} s: use "
-                "fewer workers, or look for what blocks new processes here"
+                f"the torch loader's {self._workers} workers were not up after {_START_S:.0f} s: "
+                "use fewer workers, or look for what blocks new processes here"
             )
 
     def open(self) -> None:
         """Let the workers begin."""
-        self._go.set()
+        for _ in range(self._workers):
+            self._go.release()
 
 
 class TorchLoader:
@@ -136,7 +138,7 @@ class TorchLoader:
             transforms.single_thread()  # imports the libraries before the fork, not in every worker
             _check_shared_memory(request, self.queue_batches)
         context = torch.multiprocessing.get_context(start_method) if request.workers else None
-        self._gate = _Gate(context) if request.workers else None
+        self._gate = _Gate(context, request.workers) if request.workers else None
         with warnings.catch_warnings():  # more workers than cores are a setting to be measured
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
             loader: Any = torch.utils.data.DataLoader(
@@ -152,7 +154,7 @@ class TorchLoader:
             )
             self._iterator: Any = iter(loader)
         if self._gate is not None:
-            self._gate.wait_up(request.workers)
+            self._gate.wait_up()
 
     def batches(self) -> Iterator[Batch]:
         """Let the workers begin and yield the epoch's batches, once.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,14 @@ def test_a_thread_names_the_sample_that_it_cannot_decode(stored: Stored, tmp_pat
     opened = loader(bad, threads=2)
     with pytest.raises(DatasetError, match="sample 7 of"):
         list(opened.batches())
+
+
+def test_a_worker_killed_before_the_loop_ends_the_epoch(stored: Stored) -> None:
+    opened = loader(stored)
+    os.kill(opened.processes()[0], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(opened.batches())
+    opened.close()
 
 
 class Held(photos.Files):
