@@ -24,15 +24,22 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 print("up", flush=True)
 sys.stdin.read()
 """
-#: The shared folder stays where it is below a /tmp of the host's own; /mnt is its way there.
+ROOT = Path(__file__).resolve().parents[2]
+#: The shared folder and this checkout stay where they are below a /tmp of the host's own; a tmpfs at
+#: /mnt is their way there.
 SET_UP = """
 set -e
 hostname "$1"
-mount --bind "$2" /mnt
+mount -t tmpfs none /mnt
+mkdir /mnt/shared /mnt/checkout
+mount --bind "$2" /mnt/shared
+mount --bind "$4" /mnt/checkout
 mount -t tmpfs none /tmp
 chmod 1777 /tmp
-mkdir -p "$2"
-mount --move /mnt "$2"
+mkdir -p "$2" "$4"
+mount --move /mnt/shared "$2"
+mount --move /mnt/checkout "$4"
+umount /mnt
 mount -t tmpfs none /run
 mkdir /run/sshd
 mount --bind "$2/etc_hosts" /etc/hosts
@@ -120,7 +127,7 @@ def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
             there = ["ip", "link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0"]
             _in(switch.pid, *there, "netns", str(host.pid))
             _in(switch.pid, "ip", "link", "set", f"v{i}", "master", "br0", "up")
-            made.run("sh", "-c", SET_UP, "sh", name, str(folder), made.address)
+            made.run("sh", "-c", SET_UP, "sh", name, str(folder), made.address, str(ROOT))
             made.run("/usr/sbin/sshd", "-f", f"{folder}/sshd_config", "-E", f"{folder}/{name}.log")
             found.append(made)
         remote = f"ssh -F {folder}/ssh_config"
