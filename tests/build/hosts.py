@@ -25,8 +25,8 @@ print("up", flush=True)
 sys.stdin.read()
 """
 ROOT = Path(__file__).resolve().parents[2]
-#: The shared folder and this checkout stay where they are below a /tmp of the host's own; a tmpfs at
-#: /mnt is their way there.
+#: The shared folder and this checkout stay where they are below a /tmp of the host itself; a tmpfs
+#: at /mnt is their way there.
 SET_UP = """
 set -e
 hostname "$1"
