@@ -281,7 +281,13 @@ def _open_fuse() -> str:
 
 
 #: Modules whose capability has another name.
-OF_MODULES = {"nvidia.dali": "dali", "h5py": "hdf5", "plyvel": "leveldb", "caffe": "pycaffe"}
+OF_MODULES = {
+    "nvidia.dali": "dali",
+    "h5py": "hdf5",
+    "plyvel": "leveldb",
+    "caffe": "pycaffe",
+    "spdl.pipeline": "spdl",
+}
 
 
 def _gluster() -> str:
@@ -315,6 +321,8 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "lmdb": _module("lmdb"),
     "hdf5": _module("h5py"),
     "leveldb": _module("plyvel"),
+    "pyarrow": _module("pyarrow"),
+    "spdl": _module("spdl.pipeline"),
     "caffe": _caffe,
     "pycaffe": _pycaffe,
     "caffe-pytest": _caffe_pytest,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Iterator
 
@@ -21,8 +22,18 @@ def disk(image: Path, point: Path, nbytes: int) -> Iterator[str]:
         undo.callback(run, "losetup", "--detach", loop)
         point.mkdir(exist_ok=True)
         run("mount", loop, str(point))
-        undo.callback(run, "umount", str(point))
+        undo.callback(unmount, point)
         yield loop
+
+
+def unmount(point: Path) -> None:
+    """Unmount; wait for the last files of processes that have ended, which may still be open."""
+    for _ in range(100):
+        done = subprocess.run(["umount", point], capture_output=True, text=True, check=False)
+        if "busy" not in done.stderr:
+            break
+        time.sleep(0.1)
+    assert done.returncode == 0, done.stderr
 
 
 def run(*argv: str) -> str:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Iterator, List
 
-from tests.build.disks import disk, run
+from tests.build.disks import disk, run, unmount
 
 #: One volume at a time in a process; processes beside each other have their own.
 NAME = "iobench-test"
@@ -58,7 +58,11 @@ class Gluster:
         )
         logs = ["-l", f"{self._folder}/glusterd.log", "-L", "WARNING"]
         pid = ["-p", f"{self._folder}/glusterd.pid"]
-        self.inside("glusterd", "-f", f"{self._folder}/glusterd.vol", *pid, *logs)
+        try:
+            self.inside("glusterd", "-f", f"{self._folder}/glusterd.vol", *pid, *logs)
+        except AssertionError as error:  # it says why in its log alone
+            log = (self._folder / "glusterd.log").read_text()
+            raise AssertionError(f"{error}\n{log}") from None
         bricks = [f"{self._address}:{brick}" for brick in self.bricks]
         self.ask("volume", "create", NAME, *bricks, "force")
         self.ask("volume", "start", NAME)
@@ -123,7 +127,7 @@ def gluster() -> Iterator[Gluster]:
 def detach(mount: Path) -> None:
     """Take the mount away; lazily where its daemon has died."""
     if os.path.ismount(mount):
-        run("umount", str(mount))
+        unmount(mount)
     elif f" {mount} " in Path("/proc/self/mounts").read_text():
         run("umount", "--lazy", str(mount))
 

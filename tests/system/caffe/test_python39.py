@@ -28,6 +28,8 @@ from tests.meta.test_layering import side39
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
+#: Members whose libraries are not for this Python.
+NOT_THERE = "not torch and not spdl and not parquet"
 #: Beside whole rooms: what runs inside an image without being imported there.
 INSIDE = ["iobench", "iobench.images.tree"]
 
@@ -122,7 +124,7 @@ def test_members_keep_their_contract_there(caffe: Installed, contract: str) -> N
         "PYTHONPATH": os.pathsep.join([str(tools.FOLDER / PYTEST_FOLDER), *caffe.python_path]),
         "IOBENCH_REQUIRE": "pycaffe,dali,lmdb,hdf5,leveldb",
     }
-    argv = [caffe.python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not torch"]
+    argv = [caffe.python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", NOT_THERE]
     done = subprocess.run(
         [*argv, f"tests/contract/test_{contract}.py"],
         cwd=ROOT, env=env, capture_output=True, text=True, check=False,
