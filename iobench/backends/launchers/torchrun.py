@@ -17,7 +17,7 @@ from iobench.core.protocols import Launcher
 Carriers = Literal["mpirun", "srun", "hydra"]
 CARRIERS = get_args(Carriers)
 Port = Annotated[int, Range(1, 65_535)]
-#: Each carrier tells its process on a node which one that is by one of these.
+#: Each carrier numbers its processes, one a node, by one of these.
 _NODE = "${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}}"
 
 
