@@ -24,7 +24,7 @@ from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Contrast, Plan, alike
 from iobench.core.errors import SpecError
-from iobench.core.order import add_sums
+from iobench.core.order import add_sums, remainder
 from iobench.core.own_images import is_own
 from iobench.core.records import Record
 from iobench.data import accounting
@@ -113,7 +113,7 @@ def _checks(found: Evidence) -> Checks:
 def _wanted(plan: Plan, case: Case) -> int:
     """Return how many samples a case's ranks read together: whole batches of each of them."""
     total = min(case.samples or plan.dataset.samples, plan.dataset.samples)
-    return total // (case.batch * case.world_size) * case.batch * case.world_size
+    return total - remainder(total, case.batch, case.world_size)
 
 
 def _all_equal(groups: Iterable[Sequence[tuple[str, str]]]) -> CheckResult:
