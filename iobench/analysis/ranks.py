@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from iobench.analysis.windows import between, thawed
-from iobench.core.records import IoCounters, RankResult, Slices
+from iobench.core.records import IoCounters, RankResult, Slices, Steps
 
 #: Ranks that begin further apart than this share of the loop had the machine to themselves so long.
 SKEW_SHARE = 0.01
@@ -100,6 +101,11 @@ def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]
     waits = zip(*(between(r.steps.request_s, r.steps.ready_s) for r in results), strict=False)
     computes = zip(*(between(r.steps.ready_s, r.steps.done_s) for r in results), strict=False)
     return [*map(max, waits)], [*map(min, computes)]
+
+
+def steady_mean(steps: Steps, column: Sequence[float]) -> float:
+    """Return the mean of a column over the steps after the warm-up, or over all if none is."""
+    return fmean(column[steps.warmup :] or column)
 
 
 def probed(results: Iterable[RankResult]) -> dict[str, list[float]]:
