@@ -32,6 +32,15 @@ def skew_s(results: Sequence[RankResult]) -> float:
     return max((max(times) - min(times) for times in began), default=0.0)
 
 
+def began_after_s(results: Sequence[RankResult]) -> dict[int, float]:
+    """Return rank -> how long after the first rank of its machine it began, seconds; 0: unknown."""
+    found: dict[int, float] = {}
+    for ranks in _kernels(results):
+        first = min(r.began_s for r in ranks)
+        found |= {r.rank: r.began_s - first if first else 0.0 for r in ranks}
+    return found
+
+
 def loop_s(results: Sequence[RankResult]) -> float:
     """Return how long the slowest rank's loop took, in seconds."""
     return max((r.steps.done_s[-1] for r in results if r.steps.done_s), default=0.0)

@@ -19,6 +19,8 @@ from iobench.analysis.evidence import Evidence, enters, evidence, validity, why_
 from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.payback import staging
 from iobench.analysis.results import CheckResult, Checks, DatasetResult, FastestResult, SuiteResult
+from iobench.analysis.stragglers import stragglers
+from iobench.analysis.studies import studies
 from iobench.analysis.syscalls import counted
 from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
@@ -57,6 +59,8 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         pipelines=cases,
         contrasts=contrasts,
         fastest=_fastest(cases, contrasts),
+        studies=studies(found),
+        stragglers=stragglers(found),
         missing=_missing(found, contrasts),
     )
 

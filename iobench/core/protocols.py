@@ -147,7 +147,9 @@ class Trainer(Protocol):
         return
 
     # One whose ranks exchange gradients may have ``exchanges() -> Mapping[str, Sequence[float]]``:
-    # ``peers_s`` and ``exchange_s`` of :class:`iobench.core.records.Steps`.
+    # ``peers_s`` and ``exchange_s`` of :class:`iobench.core.records.Steps`; and ``buckets()``:
+    # for each part of the gradients that is exchanged by itself, in order, medians over the steps:
+    # ``bytes``, ``ready_s`` after the batch was there, ``comm_s`` of its exchange.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,15 @@ from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
 from iobench.core.records import CacheProof, Record
-from iobench.report import answer, contrast_words, numbers, plots, words
+from iobench.report import (
+    answer,
+    contrast_words,
+    numbers,
+    plots,
+    scale_plot,
+    scale_words,
+    words,
+)
 from iobench.run.store import write_atomic
 
 TEMPLATE = "report.html.j2"
@@ -42,7 +50,12 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"words": words, "contrast_words": contrast_words, "numbers": numbers}
+    environment.globals |= {
+        "words": words,
+        "contrast_words": contrast_words,
+        "numbers": numbers,
+        "scale_words": scale_words,
+    }
     measured = [p for p in suite.pipelines if words.rungs(p)]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     across = [c for c in suite.contrasts if "runtime" in c.over]
@@ -58,6 +71,7 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         findings=_findings(measured),
         advice=words.grouped_advice(advise(suite)),
         charts=_charts(found, measured, suite),
+        studies=[(t, s, scale_plot.scaling(s)) for t, s in scale_words.titles(suite.studies)],
         proofs=_proofs(found),
         facts=_facts(found),
     )

@@ -12,6 +12,8 @@ import hashlib
 from array import array
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
+import numpy as np
+
 from iobench.core.cases import Scalar
 from iobench.core.clock import clock as real_clock
 from iobench.core.errors import BackendUnavailable
@@ -43,17 +45,22 @@ class TorchRanks:
         """Connect all ranks.  Raises BackendUnavailable where this torch cannot."""
         try:
             import torch
-            import torch.distributed as dist
+            from torch import distributed
         except ImportError as error:
             raise BackendUnavailable(
                 f"ranks exchange gradients by torch, and this Python has none ({error}): use "
                 "image torch, or install it there"
             ) from error
+        dist: Any = distributed
         if not dist.is_available() or not dist.is_gloo_available():
             raise BackendUnavailable("this torch has no gloo: install a build that has")
         self._dist, self._clock, self._peers = dist, clock, peers
-        self.bytes = 0  # of the gradients of a step
+        self._begun = 0.0
         self._ready, self._met, self._done = array("d"), array("d"), array("d")
+        #: Of every step and bucket: bytes, seconds from the step's begin until it was ready, of its
+        #: exchange.
+        self._sizes: List[int] = []
+        self._steps: List[List[Tuple[float, float]]] = []
         self._waits: Dict[str, array[float]] = {"peers_s": array("d"), "exchange_s": array("d")}
         self._whole = array("d")
         store = None
@@ -71,6 +78,11 @@ class TorchRanks:
         self._token: Any = torch.zeros(1)
         dist.barrier()  # gloo connects two ranks when they first talk: not in the loop
 
+    def begin(self) -> None:
+        """Begin a step: the batch is there."""
+        self._begun = self._clock()
+        self._sizes = []
+
     def reduce(self, gradients: Any) -> Any:
         """Begin to replace a tensor by its mean over the ranks; return the future of it.
 
@@ -80,7 +92,7 @@ class TorchRanks:
         self._ready.append(self._clock())
         self._met.append(0.0)
         self._done.append(0.0)
-        self.bytes = gradients.nbytes + (self.bytes if place else 0)
+        self._sizes.append(int(gradients.nbytes))
         token = self._token.clone()
         work = self._dist.all_reduce(token, group=self._tokens, async_op=True)
         arrived = work.get_future().then(lambda _: self._stamp(self._met, place))
@@ -95,6 +107,11 @@ class TorchRanks:
 
     def end(self) -> None:
         """End a step: all of its buckets are exchanged."""
+        spans, free = [], self._ready[0]
+        for ready, met, done in zip(self._ready, self._met, self._done):
+            spans.append((ready - self._begun, max(0.0, done - max(met, free))))
+            free = max(free, done)
+        self._steps.append(spans)
         peers, waited, whole = split(self._ready, self._met, self._done)
         for name, seconds in (("peers_s", peers), ("exchange_s", waited)):
             self._waits[name].append(seconds)
@@ -106,6 +123,23 @@ class TorchRanks:
         """Return the columns of :class:`iobench.core.records.Steps` that these ranks fill."""
         return {name: times.tolist() for name, times in self._waits.items()}
 
+    def buckets(self) -> List[Dict[str, float]]:
+        """Return of every bucket its bytes, and medians over the steps: ``ready_s`` after the
+        batch was there, and ``comm_s``, its exchange alone.
+        """
+        count = len(self._sizes)
+        steps = [
+            s for s in self._steps[1:] or self._steps if len(s) == count
+        ]  # torch regroups once
+        return [
+            {
+                "bytes": float(nbytes),
+                "ready_s": _median([s[i][0] for s in steps]),
+                "comm_s": _median([s[i][1] for s in steps]),
+            }
+            for i, nbytes in enumerate(self._sizes)
+        ]
+
     def describe(self) -> Mapping[str, Scalar]:
         """Return medians over the steps: ``comm_s`` (the exchange, also what is hidden behind the
         backward pass), ``comm_waited_s`` (the part that is not), ``peers_s``; bytes and ranks.
@@ -115,8 +149,9 @@ class TorchRanks:
         return {
             "ranks": self._peers.world_size,
             "exchange": "gloo",
-            "comm_bytes": self.bytes,
-            **{name: _median(times) for name, times in medians.items()},
+            "comm_bytes": sum(self._sizes),
+            # the first step allocates
+            **{name: _median(times[1:] or times) for name, times in medians.items()},
         }
 
     def close(self) -> None:
@@ -137,5 +172,4 @@ def weights_digest(parameters: Any) -> str:
 
 
 def _median(times: Sequence[float]) -> float:
-    rest = sorted(times[1:] or times)  # the first step connects and allocates
-    return rest[len(rest) // 2] if rest else 0.0
+    return float(np.median(times)) if len(times) else 0.0

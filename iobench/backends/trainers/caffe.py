@@ -103,7 +103,8 @@ class CaffeTrainer(SolverTrainer):
 
     def exchanges(self) -> Mapping[str, Sequence[float]]:
         """Return what every step waited for the other ranks, and for the exchange."""
-        return self._exchange.exchanges()
+        found: Mapping[str, Sequence[float]] = self._exchange.exchanges()
+        return found
 
     def close(self) -> None:
         """Free the net.  Idempotent."""

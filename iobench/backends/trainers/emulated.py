@@ -107,6 +107,7 @@ class EmulatedTrainer(Trainer):
 
     def _exchange(self, ranks: _torch_ranks.TorchRanks) -> None:
         """Do a step whose buckets of gradients are exchanged while the rest is computed."""
+        ranks.begin()
         begun = self._clock()
         forward_s = FORWARD * self._step_s
         each_s = (self._step_s - forward_s) / len(self._gradients)
@@ -128,6 +129,10 @@ class EmulatedTrainer(Trainer):
     def exchanges(self) -> Mapping[str, Sequence[float]]:
         """Return what every step waited for the other ranks, and for the exchange."""
         return self._ranks.exchanges() if self._ranks else {}
+
+    def buckets(self) -> Sequence[Mapping[str, float]]:
+        """Return what each bucket of gradients took: bytes, ready_s, comm_s."""
+        return self._ranks.buckets() if self._ranks else []
 
     def close(self) -> None:
         """Part from the other ranks.  Idempotent."""

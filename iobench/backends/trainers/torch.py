@@ -91,6 +91,8 @@ class TorchTrainer(Trainer):
         Raises SpecError when the batch's shape or labels do not fit the net.
         """
         data, labels = self._tensors(batch)
+        if self._ranks:
+            self._ranks.begin()
         self._optimiser.zero_grad(set_to_none=True)
         loss: Any = self._torch.nn.functional.cross_entropy(self._net(data), labels)
         loss.backward()
@@ -130,6 +132,10 @@ class TorchTrainer(Trainer):
     def exchanges(self) -> Mapping[str, Sequence[float]]:
         """Return what every step waited for the other ranks, and for the exchange."""
         return self._ranks.exchanges() if self._ranks else {}
+
+    def buckets(self) -> Sequence[Mapping[str, float]]:
+        """Return what each bucket of gradients took: bytes, ready_s, comm_s."""
+        return self._ranks.buckets() if self._ranks else []
 
     def close(self) -> None:
         """Free the net, part from the other ranks.  Idempotent."""
