@@ -140,11 +140,20 @@ def _buckets(found: Evidence, cases: Sequence[Case]) -> _Buckets | None:
     for case in reversed(cases):
         for stage in ("compute", "train"):
             records = found.shared(case, stage) if stage == "compute" else found.of(case, stage)
-            each = [r.notes.get("buckets") for record in records for r in record.ranks]
+            each = [_parts_of(r.notes) for record in records for r in record.ranks]
             known = [b for b in each if b]
             if case.world_size > 1 and known and len({len(b) for b in known}) == 1:
                 return _mean_buckets(case, known)
     return None
+
+
+def _parts_of(notes: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return a rank's buckets; one that exchanges all gradients after the backward pass has one."""
+    trainer = notes.get("trainer") or {}
+    if notes.get("buckets") or not trainer.get("comm_bytes"):
+        return notes.get("buckets") or ()
+    ready_s = float(trainer.get("forward_s", 0.0)) + float(trainer.get("backward_s", 1.0))
+    return [{"bytes": trainer["comm_bytes"], "ready_s": ready_s, "comm_s": trainer["comm_s"]}]
 
 
 def _mean_buckets(case: Case, known: Sequence[Sequence[Mapping[str, Any]]]) -> _Buckets:

@@ -22,7 +22,7 @@ from iobench.equations.stats import Interval
 def studies(found: Evidence) -> list[ScalingStudy]:
     """Return the scaling studies of a suite; a point is there as soon as its rung was measured."""
     out = []
-    for kind, cases in _series(found.plan.cases):
+    for kind, cases in series(found.plan.cases):
         points = [p for case in cases for p in _points(found, cases[0], case)]
         if points:
             models = [m for cache in ("cold", "warm") if (m := model(found, cases, cache))]
@@ -30,7 +30,7 @@ def studies(found: Evidence) -> list[ScalingStudy]:
     return out
 
 
-def _series(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
+def series(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
     """Yield (kind, cases by ranks) of every study of two cases or more."""
     for kind in (WEAK, STRONG):
         found: dict[Any, list[Case]] = {}

@@ -13,10 +13,14 @@ from iobench.analysis.evidence import evidence
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.scale_results import ScalingStudy
 from iobench.analysis.stragglers import stragglers
+from iobench.analysis.studies import series
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Contrast, Plan, Trial
 from iobench.core.records import Record, Steps
+from iobench.plan.ladder import ladder
 from iobench.report import html, scale_words, terminal
+from iobench.spec import load
+from iobench.spec.contrast_rules import matches
 from tests.build import scaling as fixture
 from tests.build.scaling import BATCH, case_of, rank_of, record_of, steps_of
 
@@ -51,6 +55,26 @@ def test_strong_scaling_keeps_the_batch_of_all() -> None:
     found = analyse(plan, records)
     assert [(s.kind, s.name) for s in found.studies] == [("strong", "x")]
     assert not found.studies[0].models, "the parts of a step change with its batch"
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("mahon2020", [(1, 2, 4, 8, 12)]),
+        ("shi2018", [(1, 2, 4)] * 5),
+        ("distributed", [(2, 4)] * 2),
+    ],
+)
+def test_the_shipped_studies_are_series_of_ranks(name: str, ranks: list[tuple[int, ...]]) -> None:
+    """Each of its trials is planned by `iobench run --dry-run`; all cases are in one series."""
+    spec = load.load(name)
+    cases = load.expand(spec)
+    found = [tuple(c.world_size for c in together) for _, together in series(cases)]
+    assert found == ranks
+    assert sum(map(len, found)) == len(cases)
+    planned = {(t.case.label, t.stage) for t in ladder(spec, cases)}
+    for case in cases:
+        assert ((case.label, "train") in planned) == matches(case, spec.ladder.only)
 
 
 def test_cases_that_differ_in_more_are_no_study() -> None:
@@ -97,6 +121,22 @@ def test_the_model_predicts_what_its_own_parts_give() -> None:
     step_s = fixture.PARTS.seconds(fixture.comm_s(4096))
     assert largest.samples_per_s == largest.worst == pytest.approx(4096 * BATCH / step_s)
     assert (largest.limit, known[1].limit) == ("exchange", "compute")
+
+
+def test_gradients_exchanged_after_the_backward_pass_are_one_bucket() -> None:
+    """So do Caffe's ranks; one size does not part latency from bandwidth."""
+    plan, records = fixture.suite([case_of(n) for n in RANKS])
+    trainer = {"comm_s": 0.02, "comm_bytes": 4_000_000, "forward_s": 0.02, "backward_s": 0.04}
+
+    def plain(record: Record) -> Record:
+        notes = {"trainer": trainer if record.trial.case.world_size > 1 else {}}
+        ranks = [dataclasses.replace(r, notes=notes) for r in record.ranks]
+        return dataclasses.replace(record, ranks=tuple(ranks))
+
+    (model,) = study_of(analyse(plan, list(map(plain, records)))).models
+    assert (model.exposed_s, model.latency_s) == (pytest.approx(0.02), 0.0)
+    four = next(p for p in model.predictions if p.ranks == 4)
+    assert four.samples_per_s == pytest.approx(4 * BATCH / (0.07 + 0.02))
 
 
 def test_without_its_parts_there_is_no_model() -> None:
