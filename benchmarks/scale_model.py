@@ -21,7 +21,7 @@ from iobench.equations.ssgd import StepParts
 from iobench.run.trial import TrialSettings
 
 TARGET = 0.10
-BPS, STEP_S, BATCH, SAMPLES = 20_000_000, 0.1, 8, 768
+BPS, STEP_S, BATCH, SAMPLES = 8_000_000, 0.1, 8, 384
 #: Bytes that a throttled group gets at once before its limit holds, in seconds of the limit.
 SLICE_S = 0.1
 
