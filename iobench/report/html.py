@@ -12,11 +12,11 @@ from iobench.analysis import page_ins
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
-from iobench.analysis.evidence import Evidence, evidence, step_waits_s, validity
+from iobench.analysis.evidence import Evidence, enters, evidence, step_waits_s, validity
 from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
-from iobench.core.records import CacheProof, Record
+from iobench.core.records import CacheProof, NodeRecord, Record
 from iobench.report import (
     answer,
     contrast_words,
@@ -73,6 +73,7 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         charts=_charts(found, measured, suite),
         studies=[(t, s, scale_plot.scaling(s)) for t, s in scale_words.titles(suite.studies)],
         proofs=_proofs(found),
+        nodes=_nodes(found),
         facts=_facts(found),
     )
 
@@ -154,6 +155,36 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
         "crossed": _range(crossed),
         "beyond": ", ".join(sorted({_beyond(r.cache) for r in good if r.cache.label})),
     }
+
+
+def _nodes(found: Evidence) -> list[dict[str, Any]]:
+    """Return one row a node, case, rung and cache state, of cases that run on several nodes."""
+    rows: dict[tuple[str, str, str], list[NodeRecord]] = {}
+    for record in found.last.values():
+        trial = record.trial
+        rung = f"{trial.stage} {trial.cache}".removesuffix(" -")
+        for node in record.nodes if enters(record) and trial.case.nodes > 1 else ():
+            rows.setdefault((trial.case.label, rung, node.node), []).append(node)
+    return [
+        {
+            "case": case,
+            "rung": rung,
+            "node": name,
+            "ranks": ", ".join(map(str, nodes[0].ranks)),
+            "trials": len(nodes),
+            "before": _range([n.cache.resident_before for n in nodes]),
+            "after": _range([n.cache.resident_after for n in nodes]),
+            "crossed": _range(
+                [
+                    n.cache.bytes_storage / n.cache.bytes_needed
+                    for n in nodes
+                    if n.cache.bytes_storage is not None and n.cache.bytes_needed
+                ]
+            ),
+            "mount": " ".join(str(nodes[0].mount.get(key, "")) for key in ("fstype", "device")),
+        }
+        for (case, rung, name), nodes in rows.items()
+    ]
 
 
 def _beyond(proof: CacheProof) -> str:

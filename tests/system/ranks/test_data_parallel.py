@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.order import sample_order
+from iobench.core.order import add_sums, multiset_sum, remainder, sample_order
 from iobench.core.records import VALID, Record
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.worker.rank import ids_digest
+from tests.build import containers
 from tests.build.datasets import indexed
 from tests.capabilities import need
 
@@ -68,6 +70,27 @@ def run(data: Dataset, stage: str = "train", **keys: Any) -> Record:
     record = run_trial(Trial("t", case, stage, "-"), data, 1, settings)
     assert (record.status, record.reasons) == (VALID, ())
     return record
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    need("lmdb")
+    return containers.small_dataset(tmp_path_factory.mktemp("photos"), samples=47)
+
+
+@pytest.mark.parametrize(("world_size", "whole"), [(3, 42), (7, 42)])
+def test_processes_read_every_sample_once_but_the_stated_remainder(
+    photos: Dataset, world_size: int, whole: int
+) -> None:
+    """Each rank is a process of its own, which digests the ids of the samples that it read."""
+    record = run(
+        photos, "read", launcher="mpirun", loader="threads", format="lmdb", workers=1, batch=2,
+        world_size=world_size, trainer="null", order="stored",
+    )  # fmt: skip
+    assert len({rank.pid for rank in record.ranks}) == world_size
+    assert add_sums([rank.ids_sum for rank in record.ranks]) == multiset_sum(np.arange(whole))
+    assert sum(rank.bytes_needed for rank in record.ranks) < photos.bytes
+    assert remainder(photos.samples, 2, world_size) == photos.samples - whole
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])

@@ -16,9 +16,10 @@ from iobench.analysis.stragglers import stragglers
 from iobench.analysis.studies import series
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Contrast, Plan, Trial
-from iobench.core.records import Record, Steps
+from iobench.core.records import CacheProof, NodeRecord, Record, Steps
 from iobench.plan.ladder import ladder
 from iobench.report import html, scale_words, terminal
+from iobench.report.csv import trials_frame
 from iobench.spec import load
 from iobench.spec.contrast_rules import matches
 from tests.build import scaling as fixture
@@ -231,6 +232,26 @@ def test_another_rank_each_time_is_no_straggler() -> None:
 
 
 # -- the report ------------------------------------------------------------------------------------
+
+
+def test_the_report_has_a_row_a_node() -> None:
+    plan, records = fixture.suite([case_of(2, nodes=2)])
+    proofs = [
+        CacheProof(resident_before=before, bytes_needed=100, bytes_storage=crossed)
+        for before, crossed in ((0.25, 98), (0.5, 103))
+    ]
+    mount = {"fstype": "lustre", "device": "0:77"}
+    nodes = [NodeRecord(f"n{i + 1}", [i], proofs[i], mount) for i in range(2)]
+    loads = [dataclasses.replace(r, nodes=tuple(nodes)) for r in records if r.trial.stage == "load"]
+    page = html.render(plan, loads, analyse(plan, loads))
+    for name, before, crossed in (("n1", "25.0 %", "98.0 %"), ("n2", "50.0 %", "103.0 %")):
+        (row,) = (line for line in page.splitlines() if f'data-h="node">{name}<' in line)
+        assert f">{before}<" in row
+        assert f">{crossed}<" in row
+        assert ">lustre 0:77<" in row
+        assert 'data-h="trials">2<' in row
+    frame = trials_frame(plan, loads)
+    assert set(zip(frame["nodes"], frame["sharing"], strict=True)) == {(2, "stride")}
 
 
 def test_it_is_all_in_the_report() -> None:
