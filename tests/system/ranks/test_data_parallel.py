@@ -66,7 +66,11 @@ def run(data: Dataset, stage: str = "train", **keys: Any) -> Record:
         "label": "x", "format": "null", "loader": "null", "transform": "cifar32", "world_size": 2,
         "batch": 4, "workers": 0, "location": data.root, "seed": 3, **keys,
     })  # fmt: skip
-    settings = TrialSettings(limit_s=120.0, compute_s=0.5)
+    images = {}
+    if case.runtime != "bare":
+        containers.needs(case)
+        images = containers.images_of(case)
+    settings = TrialSettings(limit_s=120.0, compute_s=0.5, images=images)
     record = run_trial(Trial("t", case, stage, "-"), data, 1, settings)
     assert (record.status, record.reasons) == (VALID, ())
     return record
@@ -93,10 +97,13 @@ def test_processes_read_every_sample_once_but_the_stated_remainder(
     assert remainder(photos.samples, 2, world_size) == photos.samples - whole
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_ranks_train_one_net(data: Dataset, launcher: str) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "runtime"), [("mpirun", "bare"), ("torchrun", "bare"), ("torchrun", "apptainer")]
+)
+def test_ranks_train_one_net(data: Dataset, launcher: str, runtime: str) -> None:
     record = run(
-        data, launcher=launcher, trainer="torch", loader_options={"data": "resident"},
+        data, launcher=launcher, runtime=runtime, trainer="torch",
+        loader_options={"data": "resident"},
         trainer_options={"net": "resnet44cifar", "learning_rate": 0.5},
     )  # fmt: skip
     trainers = [rank.notes["trainer"] for rank in record.ranks]
