@@ -21,6 +21,8 @@ def running(results: Sequence[RankResult], slices: Slices | None) -> Sequence[Ra
 
 def _running(result: RankResult, slices: Slices) -> RankResult:
     steps = thawed(result.steps, result.began_s, slices)
+    # how long a wait was stopped is not known without the time at which it began
+    steps = dataclasses.replace(steps, peers_s=(), exchange_s=())
     first_batch_s = steps.ready_s[0] if steps.ready_s else 0.0
     startup = dataclasses.replace(result.startup, first_batch_s=first_batch_s)
     return dataclasses.replace(result, steps=steps, startup=startup)

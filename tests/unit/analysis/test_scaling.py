@@ -10,13 +10,14 @@ import pytest
 from rich.console import Console
 
 from iobench.analysis.evidence import evidence
+from iobench.analysis.ranks import running
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.scale_results import ScalingStudy
 from iobench.analysis.stragglers import stragglers
 from iobench.analysis.studies import series
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Contrast, Plan, Trial
-from iobench.core.records import CacheProof, NodeRecord, Record, Steps
+from iobench.core.records import CacheProof, NodeRecord, Record, Slices, Steps
 from iobench.plan.ladder import ladder
 from iobench.report import html, scale_words, terminal
 from iobench.report.csv import trials_frame
@@ -216,6 +217,18 @@ def test_one_that_began_late_is_not_slow_at_its_work() -> None:
     ]
     plan = dataclasses.replace(fixture.suite([case])[0], trials=(trial,))
     assert one((plan, [record_of(trial, ranks)]), "load") == (1, "n1", "arrival")
+
+
+def test_waits_of_ranks_that_were_stopped_meanwhile_are_not_known() -> None:
+    case = case_of(2)
+    ranks = [rank_of(case, r, fixture.trained(case), began_s=100.0) for r in range(2)]
+    slices = Slices(((100.0, 100.5), (103.0, 110.0)), (0.0, 0.0), (0.0, 0.0))
+    for rank in running(ranks, slices):
+        assert (rank.steps.peers_s, rank.steps.exchange_s) == ((), ())
+    trial = Trial("t", case, "train", "warm", block=1)
+    plan = dataclasses.replace(fixture.suite([case])[0], trials=(trial,))
+    record = dataclasses.replace(record_of(trial, ranks), slices=slices)
+    assert one((plan, [record]), "train") is None
 
 
 def test_another_rank_each_time_is_no_straggler() -> None:
