@@ -323,6 +323,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "leveldb": _module("plyvel"),
     "pyarrow": _module("pyarrow"),
     "spdl": _module("spdl.pipeline"),
+    "simpy": _module("simpy"),
     "caffe": _caffe,
     "pycaffe": _pycaffe,
     "caffe-pytest": _caffe_pytest,

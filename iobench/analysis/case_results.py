@@ -90,8 +90,10 @@ class CommunicationResult(Interval):
     """What a step of several ranks takes longer than one rank's, in seconds a step.
 
     ``exchange_s``: what the trainers themselves count for exchanging gradients, of the rank that
-    waits least in it (None: they report no exchange).  ``efficiency``: that of weak scaling, 0..1;
-    None where nothing is exchanged, or where several ranks were no slower than one.
+    waits least in it (None: they report no exchange).  ``waited_s``: its part after the last rank
+    has all of its gradients, which nothing hides; ``peers_s``: what the rank that waits longest
+    waits for that one (both None: the trainer does not part them).  ``efficiency``: that of weak
+    scaling, 0..1; None where nothing is exchanged, or where several ranks were no slower than one.
     """
 
     ranks: int
@@ -102,6 +104,8 @@ class CommunicationResult(Interval):
     alone_step_s: float
     exchange_s: float | None
     efficiency: float | None
+    waited_s: float | None = None
+    peers_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from iobench.analysis.windows import between, thawed
-from iobench.core.records import IoCounters, RankResult, Slices
+from iobench.core.records import IoCounters, RankResult, Slices, Steps
 
 #: Ranks that begin further apart than this share of the loop had the machine to themselves so long.
 SKEW_SHARE = 0.01
@@ -20,6 +21,8 @@ def running(results: Sequence[RankResult], slices: Slices | None) -> Sequence[Ra
 
 def _running(result: RankResult, slices: Slices) -> RankResult:
     steps = thawed(result.steps, result.began_s, slices)
+    # how long a wait was stopped is not known without the time at which it began
+    steps = dataclasses.replace(steps, peers_s=(), exchange_s=())
     first_batch_s = steps.ready_s[0] if steps.ready_s else 0.0
     startup = dataclasses.replace(result.startup, first_batch_s=first_batch_s)
     return dataclasses.replace(result, steps=steps, startup=startup)
@@ -29,6 +32,15 @@ def skew_s(results: Sequence[RankResult]) -> float:
     """Return how far apart ranks of one machine (one clock) began, seconds; 0: unknown."""
     began = [[r.began_s for r in ranks] for ranks in _kernels(r for r in results if r.began_s)]
     return max((max(times) - min(times) for times in began), default=0.0)
+
+
+def began_after_s(results: Sequence[RankResult]) -> dict[int, float]:
+    """Return rank -> how long after the first rank of its machine it began, seconds; 0: unknown."""
+    found: dict[int, float] = {}
+    for ranks in _kernels(results):
+        first = min(r.began_s for r in ranks)
+        found |= {r.rank: r.began_s - first if first else 0.0 for r in ranks}
+    return found
 
 
 def loop_s(results: Sequence[RankResult]) -> float:
@@ -100,6 +112,11 @@ def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]
     waits = zip(*(between(r.steps.request_s, r.steps.ready_s) for r in results), strict=False)
     computes = zip(*(between(r.steps.ready_s, r.steps.done_s) for r in results), strict=False)
     return [*map(max, waits)], [*map(min, computes)]
+
+
+def steady_mean(steps: Steps, column: Sequence[float]) -> float:
+    """Return the mean of a column over the steps after the warm-up, or over all if none is."""
+    return fmean(column[steps.warmup :] or column)
 
 
 def probed(results: Iterable[RankResult]) -> dict[str, list[float]]:

@@ -8,6 +8,7 @@ from statistics import median
 from iobench.analysis.case_results import HandoverResult
 from iobench.analysis.evidence import Evidence
 from iobench.core.cases import Case
+from iobench.core.order import remainder
 from iobench.core.records import RankResult
 
 
@@ -18,7 +19,20 @@ def remarks(found: Evidence, case: Case) -> list[str]:
         for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
             noted = [(rank.notes.get(part) or {}).get("remark") for part in ("loader", "trainer")]
             lines |= {f"{stage}: {text}": None for text in (_short_run(rank, case), *noted) if text}
-    return list(lines)
+    return [*lines, *_left_out(found, case)]
+
+
+def _left_out(found: Evidence, case: Case) -> list[str]:
+    """Return how many samples the ranks of a case leave out of an epoch, where they do."""
+    held = found.plan.dataset.samples
+    total = min(case.samples or held, held)
+    left = remainder(total, case.batch, case.world_size)
+    if case.world_size == 1 or not left:
+        return []
+    return [
+        f"{left:,} of {total:,} samples are left out of an epoch: they fill no batch of "
+        f"{case.batch} on each of {case.world_size} ranks"
+    ]
 
 
 def _short_run(rank: RankResult, case: Case) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from iobench.analysis.case_results import CaseResult, Validity
 from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.scale_results import ScalingStudy, StragglerResult
 from iobench.data.accounting import Accounting
 from iobench.equations.stats import Interval
 
@@ -119,3 +120,5 @@ class SuiteResult:
     fastest: Mapping[str, FastestResult]
     missing: Sequence[str] = ()
     hosts: Sequence[HostResult] = ()
+    studies: Sequence[ScalingStudy] = ()
+    stragglers: Sequence[StragglerResult] = ()

@@ -19,12 +19,14 @@ from iobench.analysis.evidence import Evidence, enters, evidence, validity, why_
 from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.payback import staging
 from iobench.analysis.results import CheckResult, Checks, DatasetResult, FastestResult, SuiteResult
+from iobench.analysis.stragglers import stragglers
+from iobench.analysis.studies import studies
 from iobench.analysis.syscalls import counted
 from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Contrast, Plan, alike
 from iobench.core.errors import SpecError
-from iobench.core.order import add_sums
+from iobench.core.order import add_sums, remainder
 from iobench.core.own_images import is_own
 from iobench.core.records import Record
 from iobench.data import accounting
@@ -57,6 +59,8 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         pipelines=cases,
         contrasts=contrasts,
         fastest=_fastest(cases, contrasts),
+        studies=studies(found),
+        stragglers=stragglers(found),
         missing=_missing(found, contrasts),
     )
 
@@ -113,7 +117,7 @@ def _checks(found: Evidence) -> Checks:
 def _wanted(plan: Plan, case: Case) -> int:
     """Return how many samples a case's ranks read together: whole batches of each of them."""
     total = min(case.samples or plan.dataset.samples, plan.dataset.samples)
-    return total // (case.batch * case.world_size) * case.batch * case.world_size
+    return total - remainder(total, case.batch, case.world_size)
 
 
 def _all_equal(groups: Iterable[Sequence[tuple[str, str]]]) -> CheckResult:

@@ -21,7 +21,7 @@ import os
 import socket
 import struct
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from iobench.core import sockets
 from iobench.core.clock import clock
@@ -142,9 +142,9 @@ class Barrier(ControlMessage):
 
 @dataclasses.dataclass(frozen=True)
 class Agree(ControlMessage):
-    """Rank 0: a number that it chose.  Driver: the same, to all others."""
+    """Rank 0: a number or a text that it chose.  Driver: the same, to all others."""
 
-    value: int
+    value: Union[int, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +193,7 @@ _KINDS = {kind.__name__: kind for kind in ControlMessage.__subclasses__()}
 _HOLDS: Mapping[str, Tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
+    "Union[int, str]": (int, str),
     "List[Any]": (list,),
     "Mapping[str, Any]": (dict,),
     "Optional[float]": (int, float, type(None)),
@@ -264,6 +265,12 @@ class ControlChannel:
     def fileno(self) -> int:
         """Return the descriptor, for ``multiprocessing.connection.wait`` and the like."""
         return self._socket.fileno()
+
+    def address(self) -> str:
+        """Return this node's address on the network that leads to the other end."""
+        if self._socket.family == socket.AF_UNIX:
+            return "127.0.0.1"
+        return str(self._socket.getsockname()[0])
 
     def send(self, message: ControlMessage, limit_s: Optional[float] = MESSAGE_S) -> None:
         """Send a message.  Raises ChannelClosed, or ChannelError where it is not taken in time."""

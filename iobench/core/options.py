@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Sequence
 from iobench.core.errors import SpecError, near, shown
 
 #: Keywords of a trainer's ``make`` that are no options.
-GIVEN = ("batch", "rank", "world_size", "sharers", "labels")
+GIVEN = ("batch", "rank", "world_size", "peers", "sharers", "labels")
 #: What TOML's whole numbers hold; no option means a larger number either.
 HUGE = 2**63
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

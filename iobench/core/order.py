@@ -72,7 +72,7 @@ def sample_order(
     if not 0 <= rank < world_size:
         raise SpecError(f"rank {rank} is not within a world of {world_size}")
     total = n if limit <= 0 else min(limit, n)
-    whole = total // (batch * world_size) * (batch * world_size)
+    whole = total - remainder(total, batch, world_size)
     if whole == 0:
         raise SpecError(
             f"{total} samples are no whole batch of {batch} on {world_size} rank(s): "
@@ -86,6 +86,11 @@ def sample_order(
     if sharing == "disjoint":
         return np.ascontiguousarray(np.split(ids, world_size)[rank])
     return np.ascontiguousarray(ids[rank::world_size])
+
+
+def remainder(total: int, batch: int, world_size: int) -> int:
+    """Return how many of ``total`` samples an epoch leaves out: no batch on every rank."""
+    return total % (batch * world_size)
 
 
 def epochs(count: int, n: int, order: str, **others: Any) -> np.ndarray:

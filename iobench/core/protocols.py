@@ -147,6 +147,11 @@ class Trainer(Protocol):
         """Free what is held.  Idempotent."""
         return
 
+    # One whose ranks exchange gradients may have ``exchanges() -> Mapping[str, Sequence[float]]``:
+    # ``peers_s`` and ``exchange_s`` of :class:`iobench.core.records.Steps`; and ``buckets()``:
+    # for each part of the gradients that is exchanged by itself, in order, medians over the steps:
+    # ``bytes``, ``ready_s`` after the batch was there, ``comm_s`` of its exchange.
+
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
@@ -261,6 +266,19 @@ class Crossed(NamedTuple):
     nbytes: Optional[int]
     counter: str
     whole: bool = False
+
+
+class Peers(NamedTuple):
+    """The ranks of a case, as one of them finds the others.
+
+    ``address``: of this rank's node, as the others reach it.  ``agree``: gives every rank the value
+    of rank 0; all ranks call it equally often, in one order.
+    """
+
+    rank: int
+    world_size: int
+    address: str
+    agree: Callable[[str], str]
 
 
 class Filesystem(Protocol):

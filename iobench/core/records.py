@@ -20,6 +20,9 @@ class Steps:
     samples: Sequence[int]
     bytes: Sequence[int]
     warmup: int = 0  # so many steps are stored and excluded from every rate
+    # Seconds of the step, of ranks that exchange gradients (else empty):
+    peers_s: Sequence[float] = ()  # it did nothing but wait for ranks that came later
+    exchange_s: Sequence[float] = ()  # all had come, and it waited for the exchange itself
 
 
 #: Of a stage without a measured loop.

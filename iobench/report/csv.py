@@ -30,7 +30,7 @@ COLUMNS = (
 EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
-    "probe_decode_s", "probe_transform_s", "host", "job", "decoder",
+    "probe_decode_s", "probe_transform_s", "host", "job", "decoder", "nodes", "sharing",
 )  # fmt: skip
 
 #: How a formula begins in some spreadsheet.
@@ -139,7 +139,8 @@ def _probed(record: Record) -> dict[str, float]:
 #: Columns that are an attribute of the same name.
 _SAME = {
     Case: ("pipeline", "format", "loader", "trainer", "runtime", "launcher", "world_size",
-           "location", "placement", "order", "transform", "batch", "workers", "prefetch", "seed"),
+           "location", "placement", "order", "transform", "batch", "workers", "prefetch", "seed",
+           "nodes", "sharing"),
     Trial: ("block", "stage", "cache", "position", "copy"),
     Record: ("attempt", "status", "started"),
     CacheProof: ("resident_before", "resident_after"),

@@ -12,12 +12,20 @@ from iobench.analysis import page_ins
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
-from iobench.analysis.evidence import Evidence, evidence, step_waits_s, validity
+from iobench.analysis.evidence import Evidence, enters, evidence, step_waits_s, validity
 from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
-from iobench.core.records import CacheProof, Record
-from iobench.report import answer, contrast_words, numbers, plots, words
+from iobench.core.records import CacheProof, NodeRecord, Record
+from iobench.report import (
+    answer,
+    contrast_words,
+    numbers,
+    plots,
+    scale_plot,
+    scale_words,
+    words,
+)
 from iobench.run.store import write_atomic
 
 TEMPLATE = "report.html.j2"
@@ -42,7 +50,12 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"words": words, "contrast_words": contrast_words, "numbers": numbers}
+    environment.globals |= {
+        "words": words,
+        "contrast_words": contrast_words,
+        "numbers": numbers,
+        "scale_words": scale_words,
+    }
     measured = [p for p in suite.pipelines if words.rungs(p)]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     across = [c for c in suite.contrasts if "runtime" in c.over]
@@ -58,7 +71,9 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         findings=_findings(measured),
         advice=words.grouped_advice(advise(suite)),
         charts=_charts(found, measured, suite),
+        studies=[(t, s, scale_plot.scaling(s)) for t, s in scale_words.titles(suite.studies)],
         proofs=_proofs(found),
+        nodes=_nodes(found),
         facts=_facts(found),
     )
 
@@ -140,6 +155,36 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
         "crossed": _range(crossed),
         "beyond": ", ".join(sorted({_beyond(r.cache) for r in good if r.cache.label})),
     }
+
+
+def _nodes(found: Evidence) -> list[dict[str, Any]]:
+    """Return one row a node, case, rung and cache state, of cases that run on several nodes."""
+    rows: dict[tuple[str, str, str], list[NodeRecord]] = {}
+    for record in found.last.values():
+        trial = record.trial
+        rung = f"{trial.stage} {trial.cache}".removesuffix(" -")
+        for node in record.nodes if enters(record) and trial.case.nodes > 1 else ():
+            rows.setdefault((trial.case.label, rung, node.node), []).append(node)
+    return [
+        {
+            "case": case,
+            "rung": rung,
+            "node": name,
+            "ranks": ", ".join(map(str, nodes[0].ranks)),
+            "trials": len(nodes),
+            "before": _range([n.cache.resident_before for n in nodes]),
+            "after": _range([n.cache.resident_after for n in nodes]),
+            "crossed": _range(
+                [
+                    n.cache.bytes_storage / n.cache.bytes_needed
+                    for n in nodes
+                    if n.cache.bytes_storage is not None and n.cache.bytes_needed
+                ]
+            ),
+            "mount": " ".join(str(nodes[0].mount.get(key, "")) for key in ("fstype", "device")),
+        }
+        for (case, rung, name), nodes in rows.items()
+    ]
 
 
 def _beyond(proof: CacheProof) -> str:

@@ -14,8 +14,9 @@ from iobench.advise.findings import Finding
 from iobench.analysis.case_results import CaseResult, LimitResult
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import SuiteResult
+from iobench.analysis.scale_results import ScaleModel
 from iobench.core.records import FAILED, INVALID
-from iobench.report import answer, contrast_words, numbers, words
+from iobench.report import answer, contrast_words, numbers, scale_words, words
 
 STYLES = {
     "fetch-bound": "yellow",
@@ -51,6 +52,7 @@ def render(suite: SuiteResult, console: Console) -> None:
         console.print(_contrasts(others))
         _print(console, *_explained(others), *_confounded(others))
     _runtimes(across, console)
+    _scaling(suite, console)
     _advice(advise(suite), console)
     console.print()
     if listed := words.files_line(suite):
@@ -62,6 +64,33 @@ def render(suite: SuiteResult, console: Console) -> None:
     reasons = list(suite.validity.reasons.items())[:3]
     _print(console, *(Text(f"  {count} x {reason}", style="dim") for reason, count in reasons))
     console.print(Text(FOOTNOTE, style="dim"))
+
+
+def _scaling(suite: SuiteResult, console: Console) -> None:
+    for title, study in scale_words.titles(suite.studies):
+        console.print()
+        _print(console, Text(title, style="bold"))
+        figures = [Column(head, justify="right") for head in scale_words.HEADS[2:]]
+        table = plain_table(Column("case", overflow="fold"), "rung", *figures)
+        for cells in scale_words.rows(study):
+            table.add_row(*cells)
+        console.print(table)
+        for model in study.models:
+            _print(console, Text(f"  model, {scale_words.parts(model)}", style="dim"))
+            _print(console, *(Text(f"  {line}") for line in _errors(model)))
+    _print(console, *(Text(line, style="yellow") for line in scale_words.stragglers(suite)))
+
+
+def _errors(model: ScaleModel) -> Iterator[str]:
+    """Yield what the model says of the most ranks, and how far it was off where measured."""
+    off = [f"{100 * p.error:+.0f} % on {p.ranks}" for p in model.predictions if p.error is not None]
+    if off:
+        yield f"train {model.cache}, model against measurement: {', '.join(off)} ranks"
+    last = model.predictions[-1]
+    yield (
+        f"train {model.cache} on {last.ranks:,} ranks, by the model: "
+        f"{numbers.number(last.samples_per_s)} samples/s, at worst {numbers.number(last.worst)}"
+    )
 
 
 def _print(console: Console, *lines: Text) -> None:

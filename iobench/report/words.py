@@ -91,7 +91,14 @@ def communication(case: CaseResult) -> str:
     parts[0] += f": communication, and what they take from each other: {more}"
     if found.efficiency is not None:
         parts.append(f"efficiency {percent(found.efficiency)}")
-    return f"{', '.join(parts)}; the exchange of gradients takes {own} ms of a step"
+    line = f"{', '.join(parts)}; the exchange of gradients takes {own} ms of a step"
+    if found.waited_s is None or found.peers_s is None:
+        return line
+    waited, peers = milliseconds(found.waited_s), milliseconds(found.peers_s)
+    return (
+        f"{line}, {waited} ms of them after the last rank has its gradients; for that rank the "
+        f"others wait up to {peers} ms"
+    )
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

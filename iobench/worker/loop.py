@@ -43,6 +43,7 @@ def measure(
             samples=[len(i) for i in ids],
             bytes=list(nbytes),
             warmup=warmup,
+            **getattr(trainer, "exchanges", dict)(),
         ),
         ids,
         start,

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 from iobench.core import clock, protocols, registry, stages
 from iobench.core.cases import Task
 from iobench.core.order import multiset_sum
-from iobench.core.protocols import Loader, LoadRequest
+from iobench.core.protocols import Loader, LoadRequest, Peers
 from iobench.core.records import IoCounters, RankResult, Startup
 from iobench.host.fingerprint import collect
 from iobench.worker import remote_loader
@@ -71,6 +71,12 @@ class RankRun:
                 "batch": case.batch,
                 "rank": self.driver.rank,
                 "world_size": self.driver.world_size,
+                "peers": Peers(
+                    self.driver.rank,
+                    self.driver.world_size,
+                    self.driver.address,
+                    self.driver.agree,
+                ),
                 "sharers": case.ranks_per_node,  # one rank alone keeps its share of the cores
                 "labels": 1 + int(np.asarray(self.request.labels).max(initial=-1)),
             }

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Tuple, Type
+from typing import Tuple, Type, TypeVar
 
 from iobench.core import channel, registry
 from iobench.core.cases import Task, task_from_json
@@ -20,6 +20,7 @@ from iobench.core.errors import IobenchError
 from iobench.core.inside import HELD
 from iobench.host import parent_watch
 
+V = TypeVar("V", int, str)
 #: A later start than this would be another node's clock (s).
 _LONGEST_START_S = 0.1
 
@@ -30,6 +31,7 @@ class Driver:
     def __init__(self, line: ControlChannel, lifeline: ControlChannel, hello: Hello) -> None:
         self._line, self._lifeline = line, lifeline
         self.rank, self.world_size, self.node = hello.rank, hello.world_size, hello.node
+        self.local_rank = hello.local_rank
 
     def send(self, message: channel.ControlMessage) -> None:
         """Send a message.  Raises IobenchError when the driver has gone."""
@@ -45,10 +47,15 @@ class Driver:
         at = self.expect(Barrier).at
         return clock() if at is None else min(at, clock() + _LONGEST_START_S)
 
-    def agree(self, value: int) -> int:
-        """Return rank 0's value on every rank, once in a process's life."""
+    @property
+    def address(self) -> str:
+        """Return this node's address, as the ranks of the other nodes reach it."""
+        return self._line.address()
+
+    def agree(self, value: V) -> V:
+        """Return rank 0's value on every rank; all ranks call it equally often, in one order."""
         if self.rank:
-            return self.expect(Agree).value
+            return type(value)(self.expect(Agree).value)
         self.send(Agree(value))
         return value
 

@@ -138,6 +138,7 @@ def request_of(
     rank: int = 0,
     world_size: int = 1,
     limit: int = 0,
+    sharing: str = "stride",
     **changes: Any,
 ) -> LoadRequest:
     ids = sample_order(
@@ -149,6 +150,7 @@ def request_of(
         world_size=world_size,
         batch=batch,
         limit=limit,
+        sharing=sharing,
     )
     return LoadRequest(
         dataset=dataset,
@@ -160,6 +162,9 @@ def request_of(
         sizes=np.array([memoryview(s.data).nbytes for s in stored], np.int64),
         batch=batch,
         order=order,
+        rank=rank,
+        world_size=world_size,
+        sharing=sharing,
         **changes,
     )
 

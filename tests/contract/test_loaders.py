@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 
 from iobench.backends.caffe import hdf5
+from iobench.core import order as order_of_epoch
 from iobench.core import registry, transforms
-from iobench.core.cases import Dataset
+from iobench.core.cases import Case, Dataset
 from iobench.core.errors import SpecError
 from iobench.core.members import LoaderBackend
+from iobench.core.order import SHARINGS
 from iobench.core.protocols import LoadRequest, StoredSample
+from iobench.spec.case_rules import check_case
 from tests.build import photos
 from tests.capabilities import need_modules
 
 SAMPLES = 26  # not a whole number of batches
 BATCH = 4
+WORLD_SIZES = (1, 2, 3, 4, 7)
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -208,19 +212,54 @@ def test_the_digests_are_those_of_the_stored_bytes(loader: str, form: str, sourc
     assert [d for b in batches for d in b.digests] == [expected[i] for i in ids_of(batches)]
 
 
-@every_pair
-def test_ranks_share_the_epoch(loader: str, form: str, source: Source) -> None:
+@every_reading_pair
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_ranks_read_every_sample_once_but_the_stated_remainder(
+    loader: str, form: str, sharing: str, source: Source
+) -> None:
+    """The digests of the bytes prove it, not the ids that a loader was asked for."""
+    ways = registry.load("loaders", loader).sharings.get(form)
+    able = ways is None or sharing in ways
     order = "shuffled" if "shuffled" in orders_of(loader, form) else "stored"
-    requests = [
-        source.request(order=order, stage="read", rank=rank, world_size=2) for rank in range(2)
-    ]
-    if order == "stored" and loader == "dali":
-        with pytest.raises(SpecError, match="stored order on one rank"):
-            run(loader, requests[0])
+    known = photos.digests_of(source.stored)
+    worlds = WORLD_SIZES if sharing == "stride" else (3,)
+    if registry.load("loaders", loader).native.isdisjoint({form}) and loader == "dali":
+        worlds = (3,) if sharing == "stride" else ()  # each opening starts a process of 2 s
+    for world_size in worlds if able else (1,):
+        whole = SAMPLES - order_of_epoch.remainder(SAMPLES, 2, world_size)
+        shares = [
+            run(loader, source.request(
+                order=order, stage="read", digest=True, batch=2, sharing=sharing,
+                rank=rank, world_size=world_size, workers=0 if loader == "torch" else 1,
+            ))
+            for rank in range(world_size)
+        ]  # fmt: skip
+        assert len({len(share) for share in shares}) == 1, "ranks in step have equally many batches"
+        batches = [batch for share in shares for batch in share]
+        assert sorted(i for batch in batches for i in batch.ids) == list(range(whole))
+        seen = sorted(digest for batch in batches for digest in batch.digests)
+        assert seen == sorted(known[:whole])
+    assert len(set(known)) == SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("loader", "form"), [p for p in pairs() if registry.load("loaders", p[0]).sharings.get(p[1])
+                         is not None]
+)  # fmt: skip
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_a_sharing_that_is_not_declared_is_refused(loader: str, form: str, sharing: str) -> None:
+    ways = registry.load("loaders", loader).sharings[form]
+    format_, _, content = form.partition("-")
+    case = Case(
+        loader=loader, format=format_, content=content or "jpeg", order="stored", batch=2,
+        transform="crop224", world_size=2, launcher="mpirun", sharing=sharing,
+        image=registry.load("loaders", loader).stack or "torch",
+    )  # fmt: skip
+    if sharing in ways:
+        check_case(case, "case")
         return
-    seen = [ids_of(run(loader, request)) for request in requests]
-    assert not set(seen[0]) & set(seen[1])
-    assert len(set(seen[0] + seen[1])) == SAMPLES // (2 * BATCH) * 2 * BATCH
+    with pytest.raises(SpecError, match="cannot share the data among ranks"):
+        check_case(case, "case")
 
 
 @every_pair

@@ -28,6 +28,10 @@ class Alone:
     def __call__(self) -> None:
         """Do nothing."""
 
+    def exchanges(self) -> Mapping[str, Sequence[float]]:
+        """Return {}."""
+        return {}
+
     def describe(self) -> Mapping[str, Scalar]:
         """Return {}."""
         return {}
@@ -50,8 +54,8 @@ class Gradients:
         #: Views of ``_flat``, one a blob in its shape.
         parts = zip(np.split(self._flat, np.cumsum(sizes)[:-1]), self._params)
         self._parts = [part.reshape(blob.data.shape) for part, blob in parts]
-        #: Seconds of each exchange so far: the copies, and the wait for the slowest rank, too.
-        self.seconds = array("d")
+        #: Seconds of each exchange so far, copies too, and of the wait for the last rank before it.
+        self.seconds, self.waits = array("d"), array("d")
         counts = comm.allgather((len(self._params), count))
         if len(set(counts)) > 1:
             raise SpecError(
@@ -77,13 +81,22 @@ class Gradients:
 
         begun = self._clock()
         self._gather("diff")
+        copied = self._clock()
+        self._comm.Barrier()  # a rank whose batch came late shall not look like a slow network
+        met = self._clock()
         self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
         self._flat *= np.float32(1.0 / self._comm.Get_size())
         self._scatter("diff")
-        self.seconds.append(self._clock() - begun)
+        self.waits.append(met - copied)
+        self.seconds.append(self._clock() - met + copied - begun)
+
+    def exchanges(self) -> Mapping[str, Sequence[float]]:
+        """Return the columns of :class:`iobench.core.records.Steps` that ranks in step fill."""
+        return {"peers_s": self.waits.tolist(), "exchange_s": self.seconds.tolist()}
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks.
+        """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks;
+        ``peers_s``: the median wait for the last rank.
 
         ``weights_digest``: of every parameter, bit by bit: equal on all ranks, or they have not
         trained one net.
@@ -95,6 +108,7 @@ class Gradients:
             "ranks": int(self._comm.Get_size()),
             "comm_bytes": int(self._flat.nbytes),
             "comm_s": float(np.median(self.seconds)) if self.seconds else 0.0,
+            "peers_s": float(np.median(self.waits)) if self.waits else 0.0,
             "comm_first_s": float(self.seconds[0]) if self.seconds else 0.0,
             "weights_digest": digest.hexdigest(),
         }

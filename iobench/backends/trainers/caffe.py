@@ -7,7 +7,7 @@ import statistics
 import tempfile
 from array import array
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -100,6 +100,11 @@ class CaffeTrainer(SolverTrainer):
             digest = hashlib.blake2b(self._losses.tobytes(), digest_size=16)
             facts["losses_digest"] = digest.hexdigest()
         return {**facts, **self._facts_of(self._losses)}
+
+    def exchanges(self) -> Mapping[str, Sequence[float]]:
+        """Return what every step waited for the other ranks, and for the exchange."""
+        found: Mapping[str, Sequence[float]] = self._exchange.exchanges()
+        return found
 
     def close(self) -> None:
         """Free the net.  Idempotent."""

@@ -1,21 +1,26 @@
-"""A stated accelerator's step time, slept: the host is as idle as beside a real accelerator."""
+"""A stated accelerator's step time, slept: the host is as idle as beside a real accelerator.
+
+Several ranks may exchange gradients for real, while their backward passes are slept."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Annotated, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
+from iobench.backends.trainers import _torch_ranks
 from iobench.core.accelerators import WORKLOADS
 from iobench.core.cases import Batch, Case, Scalar
 from iobench.core.clock import clock as real_clock
 from iobench.core.errors import SpecError
 from iobench.core.members import TrainerBackend
-from iobench.core.options import Seconds
-from iobench.core.protocols import Trainer
+from iobench.core.options import Count, Range, Seconds
+from iobench.core.protocols import Peers, Trainer
 
 #: Of ResNet-50 on ImageNet-sized images.
 ACCELERATORS = WORKLOADS["resnet50"].accelerators
 DEFAULT = "v100"
+#: Share of the forward pass in a step: the backward pass computes two gradients a layer.
+FORWARD = 1 / 3
 
 
 def step_seconds(
@@ -58,10 +63,17 @@ class EmulatedTrainer(Trainer):
         step_s: Optional[Seconds] = None,
         spin_s: Seconds = 200e-6,
         busy: bool = False,
+        exchange_bytes: Count = 0,
+        buckets: Annotated[int, Range(1, 1000)] = 4,
+        peers: Optional[Peers] = None,
         clock: Callable[[], float] = real_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``accelerator``: v100 (default), a100 or h100; or ``step_s``: seconds a step."""
+        """``accelerator``: v100 (default), a100 or h100; or ``step_s``: seconds a step.
+
+        ``exchange_bytes``: gradients that several ranks exchange in every step, in ``buckets`` of
+        equal size; one after the other is ready during the last two thirds of the step.
+        """
         if spin_s < 0:
             raise SpecError(f"spin_s {spin_s} is not possible; allowed: 0 or more seconds")
         self._batch = batch
@@ -72,15 +84,61 @@ class EmulatedTrainer(Trainer):
         self._busy = busy
         self._clock = clock
         self._sleep = sleep
+        self._ranks: Optional[_torch_ranks.TorchRanks] = None
+        self._gradients: List[Any] = []
+        if exchange_bytes and peers and peers.world_size > 1:
+            import torch
+
+            self._ranks = _torch_ranks.TorchRanks(peers)
+            size = -(-exchange_bytes // (4 * buckets))
+            self._gradients = [torch.zeros(size) for _ in range(buckets)]
 
     def step(self, batch: Batch) -> None:
         """Return when the step's time is over; the batch is not looked at."""
+        if self._ranks:
+            self._exchange(self._ranks)
+            return
         clock = self._clock
         deadline = clock() + self._step_s
         if self._sleep_s > 0:
             self._sleep(self._sleep_s)
         while clock() < deadline:
             pass
+
+    def _exchange(self, ranks: _torch_ranks.TorchRanks) -> None:
+        """Do a step whose buckets of gradients are exchanged while the rest is computed."""
+        ranks.begin()
+        begun = self._clock()
+        forward_s = FORWARD * self._step_s
+        each_s = (self._step_s - forward_s) / len(self._gradients)
+        exchanges = []
+        for i, gradients in enumerate(self._gradients, 1):
+            self._until(begun + forward_s + i * each_s)
+            exchanges.append(ranks.reduce(gradients))
+        for exchange in exchanges:
+            exchange.wait()
+        ranks.end()
+
+    def _until(self, deadline: float) -> None:
+        rest = deadline - self._spin_s - self._clock()
+        if rest > 0:
+            self._sleep(rest)
+        while self._clock() < deadline:
+            pass
+
+    def exchanges(self) -> Mapping[str, Sequence[float]]:
+        """Return what every step waited for the other ranks, and for the exchange."""
+        return self._ranks.exchanges() if self._ranks else {}
+
+    def buckets(self) -> Sequence[Mapping[str, float]]:
+        """Return what each bucket of gradients took: bytes, ready_s, comm_s."""
+        return self._ranks.buckets() if self._ranks else []
+
+    def close(self) -> None:
+        """Part from the other ranks.  Idempotent."""
+        if self._ranks:
+            self._ranks.close()
+            self._ranks = None
 
     def describe(self) -> Mapping[str, Scalar]:
         """Return the step's seconds and where they come from."""
@@ -100,6 +158,8 @@ class EmulatedTrainer(Trainer):
                 nominal_step_s=nominal.step_s,
                 scaled_by=self._batch / nominal.batch,
             )
+        if self._ranks:
+            facts.update(self._ranks.describe())
         return facts
 
 
@@ -108,9 +168,14 @@ def _guess(batch: int, options: Mapping[str, Any]) -> float:
 
 
 def _unused(case: Case) -> Mapping[str, str]:
+    found = {}
     if case.trainer_options.get("busy"):
-        return {"trainer_options.spin_s": "a busy trainer spins all the time"}
-    return {}
+        found["trainer_options.spin_s"] = "a busy trainer spins all the time"
+    if case.world_size == 1 and case.trainer_options.get("exchange_bytes"):
+        found["trainer_options.exchange_bytes"] = "one rank has nobody to exchange with"
+    if case.world_size == 1 or not case.trainer_options.get("exchange_bytes"):
+        found["trainer_options.buckets"] = "no gradients are exchanged"
+    return found
 
 
 BACKEND = TrainerBackend(

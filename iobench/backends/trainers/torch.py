@@ -1,23 +1,29 @@
-"""Real training by torch: SGD with momentum, cross entropy on the real labels."""
+"""Real training by torch: SGD with momentum, cross entropy on the real labels; data parallel."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Literal, Mapping
+import os
+from typing import Any, Dict, Literal, Mapping, Optional, Sequence
 
 import numpy as np
 
-from iobench.backends.trainers import _torch_nets
-from iobench.core.cases import Batch, Scalar
+from iobench.backends.trainers import _torch_nets, _torch_ranks
+from iobench.core.cases import Batch, Case, Scalar
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.members import TrainerBackend
 from iobench.core.options import Count, Rate
-from iobench.core.protocols import Trainer
+from iobench.core.protocols import Peers, Trainer
 
 DEFAULT_NET = "resnet18"
 
 
 class TorchTrainer(Trainer):
-    """Trains one of the nets of ``_torch_nets``; a step returns when the device has finished it."""
+    """Trains one of the nets of ``_torch_nets``; a step returns when the device has finished it.
+
+    Several ranks are torch's DistributedDataParallel: they begin with rank 0's weights and exchange
+    gradients, bucket by bucket, while the backward pass goes on.  BatchNorm's statistics are each
+    rank's own.
+    """
 
     def __init__(
         self,
@@ -32,8 +38,13 @@ class TorchTrainer(Trainer):
         learning_rate: Rate = 0.01,
         momentum: Rate = 0.9,
         seed: Count = 0,
+        peers: Optional[Peers] = None,
+        sharers: int = 1,
     ) -> None:
-        """Raises SpecError for an unknown net or device, BackendUnavailable for an absent GPU."""
+        """Raises SpecError for an unknown net or device, BackendUnavailable for an absent GPU.
+
+        ``sharers``: ranks that share this node's cores; torch takes its part of them.
+        """
         chosen = _torch_nets.net(net)
         if device not in ("cpu", "cuda"):
             raise SpecError(f"device {device!r} is not possible; allowed: cpu, cuda")
@@ -45,6 +56,8 @@ class TorchTrainer(Trainer):
             raise BackendUnavailable(
                 "device 'cuda' needs a GPU that torch can use: use device cpu, or a CUDA build"
             )
+        if sharers > 1 and not threads:
+            threads = max(1, len(os.sched_getaffinity(0)) // sharers)
         if threads:
             torch.set_num_threads(threads)
         torch.manual_seed(seed)
@@ -62,6 +75,15 @@ class TorchTrainer(Trainer):
             self._net.parameters(), lr=learning_rate, momentum=momentum
         )
         self._loss: Any = None
+        self._ranks: Optional[_torch_ranks.TorchRanks] = None
+        if peers and peers.world_size > 1:
+            self._ranks = _torch_ranks.TorchRanks(peers)
+            self._net = torch.nn.parallel.DistributedDataParallel(
+                self._net, forward_sync_buffers=False
+            )
+            self._net.register_comm_hook(
+                self._ranks, lambda ranks, bucket: ranks.reduce(bucket.buffer())
+            )
 
     def step(self, batch: Batch) -> None:
         """Forward, backward and update on one batch of (n, *shape) float32, numpy or torch.
@@ -69,9 +91,13 @@ class TorchTrainer(Trainer):
         Raises SpecError when the batch's shape or labels do not fit the net.
         """
         data, labels = self._tensors(batch)
+        if self._ranks:
+            self._ranks.begin()
         self._optimiser.zero_grad(set_to_none=True)
         loss: Any = self._torch.nn.functional.cross_entropy(self._net(data), labels)
         loss.backward()
+        if self._ranks:
+            self._ranks.end()
         self._optimiser.step()
         self._loss = loss.detach()
         self.sync()
@@ -96,13 +122,27 @@ class TorchTrainer(Trainer):
         }
         if self.device == "cuda":
             facts["device_name"] = self._torch.cuda.get_device_name()
+        if self._ranks:
+            facts.update(self._ranks.describe())
+            facts["weights_digest"] = _torch_ranks.weights_digest(self._net.parameters())
         if self._loss is not None:
             facts["last_loss"] = float(self._loss)
         return facts
 
+    def exchanges(self) -> Mapping[str, Sequence[float]]:
+        """Return what every step waited for the other ranks, and for the exchange."""
+        return self._ranks.exchanges() if self._ranks else {}
+
+    def buckets(self) -> Sequence[Mapping[str, float]]:
+        """Return what each bucket of gradients took: bytes, ready_s, comm_s."""
+        return self._ranks.buckets() if self._ranks else []
+
     def close(self) -> None:
-        """Free the net.  Idempotent."""
+        """Free the net, part from the other ranks.  Idempotent."""
         self._net = self._optimiser = None
+        if self._ranks:
+            self._ranks.close()
+            self._ranks = None
 
     def _tensors(self, batch: Batch) -> Any:
         labels = _torch_nets.fitting_labels(batch, "torch", self._name, self._shape, self._classes)
@@ -110,6 +150,15 @@ class TorchTrainer(Trainer):
         tensor = self._torch.from_numpy(data) if isinstance(data, np.ndarray) else data
         tensor = tensor.to(self.device, non_blocking=True, memory_format=self._layout)
         return tensor, self._torch.from_numpy(labels).to(self.device, non_blocking=True)
+
+
+def _judge(case: Case) -> None:
+    """Raise SpecError for several ranks on GPUs: a wait for a peer is not seen apart in nccl."""
+    if case.world_size > 1 and case.trainer_options.get("device") == "cuda":
+        raise SpecError(
+            "several ranks exchange gradients by gloo, from memory: use device cpu, world_size 1, "
+            "or trainer emulated with exchange_bytes"
+        )
 
 
 def _chosen(options: Mapping[str, Scalar]) -> _torch_nets.Network:
@@ -123,4 +172,6 @@ BACKEND = TrainerBackend(
     step_s=lambda batch, options: batch / _chosen(options).cpu_samples_per_s,
     shape=lambda options: _chosen(options).shape,
     stack="torch",
+    ranks=True,
+    judge=_judge,
 )

@@ -46,6 +46,7 @@ def epoch(job: RankRun) -> Outcome:
         "trainer": dict(trainer.describe()),
         "loader": dict(getattr(loader, "describe", dict)()),
         **(job.far.notes() if job.far else {}),
+        "buckets": [dict(b) for b in getattr(trainer, "buckets", list)()],
     }
     trainer.close()
     return measured, io, {"notes": notes if job.stage.trained else {**notes, "trainer": {}}}

@@ -28,7 +28,11 @@ def replay(job: RankRun) -> Outcome:
     else:
         measured = loop.measure(_steps(batch, job), trainer, warmup=1)
     io = io_counters.difference(before, io_counters.snapshot())
-    notes = {"trainer": dict(trainer.describe()), "replayed_samples": len(measured.ids[0])}
+    notes = {
+        "trainer": dict(trainer.describe()),
+        "replayed_samples": len(measured.ids[0]),
+        "buckets": [dict(b) for b in getattr(trainer, "buckets", list)()],
+    }
     trainer.close()
     return measured, io, {"notes": notes}
 

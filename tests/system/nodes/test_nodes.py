@@ -64,6 +64,22 @@ def test_torchrun_over_two_hosts(cluster: Hosts) -> None:
     clusters.check_all(cluster, ["warm"], each=2)
 
 
+def test_torch_trains_one_net_on_two_hosts(cluster: Hosts) -> None:
+    """Each host is a network of its own: the ranks meet at the address that the driver sees."""
+    words = clusters.command(
+        cluster, ["warm"], *HOSTS, launcher="mpirun", stage="train", trainer="torch",
+        transform="cifar32", trainer_options={"net": "resnet44cifar", "threads": 1},
+    )  # fmt: skip
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
+    clusters.check_all(cluster, ["warm"])
+    (record,) = clusters.records(cluster)
+    trainers = [rank["notes"]["trainer"] for rank in record["ranks"]]
+    assert len({t["weights_digest"] for t in trainers}) == 1
+    assert len({t["last_loss"] for t in trainers}) == 2
+    assert all(t["comm_s"] > 0 for t in trainers)
+
+
 def test_srun_inside_an_allocation(cluster: Hosts, batch: None) -> None:
     words = clusters.command(cluster, BOTH, launcher="srun")
     clusters.run_in_job(cluster, words, "--ntasks-per-node=1")

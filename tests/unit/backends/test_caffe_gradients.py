@@ -43,6 +43,9 @@ class Comm:
     def Bcast(self, array: np.ndarray, root: int) -> None:
         array[...] = self.world.all(self.rank, array.copy())[root]
 
+    def Barrier(self) -> None:
+        self.world.barrier.wait()
+
     def Allreduce(self, here: Any, array: np.ndarray, op: str) -> None:
         assert (here, op) == ("in place", "sum")
         array[...] = sum(self.world.all(self.rank, array.copy()))
@@ -112,11 +115,13 @@ def test_weights_that_part_have_another_digest(mpi: SimpleNamespace) -> None:
 
 
 def test_the_exchange_is_timed_by_its_clock(mpi: SimpleNamespace) -> None:
-    ticks = iter([0.0, 0.5, 1.0, 1.25, 2.0, 4.0])
+    ticks = iter([0.0, 0.25, 0.25, 0.5, 1.0, 1.125, 9.125, 9.25, 10.0, 10.5, 11.0, 12.5])
     exchange = gradients.Gradients([blob([1.0])], Comm(World(1), 0), clock=lambda: next(ticks))
     for _ in range(3):
         exchange()
     assert list(exchange.seconds) == [0.5, 0.25, 2.0]
+    assert exchange.exchanges() == {"peers_s": [0.0, 8.0, 0.5], "exchange_s": [0.5, 0.25, 2.0]}
+    assert exchange.describe()["peers_s"] == 0.5
     assert exchange.describe()["comm_s"] == 0.5
     assert exchange.describe()["comm_first_s"] == 0.5
 

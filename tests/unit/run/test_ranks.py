@@ -12,6 +12,7 @@ import pytest
 
 from iobench.analysis import evidence as figures
 from iobench.analysis import suite
+from iobench.analysis.case_results import CommunicationResult
 from iobench.analysis.confounders import confounders
 from iobench.analysis.evidence import evidence, startup_s, step_waits_s, trial_window
 from iobench.analysis.pairs import complete_pairs, equal_order
@@ -409,9 +410,36 @@ def test_communication_is_compute_on_n_ranks_minus_compute_on_one() -> None:
     assert comm["exchange_s"] == pytest.approx(0.09)
     assert comm["efficiency"] == pytest.approx(0.75)
     assert comm["paired"]
+    assert (comm["waited_s"], comm["peers_s"]) == (None, None), "the trainer does not part them"
     said = words.communication(suite.analyse(found, records).pipelines[0])
     assert said.startswith("a step takes 500.00 ms on 2 ranks and 375.00 ms on one")
     assert "efficiency 75 %; the exchange of gradients takes 90.00 ms" in said
+
+
+def test_what_the_exchange_hides_and_waits_for_is_apart() -> None:
+    case = case_of(trainer="emulated")
+    trials, records = [], []
+    steps = [
+        dataclasses.replace(
+            loop([(0.0, 0.5)] * 6), peers_s=[9.0] + [peers] * 5, exchange_s=[9.0] + [0.0625] * 5
+        )
+        for peers in (0.25, 0.0)
+    ]
+    for stage in ("compute", "alone"):
+        several = [rank_of(r, steps[r], case, comm_s=0.09) for r in (0, 1)]
+        ranks = several if stage == "compute" else [several[0]]
+        trials.append(Trial(stage, case, stage, "-", block=1))
+        records.append(dataclasses.replace(record_of(ranks, case), trial=trials[-1]))
+    found = suite.analyse(
+        Plan("s", "now", 1, 60.0, DATASET, (case,), tuple(trials), phase=2), records
+    )
+    comm = found.pipelines[0].comm
+    assert isinstance(comm, CommunicationResult)
+    assert (comm.exchange_s, comm.waited_s, comm.peers_s) == (0.09, 0.0625, 0.25)
+    assert words.communication(found.pipelines[0]).endswith(
+        "the exchange of gradients takes 90.00 ms of a step, 62.50 ms of them after the last rank "
+        "has its gradients; for that rank the others wait up to 250.00 ms"
+    )
 
 
 def test_without_the_rung_on_one_rank_it_is_not_available() -> None:
@@ -469,7 +497,14 @@ def test_launcher_options_are_checked() -> None:
             expanded(launcher_options=options)
 
 
-def test_a_trainer_that_exchanges_nothing_is_not_run_on_several_ranks() -> None:
+def test_a_trainer_that_exchanges_nothing_is_not_run_on_several_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = registry.load
+    alone = dataclasses.replace(load("trainers", "torch"), ranks=False)
+    monkeypatch.setattr(
+        registry, "load", lambda a, n: alone if (a, n) == ("trainers", "torch") else load(a, n)
+    )
     with pytest.raises(SpecError, match=r"trainer 'torch' exchanges no gradients.*emulated, null"):
         expanded(trainer="torch", world_size=2)
 

@@ -1,0 +1,96 @@
+"""What the analysis finds across numbers of ranks, as values; the keys of ``analysis.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from iobench.equations.stats import Interval
+
+WEAK, STRONG = "weak", "strong"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalePoint:
+    """One rung of one case against the same rung of its study's smallest case.
+
+    ``speedup``: how many times more samples/s; ``efficiency``: that, over how many times more
+    ranks.  ``paired``: both ran in the same blocks.
+    """
+
+    case: str
+    nodes: int
+    ranks: int
+    stage: str
+    cache: str
+    samples_per_s: Interval
+    speedup: Interval
+    efficiency: Interval
+    paired: bool
+    standing: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalePrediction:
+    """Training on so many ranks by the model, samples/s.
+
+    ``worst``: where all ranks share what storage gives to those that were measured; equal to
+    ``samples_per_s`` from memory.  ``limit``: input, compute or exchange.  ``measured`` and
+    ``error`` (predicted / measured - 1): None where nobody measured it.
+    """
+
+    nodes: int
+    ranks: int
+    samples_per_s: float
+    worst: float
+    limit: str
+    measured: float | None = None
+    error: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleModel:
+    """Training at one cache state as its parts say: docs/method.md, "Many ranks".
+
+    ``latency_s``, ``byte_s``: of the exchange, as on ``exchange_ranks`` (0: none was measured).
+    ``exposed_s``: what is not hidden there.  ``note``: what the figures leave out.
+    """
+
+    cache: str
+    io_s: float
+    compute_s: float
+    latency_s: float
+    byte_s: float
+    exchange_ranks: int
+    exposed_s: float
+    predictions: Sequence[ScalePrediction]
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingStudy:
+    """Cases that differ in ranks and nodes: one batch a rank (weak), or one in all (strong)."""
+
+    name: str
+    kind: str
+    points: Sequence[ScalePoint]
+    models: Sequence[ScaleModel] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class StragglerResult:
+    """A rank that takes longer for its own part of a step than the others, in every repeat.
+
+    ``excess_s``: seconds a step more than the median of the others; ``share``: of theirs.
+    ``cause``: read, decode, compute or arrival.
+    """
+
+    case: str
+    stage: str
+    cache: str
+    rank: int
+    node: str
+    excess_s: Interval
+    share: float
+    cause: str
+    standing: str

@@ -1,0 +1,175 @@
+"""Ranks that exchange gradients by torch.distributed: how they meet, and what an exchange takes.
+
+A rank that waits for a peer waits inside the exchange, where the peer's late batch would look like
+a slow network.  So a token, an all-reduce of four bytes in a group of its own, goes with every
+bucket of gradients: it is through when the last rank has come.  What passes until then is the
+peers', what passes from then on is the exchange's.  No gradient waits for a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from iobench.core.cases import Scalar
+from iobench.core.clock import clock as real_clock
+from iobench.core.errors import BackendUnavailable
+from iobench.core.protocols import Peers
+
+
+def split(
+    ready: Sequence[float], met: Sequence[float], done: Sequence[float]
+) -> Tuple[float, float, float]:
+    """Return (waited for peers, waited for the exchange, exchange in all) of one step, in seconds.
+
+    Clock readings of every bucket, in the order in which they are sent: when this rank had its
+    gradients, when the last rank had come with its own, when they were exchanged.  The first wait
+    begins with this rank's last bucket and ends with the last rank's; what passes from then on is
+    the second, the same on all ranks.
+    """
+    exchange, before = 0.0, ready[0]
+    for all_have, end in zip(met, done):
+        exchange += max(0.0, end - max(all_have, before))  # one after the other
+        before = max(before, end)
+    peers = max(0.0, met[-1] - ready[-1])
+    return peers, max(0.0, before - max(met[-1], ready[-1])), exchange
+
+
+class TorchRanks:
+    """The ranks of a case, connected by gloo; a ``reduce`` for every bucket, an ``end`` a step."""
+
+    def __init__(self, peers: Peers, *, clock: Callable[[], float] = real_clock) -> None:
+        """Connect all ranks.  Raises BackendUnavailable where this torch cannot."""
+        try:
+            import torch
+            from torch import distributed
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"ranks exchange gradients by torch, and this Python has none ({error}): use "
+                "image torch, or install it there"
+            ) from error
+        dist: Any = distributed
+        if not dist.is_available() or not dist.is_gloo_available():
+            raise BackendUnavailable("this torch has no gloo: install a build that has")
+        self._dist, self._clock, self._peers = dist, clock, peers
+        self._begun = 0.0
+        self._ready, self._met, self._done = array("d"), array("d"), array("d")
+        #: Of every step and bucket: bytes, seconds from the step's begin until it was ready, of its
+        #: exchange.
+        self._sizes: List[int] = []
+        self._steps: List[List[Tuple[float, float]]] = []
+        self._waits: Dict[str, array[float]] = {"peers_s": array("d"), "exchange_s": array("d")}
+        self._whole = array("d")
+        store = None
+        if not peers.rank:
+            store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+        host, _, port = peers.agree(f"{peers.address}:{store.port if store else 0}").rpartition(":")
+        store = store or dist.TCPStore(host, int(port), is_master=False)
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=peers.address)]
+        dist.init_process_group(
+            "gloo", store=store, rank=peers.rank, world_size=peers.world_size, pg_options=options
+        )
+        self._tokens: Any = dist.new_group(backend="gloo", pg_options=options)
+        self._token: Any = torch.zeros(1)
+        dist.barrier()  # gloo connects two ranks when they first talk: not in the loop
+
+    def begin(self) -> None:
+        """Begin a step: the batch is there."""
+        self._begun = self._clock()
+        self._sizes = []
+
+    def reduce(self, gradients: Any) -> Any:
+        """Begin to replace a tensor by its mean over the ranks; return the future of it.
+
+        All ranks call it with equal tensors, in one order.
+        """
+        place = len(self._ready)
+        self._ready.append(self._clock())
+        self._met.append(0.0)
+        self._done.append(0.0)
+        self._sizes.append(int(gradients.nbytes))
+        token = self._token.clone()
+        work = self._dist.all_reduce(token, group=self._tokens, async_op=True)
+        arrived = work.get_future().then(lambda _: self._stamp(self._met, place))
+        work = self._dist.all_reduce(gradients, async_op=True)
+
+        def mean(future: Any) -> Any:
+            self._stamp(self._done, place)
+            arrived.wait()
+            return future.value()[0].div_(self._peers.world_size)
+
+        return work.get_future().then(mean)
+
+    def end(self) -> None:
+        """End a step: all of its buckets are exchanged."""
+        spans, free = [], self._ready[0]
+        for ready, met, done in zip(self._ready, self._met, self._done):
+            spans.append((ready - self._begun, max(0.0, done - max(met, free))))
+            free = max(free, done)
+        self._steps.append(spans)
+        peers, waited, whole = split(self._ready, self._met, self._done)
+        for name, seconds in (("peers_s", peers), ("exchange_s", waited)):
+            self._waits[name].append(seconds)
+        self._whole.append(whole)
+        for times in (self._ready, self._met, self._done):
+            del times[:]
+
+    def exchanges(self) -> Mapping[str, List[float]]:
+        """Return the columns of :class:`iobench.core.records.Steps` that these ranks fill."""
+        return {name: times.tolist() for name, times in self._waits.items()}
+
+    def buckets(self) -> List[Dict[str, float]]:
+        """Return of every bucket its bytes, and medians over the steps: ``ready_s`` after the
+        batch was there, and ``comm_s``, its exchange alone.
+        """
+        count = len(self._sizes)
+        steps = [
+            s for s in self._steps[1:] or self._steps if len(s) == count
+        ]  # torch regroups once
+        return [
+            {
+                "bytes": float(nbytes),
+                "ready_s": _median([s[i][0] for s in steps]),
+                "comm_s": _median([s[i][1] for s in steps]),
+            }
+            for i, nbytes in enumerate(self._sizes)
+        ]
+
+    def describe(self) -> Mapping[str, Scalar]:
+        """Return medians over the steps: ``comm_s`` (the exchange, also what is hidden behind the
+        backward pass), ``comm_waited_s`` (the part that is not), ``peers_s``; bytes and ranks.
+        """
+        medians = {"comm_s": self._whole, "comm_waited_s": self._waits["exchange_s"]}
+        medians["peers_s"] = self._waits["peers_s"]
+        return {
+            "ranks": self._peers.world_size,
+            "exchange": "gloo",
+            "comm_bytes": sum(self._sizes),
+            # the first step allocates
+            **{name: _median(times[1:] or times) for name, times in medians.items()},
+        }
+
+    def close(self) -> None:
+        """Part from the others.  Idempotent."""
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+    def _stamp(self, times: Any, place: int) -> None:
+        times[place] = self._clock()
+
+
+def weights_digest(parameters: Any) -> str:
+    """Return a digest of every parameter, bit by bit: equal on ranks that have trained one net."""
+    digest = hashlib.blake2b(digest_size=16)
+    for parameter in parameters:
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _median(times: Sequence[float]) -> float:
+    return float(np.median(times)) if len(times) else 0.0

@@ -1,0 +1,41 @@
+"""What of a step's exchange was waiting for a peer, and what the exchange itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from iobench.backends.trainers import torch as torch_trainer
+from iobench.backends.trainers._torch_ranks import split
+from iobench.core.cases import Case
+from iobench.core.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("ready", "met", "done", "expected"),
+    [
+        ([0.0], [0.0], [4.0], (0.0, 4.0, 4.0)),
+        ([0.0], [3.0], [4.0], (3.0, 1.0, 1.0)),  # the last rank came after 3 s
+        ([0.0, 2.0], [0.0, 2.0], [1.0, 3.0], (0.0, 1.0, 2.0)),  # the first bucket is hidden
+        ([0.0, 2.0], [0.0, 2.0], [5.0, 6.0], (0.0, 4.0, 6.0)),  # it is not through when the last is
+        ([0.0, 1.0], [7.0, 9.0], [8.0, 10.0], (8.0, 1.0, 2.0)),  # exchanged while a peer computes
+        ([0.0, 1.0], [0.5, 1.5], [4.0, 3.0], (0.5, 2.5, 3.5)),  # the small one overtakes
+    ],
+)
+def test_a_wait_for_a_peer_is_no_exchange(
+    ready: list[float], met: list[float], done: list[float], expected: tuple[float, float, float]
+) -> None:
+    assert split(ready, met, done) == expected
+
+
+def test_both_waits_of_all_ranks_end_together() -> None:
+    """One rank is 5 s late with each bucket: it waits for nobody, and both for one exchange."""
+    met, done = [5.0, 6.0], [5.5, 7.0]
+    early, late = split([0.0, 1.0], met, done), split([5.0, 6.0], met, done)
+    assert early == (5.0, 1.0, 1.5)
+    assert late == (0.0, 1.0, 1.5)
+
+
+def test_several_ranks_on_gpus_are_refused() -> None:
+    case = Case(trainer="torch", world_size=2, trainer_options={"device": "cuda"})
+    with pytest.raises(SpecError, match="several ranks exchange gradients by gloo"):
+        torch_trainer.BACKEND.judge(case)
