@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.advise.explain import advise
-from iobench.analysis import page_ins
+from iobench.analysis import page_ins, rates
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
@@ -17,7 +17,7 @@ from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
 from iobench.core.records import CacheProof, Record
-from iobench.report import answer, contrast_words, numbers, plots, words
+from iobench.report import answer, contrast_words, numbers, plots, rate_plot, words
 from iobench.run.store import write_atomic
 
 TEMPLATE = "report.html.j2"
@@ -75,6 +75,7 @@ def _identities(across: Sequence[ContrastResult]) -> dict[str, Mapping[str, Any]
 
 def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) -> dict[str, Any]:
     shown = cases[:CHARTED]
+    across = any("runtime" in c.over for c in suite.contrasts)
     labels = {c.case for c in shown}
     waits = {
         case.label: {c: step_waits_s(found.of(case, "train", c)) for c in ("cold", "warm", "-")}
@@ -90,6 +91,7 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         "forest": plots.forest([c for c in suite.contrasts if "runtime" not in c.over]),
         "forest_runtimes": plots.forest([c for c in suite.contrasts if "runtime" in c.over]),
         "waits": plots.waits(waits),
+        "rates": "" if across else rate_plot.rates(rates.by(suite)),
         "left_out": len(cases) - len(shown),
     }
 
