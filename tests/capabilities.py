@@ -323,6 +323,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "leveldb": _module("plyvel"),
     "pyarrow": _module("pyarrow"),
     "spdl": _module("spdl.pipeline"),
+    "webdataset": _module("webdataset"),
     "caffe": _caffe,
     "pycaffe": _pycaffe,
     "caffe-pytest": _caffe_pytest,

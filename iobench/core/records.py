@@ -20,6 +20,8 @@ class Steps:
     samples: Sequence[int]
     bytes: Sequence[int]
     warmup: int = 0  # so many steps are stored and excluded from every rate
+    begun_s: Sequence[float] = ()  # whoever makes the batch began with it; empty: not known
+    made_s: Sequence[float] = ()  # and was done with it
 
 
 #: Of a stage without a measured loop.
@@ -78,6 +80,8 @@ class RankResult:
     began_s: float = 0.0  # CLOCK_MONOTONIC as the loop began: one clock for a host's ranks
     fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     probe: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    #: Of single samples in the loop: id, read_s, decode_s, transform_s (``worker/sample_times``).
+    sample_times: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     error: str = ""
     schema: int = SCHEMA
