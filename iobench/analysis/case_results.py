@@ -193,16 +193,14 @@ class SampleTimes:
 class HeadOfLine:
     """What delivering batches in order cost.
 
-    ``loss_s``: seconds a sample that the order cost, by the model of the queue with the measured
-    times of all batches and steps.  ``held_s``: seconds a sample that the loop waited while a later
+    ``loss_s``: seconds a sample that the order cost, by a replay of the measured times of all
+    batches and steps without it.  ``held_s``: seconds a sample that the loop waited while a later
     batch was made already.  ``gain``: how many times faster in_order = false is expected to be.
-    ``model_error``: by how much the model misses the measured time, in order (0.01: 1 %).
     """
 
     loss_s: Interval
     held_s: Interval
     gain: Interval
-    model_error: float
 
 
 @dataclasses.dataclass(frozen=True)

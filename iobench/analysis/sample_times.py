@@ -8,7 +8,6 @@ from statistics import fmean
 
 from iobench.analysis.case_results import HeadOfLine, NoHeadOfLine, SampleTimes, Spread
 from iobench.analysis.evidence import WARM_STATES, Evidence
-from iobench.analysis.windows import between
 from iobench.core import registry
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError
@@ -17,8 +16,6 @@ from iobench.equations import delivery, stats
 
 #: The slowest samples that are named.
 NAMED = 5
-#: The model of the queue must give the time that was measured within this share.
-MODEL = 0.05
 
 
 def sample_times(found: Evidence, case: Case) -> dict[str, SampleTimes]:
@@ -82,13 +79,6 @@ def _head_of_line(case: Case, records: Sequence[Record]) -> HeadOfLine | NoHeadO
         return NoHeadOfLine(reason=reason)
     ranks = [rank for rank in _ranks(records) if rank.steps.made_s]
     modelled = [_modelled(case, rank) for rank in ranks]
-    off = max(abs(ordered / rank.steps.done_s[-1] - 1)
-              for (ordered, _), rank in zip(modelled, ranks, strict=True))  # fmt: skip
-    if off > MODEL:
-        return NoHeadOfLine(
-            reason=f"the model of the queue misses the measured time by {off:.0%}: what batches "
-            "take outside their workers counts too much"
-        )
     samples = [sum(rank.steps.samples) for rank in ranks]
     lost = [(a - b) / n for (a, b), n in zip(modelled, samples, strict=True)]
     held = [delivery.held_s(r.steps.request_s, r.steps.ready_s, r.steps.made_s) for r in ranks]
@@ -96,19 +86,15 @@ def _head_of_line(case: Case, records: Sequence[Record]) -> HeadOfLine | NoHeadO
         loss_s=stats.t_interval(lost),
         held_s=stats.t_interval([h / n for h, n in zip(held, samples, strict=True)]),
         gain=stats.t_interval([a / b for a, b in modelled]),
-        model_error=off,
     )
 
 
 def _modelled(case: Case, rank: RankResult) -> tuple[float, float]:
-    """Return the seconds of a rank's loop by the model: in order, and as batches are made."""
-    made = between(rank.steps.begun_s, rank.steps.made_s)
-    steps = between(rank.steps.ready_s, rank.steps.done_s)
-    ahead = case.workers * case.prefetch
-    return (
-        delivery.in_order(made, steps, case.workers, ahead),
-        delivery.as_made(made, steps, case.workers, ahead),
-    )
+    """Return the seconds of a rank's loop as it was, in order, and as batches are made."""
+    steps, ahead = rank.steps, case.workers * case.prefetch
+    readings = steps.request_s, steps.ready_s, steps.done_s, steps.made_s
+    took = delivery.batches(*readings, workers=case.workers, ahead=ahead)
+    return steps.done_s[-1], delivery.as_made(took, case.workers, ahead)
 
 
 def _why_not(case: Case, records: Sequence[Record]) -> str:

@@ -103,10 +103,10 @@ def _absent(answers: Sequence[audits.Audited]) -> dict[str, list[str]]:
 
 
 def _cells(answer: audits.Audited) -> list[str]:
-    """Return the row of a pipeline: yes, no, n/a, or a note."""
+    """Return the row of a pipeline: yes, no, n/a, a note, or that a hang left a check out."""
     marks = []
     for check in CHECKS:
         text = answer.checks.get(check, "not reached")
         words = "n/a" if text.startswith("n/a") else text.removeprefix("note: ") or "yes"
-        marks.append("**no**" if check in answer.failed else words)
+        marks.append("**no**" if check in answer.checks and check in answer.failed else words)
     return [f"{answer.pipeline} {answer.decoder}".rstrip(), *marks]
