@@ -287,6 +287,7 @@ OF_MODULES = {
     "plyvel": "leveldb",
     "caffe": "pycaffe",
     "spdl.pipeline": "spdl",
+    "google_crc32c": "crc32c",
 }
 
 
@@ -324,6 +325,8 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "pyarrow": _module("pyarrow"),
     "spdl": _module("spdl.pipeline"),
     "simpy": _module("simpy"),
+    "webdataset": _module("webdataset"),
+    "crc32c": _module("google_crc32c"),
     "caffe": _caffe,
     "pycaffe": _pycaffe,
     "caffe-pytest": _caffe_pytest,

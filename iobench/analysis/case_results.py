@@ -170,6 +170,52 @@ class ProbeResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class Spread:
+    """Seconds of many samples."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleTimes:
+    """What samples took while the pipeline ran; ``parts``: read, decode, transform.
+
+    ``slowest``: ``id`` and ``seconds`` of the slowest ones.
+    """
+
+    samples: int
+    parts: Mapping[str, Spread]
+    all: Spread
+    slowest: Sequence[Mapping[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadOfLine:
+    """What delivering batches in order cost.
+
+    ``loss_s``: seconds a sample that the order cost, by a replay of the measured times of all
+    batches and steps without it.  ``held_s``: seconds a sample that the loop waited while a later
+    batch was made already.  ``gain``: how many times faster in_order = false is expected to be.
+    """
+
+    loss_s: Interval
+    held_s: Interval
+    gain: Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class NoHeadOfLine:
+    """Why that is not known."""
+
+    loss_s: None = None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class HandoverResult:
     """Seconds a batch to bring it from another process: medians over trials, and the mean."""
 
@@ -248,6 +294,8 @@ class CaseResult:
     startup_s: StartupResult | None
     step_wait_s: Mapping[str, WaitResult | None]
     probe: ProbeResult | None
+    sample_s: Mapping[str, SampleTimes]
+    head_of_line: Mapping[str, HeadOfLine | NoHeadOfLine]
     handover_s: HandoverResult | None
     harness_step_s: float | None
     remarks: Sequence[str]

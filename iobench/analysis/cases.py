@@ -27,6 +27,7 @@ from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.limits import limits
 from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
+from iobench.analysis.sample_times import head_of_line, sample_times
 from iobench.analysis.scaling import communication
 from iobench.analysis.surroundings import surroundings
 from iobench.core import registry, stages
@@ -57,6 +58,8 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         startup_s=_startup(found, case),
         step_wait_s={c: _waits(found, case, c) for c in _caches(found, case)},
         probe=_probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
+        sample_s=sample_times(found, case),
+        head_of_line=head_of_line(found, case),
         handover_s=handover(found, case),
         harness_step_s=_harness(found, case),
         remarks=[*remarks(found, case), *_no_utilisation(found, case, compute)],

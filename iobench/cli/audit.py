@@ -24,7 +24,8 @@ from iobench.worker.audit import CHECKS
 def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
     """Run small epochs through every loader, format and decoder that is installed, and judge them.
 
-    LOADERS: these alone.  Exit status 1 where a check fails.
+    LOADERS: these alone.  Exit status 1 where a check fails.  Then what their libraries' own
+    defaults, which iobench does not use, do with an epoch: each is run, and the samples counted.
 
     \b
       once        every sample once an epoch, in whole batches, with its label
@@ -41,10 +42,17 @@ def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="iobench-audit-") as folder:
         say = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else lambda _: None
         answers = list(audits.audit(Path(folder), wanted, say))
+        defaults = list(audits.library_defaults(Path(folder), wanted, say))
     if as_json:
-        print_json([dataclasses.asdict(answer) for answer in answers])
+        print_json(
+            {
+                "pipelines": [dataclasses.asdict(answer) for answer in answers],
+                "library_defaults": [dataclasses.asdict(default) for default in defaults],
+            }
+        )
     else:
         _show(answers, markdown)
+        _show_defaults(defaults, markdown)
     failed = [answer for answer in answers if answer.failed]
     for answer in failed:
         for check in answer.failed:
@@ -56,18 +64,34 @@ def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
 def _show(answers: Sequence[audits.Audited], markdown: bool) -> None:
     """Print a row a pipeline, then the versions of all libraries and what could not be asked."""
     asked = [answer for answer in answers if not answer.absent]
-    if markdown:
-        rows = [["pipeline", *CHECKS], ["---"] * (len(CHECKS) + 1), *map(_cells, asked)]
-        print("\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n")
-    else:
-        table = Table("pipeline", *CHECKS, box=None)
-        for answer in asked:
-            table.add_row(*_cells(answer))
-        out.print(table)
+    _table(["pipeline", *CHECKS], list(map(_cells, asked)), markdown)
     known = {d: v for answer in asked for d, v in answer.versions.items() if v}
     print(f"Versions: {', '.join(f'{name} {known[name]}' for name in sorted(known))}.")
     for reason, names in _absent(answers).items():
         print(f"Not here: {', '.join(names)}: {reason}")
+
+
+def _show_defaults(defaults: Sequence[audits.ShownDefault], markdown: bool) -> None:
+    """Print a row a default of a library: what was seen, and what avoids it."""
+    rows = [
+        [f"{each.default}, {each.version}", each.shown, each.instead]
+        for each in defaults
+        if not each.absent
+    ]
+    if rows:
+        print()
+        _table(["library default", "a real run", "instead"], rows, markdown)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], markdown: bool) -> None:
+    if markdown:
+        lines = [heads, ["---"] * len(heads), *rows]
+        print("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
+        return
+    table = Table(*heads, box=None)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
 
 
 def _absent(answers: Sequence[audits.Audited]) -> dict[str, list[str]]:
@@ -79,10 +103,10 @@ def _absent(answers: Sequence[audits.Audited]) -> dict[str, list[str]]:
 
 
 def _cells(answer: audits.Audited) -> list[str]:
-    """Return the row of a pipeline: yes, no, n/a, or a note."""
+    """Return the row of a pipeline: yes, no, n/a, a note, or that a hang left a check out."""
     marks = []
     for check in CHECKS:
         text = answer.checks.get(check, "not reached")
         words = "n/a" if text.startswith("n/a") else text.removeprefix("note: ") or "yes"
-        marks.append("**no**" if check in answer.failed else words)
+        marks.append("**no**" if check in answer.checks and check in answer.failed else words)
     return [f"{answer.pipeline} {answer.decoder}".rstrip(), *marks]

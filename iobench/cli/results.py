@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.table import Column, Table
 from rich.text import Text
 
+from iobench.analysis import rates
 from iobench.analysis.compare import Comparison, compare_suites
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
 from iobench.cli.console import JSON, PATH, out, print_json
-from iobench.report import numbers, publish, terminal
+from iobench.report import csv, numbers, publish, terminal
 from iobench.run import store
 
 
@@ -40,18 +42,31 @@ def report(results: Path) -> None:
 
 @click.command()
 @click.argument("a", type=PATH)
-@click.argument("b", type=PATH)
+@click.argument("b", type=PATH, required=False)
+@click.option("--by", metavar="KEYS", help="Rates of one suite, by these settings: loader,format.")
+@click.option("--csv", "as_csv", is_flag=True, help="With --by: the table as CSV on stdout.")
 @JSON
-def compare(a: Path, b: Path, as_json: bool) -> None:
+def compare(a: Path, b: Path | None, by: str | None, as_csv: bool, as_json: bool) -> None:
     """Compare two suites, B with A, from the same or from different machines and dates.
+
+    With --by, show the rate and the limit of every pipeline of one suite instead.
 
     \b
       iobench compare results/20260101T100000Z-bench-io results/latest
       iobench compare node17/results node18/results
+      iobench compare results --by loader,format
 
     Ratios are seconds per sample, B / A (above 1: B is slower), with unpaired intervals. The
     comparison is EXPLORATORY and gives no verdict; every difference between A and B is listed.
     """
+    if by is not None:
+        if b is not None:
+            raise click.UsageError("--by takes one results folder; leave the second one out")
+        _rates(a, by.replace(" ", "").split(","), as_csv=as_csv, as_json=as_json)
+        return
+    if b is None or as_csv:
+        need = "--csv needs --by KEYS" if as_csv else "name two results folders, or one and --by"
+        raise click.UsageError(f"{need}, such as `iobench compare {a} --by loader,format`")
     first, second = store.find(a), store.find(b)
     found = compare_suites(
         (first.plan(), first.records()),
@@ -62,6 +77,20 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
         print_json(to_json(found))
     else:
         _render(found)
+
+
+def _rates(results: Path, keys: Sequence[str], *, as_csv: bool, as_json: bool) -> None:
+    """Print the rate and the limit of every pipeline of a suite."""
+    found = store.find(results)
+    table = rates.by(analyse(found.plan(), found.records()), keys)
+    if as_json:
+        print_json(to_json(table))
+    elif as_csv:
+        click.echo(csv.rates_text(table), nl=False)
+    else:
+        host = f", host {table.host}" if table.host else ""
+        out.print(Text(f"{table.name}, {table.created}{host}: {table.location}"), soft_wrap=True)
+        out.print(terminal.rates(table))
 
 
 def _render(found: Comparison) -> None:

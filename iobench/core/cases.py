@@ -32,6 +32,8 @@ class Batch(NamedTuple):
     """What a loader hands to a trainer.
 
     ``digests`` is set only by the untimed twin: one hex digest of the stored bytes a sample.
+    ``marks``: clock readings of whoever made it, for each sample as it began and after each part
+    (read, decode, transform); float64 of one dimension, None where the loader has none.
     """
 
     data: Any  # (n, 3, 224, 224) float32 after load (n: samples), None after read and decode
@@ -39,6 +41,7 @@ class Batch(NamedTuple):
     ids: Any  # sample numbers of the dataset, likewise
     nbytes: int  # encoded bytes that the samples occupy
     digests: Optional[Sequence[str]] = None
+    marks: Any = None
 
 
 @dataclasses.dataclass(frozen=True)

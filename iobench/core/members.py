@@ -74,6 +74,8 @@ class LoaderBackend(Backend[Any]):
     ``orders``, ``sharings``: stored form -> the orders it can follow there, and how it can share
     the data among ranks (a form that is not named: any; no sharing: one rank only).  ``probe``:
     serial, (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
+    ``in_turn``: batch k is made by worker k modulo their number, and its option ``in_order`` off
+    delivers batches as they are made.
     """
 
     stages: FrozenSet[str] = frozenset({"read", "decode", "load"})  # rungs that can run alone
@@ -87,6 +89,7 @@ class LoaderBackend(Backend[Any]):
     decodes: bool = False
     turns: str = ""  # why its decoder turns pictures by their EXIF orientation; "": it does not
     threads: int = 0  # of its decoder, fixed: a case's ``workers``; 0 if the user may set those
+    in_turn: bool = False
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
 

@@ -366,3 +366,4 @@ class Measured(NamedTuple):
     steps: Steps
     ids: List[Any]  # the id array of every batch, not copied
     began_s: float = 0.0  # the clock when it began
+    marks: Sequence[Any] = ()  # of every batch, where the loader has them

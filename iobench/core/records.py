@@ -23,6 +23,9 @@ class Steps:
     # Seconds of the step, of ranks that exchange gradients (else empty):
     peers_s: Sequence[float] = ()  # it did nothing but wait for ranks that came later
     exchange_s: Sequence[float] = ()  # all had come, and it waited for the exchange itself
+    # Clock of the step's batch, where the loader gives it (else empty):
+    begun_s: Sequence[float] = ()  # whoever makes it began
+    made_s: Sequence[float] = ()  # and was done
 
 
 #: Of a stage without a measured loop.
@@ -81,6 +84,8 @@ class RankResult:
     began_s: float = 0.0  # CLOCK_MONOTONIC as the loop began: one clock for a host's ranks
     fingerprint: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     probe: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    #: Of single samples in the loop: id, read_s, decode_s, transform_s (``worker/sample_times``).
+    sample_times: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     error: str = ""
     schema: int = SCHEMA

@@ -1,4 +1,4 @@
-"""The tidy table: one row an attempt, readable by pandas without a word of explanation."""
+"""The tidy tables, readable by pandas: one row an attempt, and one row a pipeline's rate."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from iobench.analysis import page_ins
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
 from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
+from iobench.analysis.rates import RateTable
+from iobench.analysis.results import to_json
 from iobench.core import registry
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.order import add_sums
@@ -32,6 +34,9 @@ EXTRA = (
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s", "host", "job", "decoder", "nodes", "sharing",
 )  # fmt: skip
+
+#: Of the table of rates, after the settings that its rows are grouped by and the rate.
+RATE_COLUMNS = ("case", "cache", "stage", "trials", "standing", "binding", "regime", "reason")
 
 #: How a formula begins in some spreadsheet.
 _FORMULA = tuple("=+-@\t\r")
@@ -64,11 +69,29 @@ def write_csv(path: Path, plan: Plan, records: Sequence[Record]) -> None:
 
     Text that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    frame = trials_frame(plan, records)
+    write_atomic(path, _text(trials_frame(plan, records)))
+
+
+def rates_text(table: RateTable) -> str:
+    """Return one row a case and cache state as CSV; docs/results.md defines the columns."""
+    import pandas
+
+    rows = [to_json(row) for row in table.rows]
+    flat = [{**row.pop("by"), **_interval(row.pop("samples_per_s")), **row} for row in rows]
+    columns = (*table.by, *_interval(None), *RATE_COLUMNS)
+    return _text(pandas.DataFrame(flat, columns=columns).convert_dtypes())
+
+
+def _interval(rate: Mapping[str, Any] | None) -> dict[str, Any]:
+    names = {"samples_per_s": "value", "low": "low", "high": "high"}
+    return {column: rate and rate[name] for column, name in names.items()}
+
+
+def _text(frame: pandas.DataFrame) -> str:
     texts: list[str] = list(frame.select_dtypes("string").columns)
     for name in texts:
         frame[name] = frame[name].map(_no_formula, na_action="ignore")
-    write_atomic(path, frame.to_csv(index=False))
+    return frame.to_csv(index=False)
 
 
 def _no_formula(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.advise.explain import advise
-from iobench.analysis import page_ins
+from iobench.analysis import page_ins, rates
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
@@ -22,6 +22,7 @@ from iobench.report import (
     contrast_words,
     numbers,
     plots,
+    rate_plot,
     scale_plot,
     scale_words,
     words,
@@ -90,6 +91,7 @@ def _identities(across: Sequence[ContrastResult]) -> dict[str, Mapping[str, Any]
 
 def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) -> dict[str, Any]:
     shown = cases[:CHARTED]
+    across = any("runtime" in c.over for c in suite.contrasts)
     labels = {c.case for c in shown}
     waits = {
         case.label: {c: step_waits_s(found.of(case, "train", c)) for c in ("cold", "warm", "-")}
@@ -105,6 +107,7 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         "forest": plots.forest([c for c in suite.contrasts if "runtime" not in c.over]),
         "forest_runtimes": plots.forest([c for c in suite.contrasts if "runtime" in c.over]),
         "waits": plots.waits(waits),
+        "rates": "" if across else rate_plot.rates(rates.by(suite)),
         "left_out": len(cases) - len(shown),
     }
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from iobench.advise.explain import advise
+from iobench.analysis import rates
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.suite import analyse
 from iobench.report import csv, html, words
@@ -18,10 +19,11 @@ def document(suite: SuiteResult) -> dict[str, Any]:
 
 
 def publish(store: Store) -> SuiteResult:
-    """Write trials.csv, analysis.json and report.html beside the records; return the analysis."""
+    """Write the tables, analysis.json and report.html beside the records; return the analysis."""
     plan, records = store.plan(), store.records()
     suite = analyse(plan, records)
     csv.write_csv(store.folder / "trials.csv", plan, records)
+    write_atomic(store.folder / "rates.csv", csv.rates_text(rates.by(suite, rates.TOLD_APART)))
     write_atomic(store.folder / "analysis.json", json.dumps(document(suite), indent=1))
     html.write(store.folder / "report.html", plan, records, suite)
     return suite

@@ -13,6 +13,7 @@ from iobench.advise.explain import advise
 from iobench.advise.findings import Finding
 from iobench.analysis.case_results import CaseResult, LimitResult
 from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.rates import PipelineRate, RateTable
 from iobench.analysis.results import SuiteResult
 from iobench.analysis.scale_results import ScaleModel
 from iobench.core.records import FAILED, INVALID
@@ -129,6 +130,33 @@ def _limits(cases: Sequence[CaseResult]) -> Table:
 def plain_table(*columns: Column | str) -> Table:
     """Return an empty table without lines, its heads in bold."""
     return Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+
+
+def rates(table: RateTable) -> Table:
+    """Return a table of the rates of a suite's pipelines, with their intervals and limits."""
+    rate = Column("samples/s", justify="right")
+    groups = {tuple(row.by.items()) for row in table.rows}
+    named = len(groups) < len({row.case for row in table.rows})
+    keys = [Column(key, overflow="fold") for key in (*table.by, *["case"] * named)]
+    made = plain_table(*keys, "", "stage", rate, "95 % interval", "trials", "limit")
+    for row in table.rows:
+        made.add_row(
+            *(numbers.plain(value) for value in row.by.values()),
+            *[row.case] * named,
+            row.cache.strip("-"),
+            row.stage,
+            numbers.value(row.samples_per_s),
+            numbers.limits(row.samples_per_s) or numbers.NONE,
+            str(row.trials),
+            _limit(row),
+        )
+    return made
+
+
+def _limit(row: PipelineRate) -> Text:
+    if not row.regime:
+        return Text(row.reason or numbers.NONE, style="dim")
+    return Text(f"{row.regime} ({row.binding})".replace("_", " "), style=STYLES[row.regime])
 
 
 def _grouped(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str | Text]]]) -> Table:

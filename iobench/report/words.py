@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from iobench.advise.findings import Finding
-from iobench.analysis.case_results import CaseResult, NoCommunication, NoStall, StallResult
+from iobench.analysis.case_results import (
+    CaseResult,
+    NoCommunication,
+    NoHeadOfLine,
+    NoStall,
+    SampleTimes,
+    Spread,
+    StallResult,
+)
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.core.records import EXPLORATORY, VALID
 from iobench.data import accounting
@@ -125,6 +133,27 @@ def handover(case: CaseResult) -> str:
         return ""
     whole, copy, wake = map(milliseconds, (found.median, found.copy, found.wake))
     return f"{whole} ms a batch to bring it from another process (copy {copy}, wake-up {wake})"
+
+
+def spreads(times: SampleTimes) -> list[tuple[str, Spread]]:
+    """Return (part, its spread) of a sample's time, the whole first where there are several."""
+    whole = [("whole", times.all)] if len(times.parts) > 1 else []
+    return [*whole, *times.parts.items()]
+
+
+def slowest(times: SampleTimes) -> str:
+    """Return ``17 (84.20 ms), 3 (12.10 ms)``: the ids of the slowest samples."""
+    return ", ".join(f"{each['id']} ({milliseconds(each['seconds'])} ms)" for each in times.slowest)
+
+
+def head_of_line(case: CaseResult, cache: str) -> str:
+    """Return what delivering batches in order cost at a cache state, and what would be gained."""
+    found = case.head_of_line.get(cache)
+    if found is None or isinstance(found, NoHeadOfLine):
+        return f"{NONE}: {found.reason}" if found else ""
+    spread = limits(found.loss_s, milliseconds)
+    lost = f"{milliseconds(found.loss_s.value)} ms a sample{f' ({spread})' if spread else ''}"
+    return f"in order costs {lost}; in_order = false: {gain(found.gain)}"
 
 
 def capitalised(text: str) -> str:

@@ -26,6 +26,7 @@ from iobench.data.convert import convert
 from iobench.data.index import Row as Sample
 from iobench.data.index import declare
 from iobench.worker.audit import CHECKS, LIMIT_S, Subject
+from iobench.worker.library_defaults import DEFAULTS, Default
 
 SAMPLES, BROKEN = 26, 13  # not a whole number of batches; the sample that is no JPEG
 _SIDE = 224
@@ -72,8 +73,7 @@ def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Audited]:
 
     ``folder``: new, for the data.  Each loader is run in its own stack, with its defaults.
     """
-    (folder / "audit.toml").write_text(_RECIPE)
-    whole = make.make(str(folder / "audit.toml"), folder / "whole", samples=SAMPLES)
+    whole = _whole(folder)
     damaged = _damaged(whole, folder / "damaged")
     readable = [registry.load("loaders", loader).formats for loader in loaders]
     forms = list(_forms(whole, damaged, readable))
@@ -86,6 +86,51 @@ def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Audited]:
                     yield _asked(folder, Subject(
                         loader, form, decoder, whole.root, damaged.root, BROKEN
                     ))  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownDefault:
+    """What a real run of a library's default showed; ``absent``: why it could not run here."""
+
+    default: str
+    instead: str
+    shown: str = ""
+    version: str = ""
+    absent: str = ""
+
+
+def library_defaults(
+    folder: Path, loaders: Sequence[str], say: Say, *, only: str = ""
+) -> Iterator[ShownDefault]:
+    """Run the defaults of these loaders' libraries on the samples of :func:`audit`.
+
+    ``only``: the one of this name.
+    """
+    files = _whole(folder).jpeg_root
+    for default in DEFAULTS.values():
+        if default.loader in loaders and only in ("", default.name):
+            say(f"running {default.name}")
+            yield _shown(folder, files, default)
+
+
+def _shown(folder: Path, files: str, default: Default) -> ShownDefault:
+    found = ShownDefault(default.name, default.instead)
+    stack = registry.load("loaders", default.loader).stack or registry.DEFAULT_STACK
+    try:
+        registry.require("loaders", default.loader)
+        argv, env = _python(folder, stack, "iobench.worker.library_defaults")
+    except BackendUnavailable as error:
+        return dataclasses.replace(found, absent=str(error))
+    ended, said, told = _run([*argv, default.name, files], env, LIMIT_S)
+    if ended:
+        return dataclasses.replace(found, shown=f"its process ended: {_tail(told)}")
+    return dataclasses.replace(found, **json.loads(said.splitlines()[-1]))
+
+
+def _whole(folder: Path) -> Dataset:
+    """Return the dataset of all checks; it is made once."""
+    (folder / "audit.toml").write_text(_RECIPE)
+    return make.make(str(folder / "audit.toml"), folder / "whole", samples=SAMPLES)
 
 
 def _damaged(whole: Dataset, root: Path) -> Dataset:
@@ -138,24 +183,54 @@ def _asked(folder: Path, subject: Subject) -> Audited:
     decoder = subject.decoder if subject.backend.decodes and "-" not in subject.form else ""
     name = f"{subject.loader}:{subject.form}"
     try:
-        installed = registry.installed(stack)
+        argv, env = _python(folder, stack, "iobench.worker.audit")
         if stack == registry.DEFAULT_STACK:
             registry.require("loaders", subject.loader)
     except BackendUnavailable as error:
         return Audited(name, decoder, stack, absent=str(error))
     path = folder / "subject.json"
     path.write_text(json.dumps(dataclasses.asdict(subject)))
+    return dataclasses.replace(
+        _answer([*argv, str(path)], env), pipeline=name, decoder=decoder, stack=stack
+    )
+
+
+def _python(folder: Path, stack: str, module: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command and environment that run a module in a stack's Python.
+
+    Raises BackendUnavailable where the stack is not installed.
+    """
+    installed = registry.installed(stack)
     code = str(Path(iobench.__file__).parent.parent)
-    argv = [installed.python, "-B", "-m", "iobench.worker.audit", str(path)]
     paths = [code, *installed.python_path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "TMPDIR": str(folder)}
     env = {**os.environ, **installed.env, **variables}
-    return dataclasses.replace(_answer(argv, env), pipeline=name, decoder=decoder, stack=stack)
+    return [installed.python, "-B", "-m", module], env
 
 
 def _answer(argv: Sequence[str], env: Mapping[str, str]) -> Audited:
-    """Run the checks; end whatever they leave behind, a hanging library's processes too."""
-    limit_s = LIMIT_S * (len(CHECKS) + 1)
+    """Run the checks and gather what they answered."""
+    ended, said, told = _run(argv, env, LIMIT_S * (len(CHECKS) + 1))
+    found: dict[str, dict[str, str]] = {"versions": {}, "checks": {}}
+    for line in said.splitlines():
+        for key, values in json.loads(line).items():
+            found[key].update(values)
+    at = next((name for name in CHECKS if name not in found["checks"]), "")
+    if ended and at:  # it ended in the first check without an answer
+        words = "note: ends its process" if at == "errors" else f"its process ended: {_tail(told)}"
+        found["checks"][at] = words
+    return Audited("", checks=found["checks"], versions=found["versions"])
+
+
+def _tail(text: str) -> str:
+    return " ".join(text.split())[-300:]
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> tuple[int, str, str]:
+    """Return exit status, stdout and stderr of a program.
+
+    What it leaves behind is ended, a hanging library's processes too.
+    """
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as told:
         process = subprocess.Popen(argv, env=env, stdout=said, stderr=told, start_new_session=True)
         try:
@@ -167,13 +242,4 @@ def _answer(argv: Sequence[str], env: Mapping[str, str]) -> Audited:
             process.wait()
         said.seek(0)
         told.seek(0)
-        found: dict[str, dict[str, str]] = {"versions": {}, "checks": {}}
-        for line in said.read().splitlines():
-            for key, values in json.loads(line).items():
-                found[key].update(values)
-        at = next((name for name in CHECKS if name not in found["checks"]), "")
-        if process.returncode and at:  # it ended in the first check without an answer
-            reason = " ".join(told.read().split())[-300:]
-            ended = "note: ends its process" if at == "errors" else f"its process ended: {reason}"
-            found["checks"][at] = ended
-        return Audited("", checks=found["checks"], versions=found["versions"])
+        return process.returncode, said.read(), told.read()

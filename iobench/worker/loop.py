@@ -17,10 +17,11 @@ def measure(
     """Run every batch through the trainer and record three clock readings a step.
 
     Nothing is logged, printed, allocated by the step or written in here; the cost is two
-    ``perf_counter`` calls and five appends a step.  ``warmup`` steps are recorded and marked.
+    ``perf_counter`` calls and six appends a step.  ``warmup`` steps are recorded and marked.
     """
     request, ready, done = array("d"), array("d"), array("d")
     ids: List[Any] = []
+    marks: List[Any] = []
     nbytes = array("q")
     step = trainer.step
     start = now = clock()
@@ -29,12 +30,14 @@ def measure(
         ready.append(clock())
         step(batch)
         ids.append(batch.ids)
+        marks.append(batch.marks)
         nbytes.append(batch.nbytes)
         now = clock()
         done.append(now)
     trainer.sync()
     if done:
         done[-1] = clock()
+    timed = bool(marks) and all(each is not None and len(each) for each in marks)
     return Measured(
         Steps(
             request_s=[t - start for t in request],
@@ -42,11 +45,14 @@ def measure(
             done_s=[t - start for t in done],
             samples=[len(i) for i in ids],
             bytes=list(nbytes),
+            begun_s=[float(each.min()) - start for each in marks] if timed else (),
+            made_s=[float(each.max()) - start for each in marks] if timed else (),
             warmup=warmup,
             **getattr(trainer, "exchanges", dict)(),
         ),
         ids,
         start,
+        marks if timed else (),
     )
 
 

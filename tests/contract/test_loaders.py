@@ -158,6 +158,11 @@ def test_batches_are_whole_in_order_and_labelled(loader: str, form: str, source:
             assert np.asarray(batch.labels).dtype == np.int64
             assert np.asarray(batch.labels).tolist() == [labels[i] for i in batch.ids.tolist()]
             assert (batch.data is None) == (first_stage(loader) == "read")
+            assert (batch.marks is not None) == registry.load("loaders", loader).decodes
+            if batch.marks is not None:  # as a sample began, and after each part of it
+                marks = np.asarray(batch.marks).reshape(BATCH, -1)
+                assert marks.shape[1] == 2
+                assert (np.diff(marks, axis=1) > 0).all()
             assert batch.digests is None
 
 

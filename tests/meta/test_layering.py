@@ -40,6 +40,7 @@ PROGRAMS = {
     "backends.runtimes._readonly",
     "worker.__main__",
     "worker.audit",
+    "worker.library_defaults",
     "worker.remote_loader_server",
     "host.agent_process",
     "host.parent_watch",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Dict, List, Optional, Sequence
+from array import array
+from typing import Any, Dict, List, MutableSequence, Optional, Sequence
 
 import numpy as np
 
@@ -53,27 +54,40 @@ class BatchMaker:
         if request.stage != "read":
             transforms.single_thread()
         labels = np.empty(len(ids), np.int64)
+        marks = array("d")
+        now = clock()
         nbytes = 0
         digests: List[str] = []
         sample = -1
         try:
             for row, sample in enumerate(ids.tolist()):
+                marks.append(now)
                 stored, labels[row] = self._reader.read(sample)
                 if request.digest:
                     digests.append(sample_digest(stored))
-                nbytes += self._work(stored, sample, None if data is None else data[row])
+                nbytes += self._work(stored, sample, None if data is None else data[row], marks)
+                now = marks[-1]
         except (DatasetError, OSError, ValueError) as error:
             raise DatasetError(at(request, sample, error)) from error
-        return Batch(data, labels, ids, nbytes, digests if request.digest else None)
+        times = np.frombuffer(marks)
+        return Batch(data, labels, ids, nbytes, digests if request.digest else None, times)
 
-    def _work(self, stored: Any, sample: int, row: Optional[np.ndarray]) -> int:
+    def _work(
+        self, stored: Any, sample: int, row: Optional[np.ndarray], marks: MutableSequence[float]
+    ) -> int:
+        """Do with what was read what the stage wants; append the time after each part."""
         request = self._request
         if request.stage == "read":
-            return touch(stored)
+            nbytes = touch(stored)
+            marks.append(clock())
+            return nbytes
+        marks.append(clock())
         pixels = transforms.decode(stored, by=self._decode, delay_s=request.decode_delay_s)
+        marks.append(clock())
         if row is not None:
             random = transforms.SampleRandom(request.seed, request.epoch, sample)
             self._transform.apply(pixels, random, row)
+            marks.append(clock())
         return int(stored.nbytes) if isinstance(stored, (np.ndarray, memoryview)) else len(stored)
 
     def close(self) -> None:
@@ -84,12 +98,14 @@ class BatchMaker:
 def joined(parts: Sequence[Batch], data: Any) -> Batch:
     """Return one batch of several, in their order; ``data``: its pixels, None without."""
     digests = [part.digests for part in parts if part.digests is not None]
+    marks = [part.marks for part in parts if part.marks is not None]
     return Batch(
         data,
         np.concatenate([part.labels for part in parts]),
         np.concatenate([part.ids for part in parts]),
         sum(part.nbytes for part in parts),
         list(itertools.chain.from_iterable(digests)) if digests else None,
+        np.concatenate(marks) if marks else None,
     )
 
 

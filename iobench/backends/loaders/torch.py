@@ -230,6 +230,7 @@ BACKEND = LoaderBackend(
     "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
     requires=("torch", *REQUIRES),
     decodes=True,
+    in_turn=True,
     probe=probe,
     stack="torch",
     unused=_unused,

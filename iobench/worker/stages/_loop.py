@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import Any, Dict, List
 
 from iobench.core import clock
 from iobench.core.stages import Outcome
 from iobench.host import io_counters
-from iobench.worker import loop
+from iobench.worker import loop, sample_times
 from iobench.worker.rank import RankRun
 
 
@@ -49,4 +49,7 @@ def epoch(job: RankRun) -> Outcome:
         "buckets": [dict(b) for b in getattr(trainer, "buckets", list)()],
     }
     trainer.close()
-    return measured, io, {"notes": notes if job.stage.trained else {**notes, "trainer": {}}}
+    extra: Dict[str, Any] = {"notes": notes if job.stage.trained else {**notes, "trainer": {}}}
+    if not job.task.trial.contrast:  # one that takes turns is stopped within its samples
+        extra["sample_times"] = sample_times.recent(measured)
+    return measured, io, extra

@@ -20,6 +20,7 @@ from iobench.core import dataset as datasets
 from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.order import sample_order
+from iobench.core.protocols import Ranks
 from iobench.core.records import FAILED, VALID, Record
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.worker.rank import ids_digest
@@ -429,7 +430,7 @@ class Caffe:
             str(out),
         ]
         launcher = registry.load("launchers", "mpirun").make()
-        self._do(launcher.argv(command, world_size=ranks))
+        self._do(launcher.argv(command, Ranks(ranks)))
         return [dict(np.load(f"{out}.{rank}.npz")) for rank in range(ranks)]
 
 

@@ -366,3 +366,63 @@ def test_few_shards_stay_open(copy: Dataset, monkeypatch: pytest.MonkeyPatch) ->
     assert [reader.read(i) for i in range(20)] == expected(copy)
     assert len(reader._opened) == 2
     reader.close()
+
+
+def test_tfrecords_are_those_that_others_read(copy: Dataset, tmp_path: Path) -> None:
+    """DALI's reader, which parses protocol buffers by itself, finds what was written."""
+    need("crc32c")
+    need("dali")
+    import nvidia.dali.fn as fn
+    import nvidia.dali.tfrecord as features
+    from nvidia.dali.pipeline import Pipeline
+
+    root = convert.convert(copy, "tfrecord")
+    rows = np.load(root / "index.npy")
+    lines = [f"{offset} {12 + length + 4}" for offset, length, *_ in rows.tolist()]
+    (tmp_path / "idx").write_text("\n".join(lines) + "\n")
+    pipe: Any = Pipeline(batch_size=20, num_threads=1, device_id=None)
+    wanted = {
+        "image/encoded": features.FixedLenFeature((), features.string, ""),
+        "image/class/label": features.FixedLenFeature([1], features.int64, -1),
+    }
+    with pipe:
+        read = fn.readers.tfrecord(
+            path=str(root / "data.tfrecord"), index_path=str(tmp_path / "idx"), features=wanted
+        )
+        pipe.set_outputs(read["image/encoded"], read["image/class/label"])
+    pipe.build()
+    jpegs, labels = pipe.run()
+    found = [(np.asarray(jpegs.at(i)).tobytes(), int(labels.at(i)[0])) for i in range(20)]
+    assert found == expected(copy)
+
+
+def test_a_tfrecord_is_written_byte_by_byte_as_specified() -> None:
+    """Framing and masked checksum of TensorFlow's documentation, over a record of a few bytes."""
+    need("crc32c")
+    from iobench.backends.formats import tfrecord
+
+    jpeg_feature = b"\x0a\x15\x0a\x0dimage/encoded\x12\x04\x0a\x02\x0a\x00"
+    assert tfrecord.example(b"", 1, 300).endswith(jpeg_feature)
+    assert b"image/id\x12\x06\x1a\x04\x0a\x02\xac\x02" in tfrecord.example(b"", 1, 300)
+    crc = 0xE3069283  # of "123456789": the check value of CRC-32C
+    turned = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    assert tfrecord.masked(b"123456789") == (turned + 0xA282EAD8) % 2**32
+
+
+@pytest.mark.parametrize(
+    ("at", "what"), [(-200, "is damaged at byte"), (None, "is shorter than its index says")]
+)
+def test_a_damaged_tfrecord_is_told(copy: Dataset, at: Any, what: str) -> None:
+    need("crc32c")
+    root = convert.convert(copy, "tfrecord")
+    data = bytearray((root / "data.tfrecord").read_bytes())
+    if at is None:
+        data = data[:-200]
+    else:
+        data[at] ^= 1
+    (root / "data.tfrecord").write_bytes(data)
+    reader = registry.load("formats", "tfrecord").make().open(copy, root)
+    assert reader.read(0) == expected(copy)[0]
+    with pytest.raises(DatasetError, match=what):
+        reader.read(19)
+    reader.close()

@@ -201,11 +201,11 @@ def test_html_is_balanced_and_asks_nobody(page: str) -> None:
 
 
 def test_html_has_its_charts_with_spoken_titles(page: str) -> None:
-    for plot in ("forest", "stalls", "waits", "roofline-cold", "roofline-warm"):
+    for plot in ("rates", "forest", "stalls", "waits", "roofline-cold", "roofline-warm"):
         assert f'id="plot-{plot}"' in page
     assert page.count('class="card plot ladder"') == 4
-    assert page.count('<svg role="img" aria-label="') == page.count("<svg") == 9
-    assert page.count("<title>") == 1 + 9
+    assert page.count('<svg role="img" aria-label="') == page.count("<svg") == 10
+    assert page.count("<title>") == 1 + 10
 
 
 def test_html_shows_proof_and_environment(page: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from iobench.run import audit
 from iobench.worker.audit import CHECKS
+from iobench.worker.library_defaults import DEFAULTS
 from tests.capabilities import need
 
 #: A loader that does each wrong thing, chosen by the file's name.
@@ -77,6 +79,44 @@ def test_what_a_loader_does_wrong_is_found(tmp_path: Path, monkeypatch: pytest.M
     assert {how for how, wanted in EXPECTED.items() if not wanted <= found[how]} == set()
     assert not any("killed" in failed for failed in found.values())
     assert all(list(answer.checks) == list(CHECKS) for answer in answers)
+
+
+#: What a real run of a library's default shows, with these samples.
+SHOWN = {
+    "torch DistributedSampler without set_epoch": "4 of 4 ranks have the order of epoch 1 again",
+    "torch DistributedSampler(drop_last=False)": "28 for 26 samples: 2 repeated, 0 lost",
+    "torch IterableDataset with workers": "52 for 26 samples: 26 repeated, 0 lost",
+    "DALIGenericIterator(last_batch_policy=FILL)": "epoch 1: 28 for 26 samples: 2 repeated, "
+    "0 lost; epoch 2: 24 for 26 samples: 0 repeated, 2 lost",
+    "SPDL build(max_failures=-1)": "25 for 26 samples: 0 repeated, 1 lost; no error",
+    "WebDataset(resampled=True)": r"26 for 26 samples: (\d+) repeated, \1 lost",
+}
+NEEDS = {"DALI": "dali", "SPDL": "spdl", "WebD": "webdataset"}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_a_librarys_default_does_is_seen_by_running_it(name: str, tmp_path: Path) -> None:
+    need(NEEDS.get(name[:4], "torch"))
+    default = DEFAULTS[name]
+    found = {row.default: row for row in audit.library_defaults(
+        tmp_path, [default.loader], lambda line: None, only=name
+    )}  # fmt: skip
+    assert list(found) == [name]
+    assert re.fullmatch(SHOWN[name] if "Web" in name else re.escape(SHOWN[name]), found[name].shown)
+    assert found[name].version[0].isdigit()
+    assert found[name].instead
+
+
+def test_a_default_whose_library_is_absent_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "webdataset.py").write_text("raise ImportError('No module named webdataset')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (row,) = audit.library_defaults(
+        tmp_path, ["torch"], lambda line: None, only="WebDataset(resampled=True)"
+    )
+    assert not row.shown
+    assert "No module named webdataset; `make setup-extra` installs webdataset" in row.absent
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from iobench.analysis.windows import epoch, window
 from iobench.core.cases import Batch
 from iobench.core.clock import clock, delay
+from iobench.worker import sample_times
 from iobench.worker.loop import measure, warmup_steps
 
 
@@ -55,6 +56,37 @@ def test_steps_are_exact() -> None:
     assert found.steps.samples == [4, 4, 4]
     assert found.steps.bytes == [40, 40, 40]
     assert np.concatenate(found.ids).tolist() == list(range(12))
+
+
+def test_a_batch_that_has_its_times_was_made_on_the_loops_clock() -> None:
+    world = World()
+    made = [
+        batch._replace(marks=np.array([101.0, 101.5, 102.0 + i, 101.25, 101.5, 101.75]))
+        for i, batch in enumerate(batches(World(), [0.0, 0.0], size=2))
+    ]
+    found = measure(iter(made), Trainer(world, 1.0), warmup=0, clock=world.clock)
+    assert found.steps.begun_s == [1.0, 1.0]
+    assert found.steps.made_s == [2.0, 3.0]
+    assert sample_times.recent(found) == {
+        "id": [0, 1, 2, 3],
+        "read_s": [0.5, 0.25, 0.5, 0.25],
+        "decode_s": [0.5, 0.25, 1.5, 0.25],
+    }
+
+
+def test_a_record_holds_the_last_samples_after_the_warm_up() -> None:
+    world = World()
+    made = [
+        batch._replace(marks=np.array([0.0, 1.0 + i] * 4))
+        for i, batch in enumerate(batches(world, [0.0] * 1000))
+    ]
+    found = sample_times.recent(
+        measure(iter(made), Trainer(world, 1.0), warmup=10, clock=world.clock)
+    )
+    assert found["id"] == list(range(4000 - sample_times.RING, 4000))
+    assert found["read_s"][-1] == 1000.0
+    few = measure(iter(made[:20]), Trainer(world, 1.0), warmup=10, clock=world.clock)
+    assert sample_times.recent(few)["id"] == list(range(40, 80))
 
 
 def test_window_has_one_numerator_and_denominator() -> None:

@@ -45,6 +45,7 @@ def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_loop.clock, "clock", lambda: clock[0])
     job: Any = SimpleNamespace(
         stage=SimpleNamespace(trained=False),
+        task=SimpleNamespace(trial=SimpleNamespace(contrast="")),
         request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1),
         trainer=lambda: NullTrainer(batch=1),
         loader=lambda **_: Walker(clock),
@@ -57,7 +58,8 @@ def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         _loop.io_counters, "snapshot", lambda alive=(): asked.append(list(alive)) or count(alive)
     )
-    measured, _, _ = _loop.epoch(job)
+    measured, _, extra = _loop.epoch(job)
+    assert extra["sample_times"] == {}  # the loader keeps no time of them
     # its start is counted in neither span, its end in the bytes alone
     assert asked == [[WORKER], [WORKER], [WORKER], []]
     assert job.walk_s == WALK_S

@@ -1,0 +1,116 @@
+"""What single samples took while a pipeline ran, and what delivering batches in order cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from iobench.analysis.case_results import HeadOfLine, NoHeadOfLine, SampleTimes, Spread
+from iobench.analysis.evidence import WARM_STATES, Evidence
+from iobench.core import registry
+from iobench.core.cases import Case
+from iobench.core.errors import SpecError
+from iobench.core.records import RankResult, Record
+from iobench.equations import delivery, stats
+
+#: The slowest samples that are named.
+NAMED = 5
+
+
+def sample_times(found: Evidence, case: Case) -> dict[str, SampleTimes]:
+    """Return cache state -> the spread of each part of a sample's time, all together as ``all``."""
+    return {
+        cache: times
+        for cache in ("cold", "warm")
+        if (times := _spreads(_ranks(_records(found, case, cache))))
+    }
+
+
+def head_of_line(found: Evidence, case: Case) -> dict[str, HeadOfLine | NoHeadOfLine]:
+    """Return cache state -> what delivering batches in order cost."""
+    return {
+        cache: _head_of_line(case, records)
+        for cache in ("cold", "warm")
+        if (records := _records(found, case, cache))
+    }
+
+
+def _records(found: Evidence, case: Case, cache: str) -> list[Record]:
+    """Return the ladder's records of training, or else of loading."""
+    states = ("cold",) if cache == "cold" else WARM_STATES
+    rungs = (found.of(case, stage, *states) for stage in ("train", "load"))
+    ladders = ([r for r in rung if not r.trial.contrast] for rung in rungs)
+    return next(filter(None, ladders), [])
+
+
+def _ranks(records: Sequence[Record]) -> list[RankResult]:
+    return [rank for record in records for rank in record.ranks]
+
+
+def _spreads(ranks: Sequence[RankResult]) -> SampleTimes | None:
+    kept = [rank.sample_times for rank in ranks if rank.sample_times]
+    parts = [name for name in kept[0] if name != "id"] if kept else []
+    if not parts:
+        return None
+    columns = {name: [s for times in kept for s in times[name]] for name in parts}
+    whole = [math.fsum(each) for each in zip(*columns.values(), strict=True)]
+    ids = [int(i) for times in kept for i in times["id"]]
+    slowest: dict[int, float] = {}
+    for seconds, sample in sorted(zip(whole, ids, strict=True), reverse=True):
+        slowest.setdefault(sample, seconds)
+    return SampleTimes(
+        samples=len(whole),
+        parts={name.removesuffix("_s"): _spread(column) for name, column in columns.items()},
+        all=_spread(whole),
+        slowest=[{"id": i, "seconds": slowest[i]} for i in list(slowest)[:NAMED]],
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    ranked = sorted(values)
+    p50, p90, p99 = (ranked[math.ceil(p / 100 * len(ranked)) - 1] for p in (50, 90, 99))
+    return Spread(fmean(ranked), p50, p90, p99, ranked[-1])
+
+
+def _head_of_line(case: Case, records: Sequence[Record]) -> HeadOfLine | NoHeadOfLine:
+    reason = _why_not(case, records)
+    if reason:
+        return NoHeadOfLine(reason=reason)
+    ranks = [rank for rank in _ranks(records) if rank.steps.made_s]
+    modelled = [_modelled(case, rank) for rank in ranks]
+    samples = [sum(rank.steps.samples) for rank in ranks]
+    lost = [(a - b) / n for (a, b), n in zip(modelled, samples, strict=True)]
+    held = [delivery.held_s(r.steps.request_s, r.steps.ready_s, r.steps.made_s) for r in ranks]
+    return HeadOfLine(
+        loss_s=stats.t_interval(lost),
+        held_s=stats.t_interval([h / n for h, n in zip(held, samples, strict=True)]),
+        gain=stats.t_interval([a / b for a, b in modelled]),
+    )
+
+
+def _modelled(case: Case, rank: RankResult) -> tuple[float, float]:
+    """Return the seconds of a rank's loop as it was, in order, and as batches are made."""
+    steps, ahead = rank.steps, case.workers * case.prefetch
+    readings = steps.request_s, steps.ready_s, steps.done_s, steps.made_s
+    took = delivery.batches(*readings, workers=case.workers, ahead=ahead)
+    return steps.done_s[-1], delivery.as_made(took, case.workers, ahead)
+
+
+def _why_not(case: Case, records: Sequence[Record]) -> str:
+    """Return why nothing is known about the order of delivery, "" where it is."""
+    try:
+        in_turn = registry.load("loaders", case.loader).in_turn
+    except SpecError as error:  # results of a plug-in that is not here
+        return str(error)
+    if not in_turn:
+        return f"loader {case.loader!r} has no model of how it deals out batches"
+    if not case.workers:
+        return "workers = 0: nothing is made ahead"
+    if case.loader_options.get("in_order") is False:
+        return "in_order = false: batches come as they are made"
+    if any(record.slices for record in records):
+        return "arms took turns"
+    if not any(rank.steps.made_s for rank in _ranks(records)):
+        return "the records hold no time of single samples"
+    return ""

@@ -1,0 +1,130 @@
+"""One TFRecord file of ``tf.train.Example``: TensorFlow's own, with ImageNet's names of features.
+
+A reader fetches one record by one pread, from an index of offsets beside the file, and verifies its
+checksum as TensorFlow does.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any, Iterable, List, Sequence, Tuple
+
+import numpy as np
+
+from iobench.backends.formats._reader import LazyReader
+from iobench.core.cases import Dataset, Extent
+from iobench.core.errors import DatasetError
+from iobench.core.members import FormatBackend
+from iobench.core.protocols import StoredSample
+
+DATA, INDEX = "data.tfrecord", "index.npy"  # int64 (samples, 4): offset, bytes of it, JPEG, label
+JPEG, LABEL, ID = b"image/encoded", b"image/class/label", b"image/id"
+#: Before a record's data: its length, and the checksum of these eight bytes; after it: its own.
+_HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
+_MASK = 0xA282EAD8
+
+
+class TfrecordReader(LazyReader):
+    """Reads records by offset; the JPEG is the last thing in each."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = str(root / DATA)
+        try:
+            self._index = np.load(root / INDEX)
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"cannot read {root / INDEX}: {error}; convert again") from None
+        if self._index.dtype != np.int64 or self._index.shape[1:] != (4,):
+            raise DatasetError(f"{root / INDEX} is no index of records: convert again")
+        super().__init__(len(self._index))
+
+    def read(self, index: int) -> Tuple[memoryview, int]:
+        """Return (JPEG, label): a view of the record.
+
+        Raises DatasetError where the record is damaged.
+        """
+        offset, length, jpeg, label = map(int, self._index[index])
+        size = _HEAD.size + length + _TAIL.size
+        record = os.pread(self._handles(), size, offset)
+        if len(record) != size:
+            raise DatasetError(f"{self._path} is shorter than its index says: convert again")
+        data = record[_HEAD.size : -_TAIL.size]
+        if _TAIL.unpack(record[-_TAIL.size :])[0] != masked(data):
+            raise DatasetError(f"{self._path} is damaged at byte {offset}: convert again")
+        return memoryview(data)[length - jpeg :], label
+
+    def extents(self, index: int) -> Sequence[Extent]:
+        """Return the bytes of the whole record."""
+        offset, length = map(int, self._index[index][:2])
+        return (Extent(self._path, offset, _HEAD.size + length + _TAIL.size),)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDONLY)
+
+    def _end(self, opened: Any) -> None:
+        os.close(opened)
+
+
+class TfrecordFormat:
+    """Writes and opens the file."""
+
+    def write(self, samples: Iterable[StoredSample], root: Path) -> None:
+        """Write the records, then their index."""
+        rows: List[Tuple[int, int, int, int]] = []
+        with open(root / DATA, "wb") as file:
+            for sample in samples:
+                data = example(bytes(sample.data), sample.label, sample.id)
+                head = struct.pack("<Q", len(data))
+                rows.append((file.tell(), len(data), len(sample.data), sample.label))
+                file.write(head + _TAIL.pack(masked(head)) + data + _TAIL.pack(masked(data)))
+        np.save(root / INDEX, np.array(rows, np.int64).reshape(-1, 4))
+
+    def open(self, dataset: Dataset, root: Path) -> TfrecordReader:
+        """Return a reader; the file is opened by the first read."""
+        return TfrecordReader(root)
+
+    def files(self, dataset: Dataset, root: Path) -> List[Path]:
+        """Return the file of records."""
+        return [root / DATA]
+
+
+def masked(data: bytes) -> int:
+    """Return a record's checksum: its CRC-32C, turned by 15 bits, plus a constant."""
+    import google_crc32c
+
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def example(jpeg: bytes, label: int, sample: int) -> bytes:
+    """Return a ``tf.train.Example`` of three features, the JPEG at its end."""
+    numbers = [(LABEL, label), (ID, sample)]
+    features = [_entry(name, _field(3, _field(1, _varint(n)))) for name, n in numbers]
+    features.append(_entry(JPEG, _field(1, _field(1, jpeg))))
+    return _field(1, b"".join(features))
+
+
+def _entry(name: bytes, feature: bytes) -> bytes:
+    return _field(1, _field(1, name) + _field(2, feature))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """Return a field of protocol buffers that holds so many bytes."""
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+BACKEND = FormatBackend(
+    TfrecordFormat,
+    "TFRecord: one file of tf.train.Example records, with checksums",
+    requires=("google_crc32c",),
+    libraries={"google_crc32c": "google-crc32c"},
+)
