@@ -10,6 +10,7 @@ from iobench.analysis import page_ins
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
 from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
+from iobench.analysis.storage import storage_of
 from iobench.core import registry
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.order import add_sums
@@ -31,6 +32,7 @@ EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s", "host", "job", "decoder",
+    "storage_roof",
 )  # fmt: skip
 
 #: How a formula begins in some spreadsheet.
@@ -49,8 +51,12 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     ordered = sorted(records, key=lambda r: (place.get(r.trial.id, len(place)), r.attempt))
     cases = {r.trial.case.label: r.trial.case for r in ordered}
     steps = {label: _step_s(found, case) for label, case in cases.items()}
+    mounts = {label: storage_of(found, case) for label, case in cases.items()}
+    roofs = {label: mount.binding if mount else None for label, mount in mounts.items()}
     twins = _twins(records)
-    rows = [_row(found, r, steps[r.trial.case.label], twins) for r in ordered]
+    rows = [
+        _row(found, r, steps[r.trial.case.label], twins, roofs[r.trial.case.label]) for r in ordered
+    ]
     frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
     # seconds and fractions stay floats where every value happens to be whole
     floats = [
@@ -97,7 +103,11 @@ def _who(record: Record, epochs: int = 1) -> tuple[str, ...]:
 
 
 def _row(
-    found: Evidence, record: Record, step_s: float | None, twins: Mapping[tuple[str, ...], str]
+    found: Evidence,
+    record: Record,
+    step_s: float | None,
+    twins: Mapping[tuple[str, ...], str],
+    roof: str | None,
 ) -> dict[str, Any]:
     trial, case, proof = record.trial, record.trial.case, record.cache
     return {
@@ -126,6 +136,7 @@ def _row(
         "ready_s": record.ready_s or None,
         "image": case.image if case.runtime != "bare" else None,
         "decoder": registry.loading(case).get("decoders"),
+        "storage_roof": roof if trial.cache == "cold" else None,
         **_probed(record),
     }
 
@@ -147,8 +158,7 @@ _SAME = {
 
 
 def _measured(record: Record, step_s: float | None) -> dict[str, Any]:
-    if record.trial.stage == "ceiling":
-        fio = record.ceiling
+    if fio := record.ceiling:
         return {
             "samples": fio.get("samples"),
             "wall_s": fio.get("runtime_s"),
