@@ -34,7 +34,11 @@ MOST_REQUESTS = 50_000
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-    """fio's answers, one a point: size, depth, requests, seconds.  ``invalid``: as a ceiling's."""
+    """fio's answers, one a point: size, depth, requests, seconds.
+
+    ``opened``: how often each file was, to evict, to prove and to read it.  ``invalid``: as a
+    ceiling's.
+    """
 
     points: tuple[dict[str, Any], ...]
     io_bytes: int
@@ -42,6 +46,7 @@ class Requests:
     runtime_s: float
     version: str
     files: int
+    opened: int
     invalid: str = ""
 
 
@@ -110,6 +115,7 @@ def run(files: Sequence[tuple[Path, int]], fio: ceiling.Fio, *, seed: int) -> Re
         storage_bytes=sum(d.storage_bytes for d in done.values()),
         runtime_s=sum(d.runtime_s for d in done.values()),
         files=len(files),
+        opened=3 * len(points),
         version=next(iter(done.values())).version,
         invalid=f"fio read {odd[0]}" if odd else "",
     )

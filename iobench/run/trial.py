@@ -237,7 +237,7 @@ class Attempt:
             fio, found = None, self.ceiling
             if self._stage.on_host:
                 fio = IoCounters(rchar=found["io_bytes"], read_bytes=found["storage_bytes"])
-            opened = len(found.get("points", (1,)))
+            opened = found.get("opened", 1)
             everywhere(self._nodes, lambda node: node.prove_after(self.ranks, fio, opened))
         trainer = registry.load("trainers", self.trial.case.trainer).make
         programs = ""
