@@ -123,7 +123,7 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
 def ceiling_key(case: Case) -> tuple[Any, ...]:
     """Return what decides the ``ceiling`` rung: bytes, order and hints (fio reads on the host)."""
     readahead = case.format_options.get("readahead", True)
-    place = case.stored_form, case.location, case.placement
+    place = case.folder, case.location, case.placement
     readers = max(case.workers, 1) * case.world_size
     return *place, case.order, readers, case.samples, readahead
 

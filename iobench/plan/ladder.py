@@ -112,7 +112,7 @@ def shared_key(stage: str) -> Callable[[Case], tuple[Any, ...]]:
 
 def mount_key(case: Case) -> tuple[Any, ...]:
     """Return the files and their mount."""
-    return case.stored_form, case.location, case.placement
+    return case.folder, case.location, case.placement
 
 
 def compute_key(case: Case) -> tuple[Any, ...]:

@@ -73,7 +73,7 @@ class Attempt:
         self._stage = stages.of(trial.stage)
         self._place = settings.placements.get(trial.case.location)
         self._dataset = settings.copies.get(
-            (trial.case.stored_form, trial.copy), placing.dataset_of(dataset, self._place)
+            (trial.case.folder, trial.copy), placing.dataset_of(dataset, self._place)
         )
         self._files = _files(trial, self._dataset, self._place)
         #: On the mount that is measured: files read in place may lie elsewhere than the dataset.

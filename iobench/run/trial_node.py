@@ -82,7 +82,7 @@ class TrialNode:
             agent.check_warmable(sum(f.stat().st_size for f in self._files))
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock(held)
-            rate = self._settings.cold_rates.get(self._trial.case.stored_form)
+            rate = self._settings.cold_rates.get(self._trial.case.folder)
             more |= {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
         else:
             found = agent.set_fraction(extents(), float(label), self._trial.case.seed, self._files)
