@@ -101,7 +101,7 @@ def look(case: Case, dataset: Dataset) -> Facts:
     """Return the facts that :func:`findings` needs for one case."""
     host = probes.host()
     available = registry.runtime_of(case).available
-    root = form_root(dataset, case.stored_form)
+    root = form_root(dataset, case.folder)
     top = files.nearest(Path(dataset.root).absolute())
     form = registry.format_of(case)
     paths: list[Path] = form.files(dataset, root) if root.is_dir() else []

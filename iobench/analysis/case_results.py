@@ -113,6 +113,7 @@ class LimitResult:
     """What limits a case at one cache state; rates in samples/s.
 
     ``roofs``: the mean rate of each.  ``regime`` None: ``reason`` says why nothing is named.
+    ``storage_roof``: bandwidth, IOPS or latency of the mount, where its storage binds.
     """
 
     roofs: Mapping[str, float]
@@ -122,9 +123,36 @@ class LimitResult:
     headroom: float | None = None
     next: str | None = None
     words: str | None = None
+    storage_roof: str | None = None
     predicted_samples_per_s: Interval | None = None
     measured_samples_per_s: Interval | None = None
     reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StorageResult:
+    """What the mount gives a case's own requests, and why not more.
+
+    ``bandwidth`` in bytes/s, ``iops`` in requests/s, ``latency_s`` of one request of the case's
+    size ``request_bytes``, alone in flight; ``ridge_bytes``: smaller requests are bound by IOPS.
+    ``*_reached`` False: a lower bound.  ``roofs``: samples/s.  ``deeper_samples_per_s``: with
+    ``deepest`` requests in flight instead of ``readers``.
+    """
+
+    request_bytes: float
+    requests_per_sample: float
+    readers: int
+    bandwidth: float
+    bandwidth_reached: bool
+    iops: float
+    iops_reached: bool
+    ridge_bytes: float
+    latency_s: float
+    roofs: Mapping[str, float]
+    binding: str | None
+    deepest: int
+    deeper_samples_per_s: float
+    words: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,6 +318,7 @@ class CaseResult:
     prep_stall_s: PrepStall | NoStall
     au: Mapping[str, Interval | None]
     limits: Mapping[str, LimitResult]
+    storage: StorageResult | None
     bytes: BytesResult
     startup_s: StartupResult | None
     step_wait_s: Mapping[str, WaitResult | None]

@@ -29,6 +29,7 @@ from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
 from iobench.analysis.sample_times import head_of_line, sample_times
 from iobench.analysis.scaling import communication
+from iobench.analysis.storage import storage_of
 from iobench.analysis.surroundings import surroundings
 from iobench.core import registry, stages
 from iobench.core.cases import Case, alike
@@ -41,6 +42,7 @@ from iobench.equations.stalls import Window
 def describe(found: Evidence, case: Case) -> CaseResult:
     """Return everything that the suite measured of one case."""
     compute, source = found.compute(case)
+    storage = storage_of(found, case)
     return alike(
         CaseResult,
         case,
@@ -53,7 +55,8 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         fetch_stall_s=_fetch_stall(found, case),
         prep_stall_s=_prep_stall(found, case, compute),
         au={c: _au(found.windows(case, "train", c), compute) for c in _caches(found, case)},
-        limits=limits(found, case, compute),
+        limits=limits(found, case, compute, storage),
+        storage=storage,
         bytes=_bytes(found, case),
         startup_s=_startup(found, case),
         step_wait_s={c: _waits(found, case, c) for c in _caches(found, case)},
@@ -80,7 +83,7 @@ def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:
     """Return every stage with the rate of each planned rung, measured or not."""
     planned = found.rungs(case)
     out = {}
-    for stage in stages.rungs():
+    for stage in stages.usual():
         caches = sorted(c for s, c in planned if s == stage)
         out[stage] = StageResult(
             {cache: _rate(found, case, stage, cache) for cache in caches},

@@ -13,12 +13,13 @@ from iobench.analysis import hosts
 from iobench.analysis.case_results import Validity
 from iobench.analysis.ranks import in_step, running, step_times
 from iobench.analysis.windows import between, epoch, window
+from iobench.core import stages
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.errors import SpecError
 from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, RankResult, Record, Startup
 from iobench.equations import stats
 from iobench.equations.stalls import Window, edge_shift_s
-from iobench.plan.ladder import compute_key, rungs_missing
+from iobench.plan.ladder import rungs_missing, shared_key
 
 #: Cache states in which no storage is asked: ``-`` is a pipeline without files.
 WARM_STATES = ("warm", "-")
@@ -122,7 +123,7 @@ def step_waits_s(records: Sequence[Record]) -> list[float]:
 def ceiling_key(case: Case) -> tuple[Any, ...]:
     """Return what decides the ``ceiling`` rung: bytes, order and hints (fio reads on the host)."""
     readahead = case.format_options.get("readahead", True)
-    place = case.stored_form, case.location, case.placement
+    place = case.folder, case.location, case.placement
     readers = max(case.workers, 1) * case.world_size
     return *place, case.order, readers, case.samples, readahead
 
@@ -189,8 +190,8 @@ class Evidence:
         return _windows(self.shared(case, "alone"))
 
     def shared(self, case: Case, stage: str) -> list[Record]:
-        """Return the records of compute, alone or ceiling, of an equal case where it has none."""
-        key = ceiling_key if stage == "ceiling" else compute_key
+        """Return the records of a shared rung or ceiling, of an equal case where it has none."""
+        key = ceiling_key if stage == "ceiling" else shared_key(stage)
         equal = [case, *(c for c in self.plan.cases if key(c) == key(case))]
         return next((found for c in equal if (found := self.of(c, stage))), [])
 
@@ -229,8 +230,9 @@ def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
     """Return the reason why a rung has no figure."""
     states = WARM_STATES if cache in WARM_STATES else (cache,)
     planned = [t for t in found.plan.trials if t.stage == stage and t.cache in states]
-    if stage in ("compute", "alone"):  # an equal case's serves this one too
-        planned = [t for t in planned if compute_key(t.case) == compute_key(case)]
+    if stage in ("compute", "alone") or stages.of(stage).of_mount:  # an equal case's serves too
+        key = shared_key(stage)
+        planned = [t for t in planned if key(t.case) == key(case)]
     else:
         planned = [t for t in planned if t.case.label == case.label]
     where = "compute on one rank" if stage == "alone" else f"{stage} {cache}".removesuffix(" -")

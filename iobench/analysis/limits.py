@@ -6,15 +6,20 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from iobench.analysis.case_results import LimitResult
+from iobench.analysis.case_results import LimitResult, StorageResult
 from iobench.analysis.evidence import WARM_STATES, Evidence, ceiling_samples_per_s, why_missing
 from iobench.core.cases import Case, alike
 from iobench.equations import roofline, stats
 from iobench.equations.stalls import Window
 
 
-def limits(found: Evidence, case: Case, compute: Sequence[Window]) -> dict[str, LimitResult]:
-    """Return the limit of a case, cold and warm; ``compute``: the compute rung that serves it."""
+def limits(
+    found: Evidence, case: Case, compute: Sequence[Window], storage: StorageResult | None
+) -> dict[str, LimitResult]:
+    """Return the limit of a case, cold and warm.
+
+    ``compute``: the compute rung that serves it.  ``storage``: what its mount gives.
+    """
 
     def rates(stage: str, *caches: str) -> list[float]:
         return [1 / w.seconds_per_sample for w in found.windows(case, stage, *caches)]
@@ -31,7 +36,16 @@ def limits(found: Evidence, case: Case, compute: Sequence[Window]) -> dict[str, 
         **shared,
     }
     warm = {roofline.READ: rates("read", *WARM_STATES), **shared}
-    return {"cold": _limit(found, case, cold, cold=True), "warm": _limit(found, case, warm)}
+    below = _limit(found, case, cold, cold=True)
+    return {"cold": _of_mount(below, storage), "warm": _limit(found, case, warm)}
+
+
+def _of_mount(limit: LimitResult, storage: StorageResult | None) -> LimitResult:
+    """Add which of the mount's own limits binds, where its storage does."""
+    if storage is None or storage.binding is None or limit.binding != roofline.STORAGE:
+        return limit
+    words = f"{limit.words}; {storage.words}"
+    return dataclasses.replace(limit, storage_roof=storage.binding, words=words)
 
 
 def _limit(

@@ -99,6 +99,7 @@ class Case:
     trainer_options: Options = dataclasses.field(default_factory=dict)
     runtime_options: Options = dataclasses.field(default_factory=dict)
     launcher_options: Options = dataclasses.field(default_factory=dict)
+    layout: str = ""  # of the stored form, where options shape what is written (registry.layout_of)
     cpus: float = 0.0  # limits that every runtime enforces alike; 0: none
     memory_bytes: int = 0
 
@@ -114,8 +115,13 @@ class Case:
 
     @property
     def stored_form(self) -> str:
-        """Name of the dataset's folder for this format."""
+        """Name of the format and its content."""
         return self.format if self.content == "jpeg" else f"{self.format}-{self.content}"
+
+    @property
+    def folder(self) -> str:
+        """Name of the dataset's folder that holds this form in this layout."""
+        return self.stored_form + self.layout
 
 
 @dataclasses.dataclass(frozen=True)

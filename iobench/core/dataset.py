@@ -128,7 +128,7 @@ def form_root(dataset: Dataset, stored_form: str) -> Path:
 
 def files_of(case: Case, dataset: Dataset) -> List[Path]:
     """Return the files in which a dataset has the form that the case reads."""
-    return registry.format_of(case).files(dataset, form_root(dataset, case.stored_form))
+    return registry.format_of(case).files(dataset, form_root(dataset, case.folder))
 
 
 def has_form(dataset: Dataset, stored_form: str) -> bool:

@@ -217,6 +217,16 @@ def format_of(case: Case) -> Format:
     return made
 
 
+def layout_of(format_name: str, options: Mapping[str, Any]) -> str:
+    """Return what a form's folder adds to its name for options that shape what is written.
+
+    "" for the usual layout, else such as ``+chunk-16+compression-gzip``.
+    """
+    make = load("formats", format_name).make
+    usual, wanted = (getattr(make(**o), "layout", {}) for o in ({}, options))
+    return "".join(f"+{k}-{v}" for k, v in sorted(wanted.items()) if usual.get(k) != v)
+
+
 def runtime_of(case: Case) -> Any:
     """Return the case's runtime, made with its options; it need not be available."""
     return load("runtimes", case.runtime).make(**case.runtime_options)

@@ -26,7 +26,8 @@ class Stage:
     A ``trained`` one takes its steps from the case's trainer (else nobody trains).  One that does
     not read the dataset replays a batch for ``compute_s``; cases with the same computation share
     it.  ``on_host``: the worker only locates the samples, without the case's runtime; fio then
-    reads them on the host.
+    reads them on the host.  An ``of_mount`` one measures the mount and not the case: cases on the
+    same files share it, it gives no rate of samples, and it runs only where a spec names it.
     """
 
     run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
@@ -41,6 +42,7 @@ class Stage:
     one_rank: bool = False  # one process answers for all ranks of a case
     contrasted: bool = False  # an epoch of batches, one reading a step: it can be paired
     on_host: bool = False
+    of_mount: bool = False
     traced: bool = False  # the driver counts the system calls between the loop's marks
     in_process: bool = False  # reads in the worker's own Python, wherever the loader runs
     beside: str = ""  # stage that runs in the same round, where a case has several ranks
@@ -60,6 +62,11 @@ def table() -> Mapping[str, Stage]:
 def rungs() -> Tuple[str, ...]:
     """Return the names of the ladder's stages, in their order."""
     return tuple(name for name, stage in table().items() if stage.rung is not None)
+
+
+def usual() -> Tuple[str, ...]:
+    """Return the rungs of a ladder whose spec names none, in their order."""
+    return tuple(name for name in rungs() if not of(name).of_mount)
 
 
 def contrasted() -> Tuple[str, ...]:

@@ -64,6 +64,7 @@ def convert(
     check_options(f"format {format_name!r}", backend.make, chosen)
     writer = backend.make(**chosen)
     layout = {**getattr(writer, "layout", {}), **({"side": side} if side else {})}
+    form += registry.layout_of(format_name, chosen)
     target = datasets.form_root(dataset, form)
     root = Path(dataset.root)
     if _there(dataset, form, layout):  # also where this user may not write

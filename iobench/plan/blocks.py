@@ -131,7 +131,7 @@ def _copies(contrast: Contrast, cases: Sequence[Case], draw: random.Random) -> l
     """
     if not contrast.slice_s or contrast.cache == "warm":
         return [0] * len(cases)
-    forms = [case.stored_form for case in cases]
+    forms = [case.folder for case in cases]
     numbers = {form: draw.sample(range(forms.count(form)), forms.count(form)) for form in forms}
     return [1 + numbers[form].pop() if forms.count(form) > 1 else 0 for form in forms]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from iobench.core import registry, stages
@@ -28,16 +28,17 @@ def ladder(spec: Spec, cases: Sequence[Case]) -> list[Trial]:
     rounds: dict[int, list[Trial]] = {}
     climbing = [c for c in cases if c.label in extras or matches(c, spec.ladder.only)]
     rungs = {c.label: _rungs(spec, extras.get(c.label), c) for c in climbing}
-    computing = {
+    shared = {
         stage: [c for c in climbing if stage in rungs[c.label]]
         for stage in stages.rungs()
-        if not stages.of(stage).reads
+        if not stages.of(stage).reads or stages.of(stage).of_mount
     }
     for case in cases:
         extra = extras.get(case.label)
         repeats = (extra and extra.repeats) or spec.ladder.repeats
         for stage in rungs.get(case.label, ()):
-            equal = (c for c in computing.get(stage, ()) if compute_key(c) == compute_key(case))
+            key = shared_key(stage)
+            equal = (c for c in shared.get(stage, ()) if key(c) == key(case))
             if next(equal, case) is not case:  # an earlier case's rung serves this one
                 continue
             together = [stage]  # in the same round: they pair
@@ -102,6 +103,16 @@ def number(trials: Iterable[Trial], start: int) -> list[Trial]:
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-")
         out.append(dataclasses.replace(trial, id=f"{i:04d}-{slug}"))
     return out
+
+
+def shared_key(stage: str) -> Callable[[Case], tuple[Any, ...]]:
+    """Return what decides a rung that equal cases share: of the mount, or without its data."""
+    return mount_key if stages.of(stage).of_mount else compute_key
+
+
+def mount_key(case: Case) -> tuple[Any, ...]:
+    """Return the files and their mount."""
+    return case.folder, case.location, case.placement
 
 
 def compute_key(case: Case) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
 from iobench.analysis.rates import RateTable
 from iobench.analysis.results import to_json
+from iobench.analysis.storage import storage_of
 from iobench.core import registry
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.order import add_sums
@@ -33,6 +34,7 @@ EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s", "host", "job", "decoder", "nodes", "sharing",
+    "storage_roof",
 )  # fmt: skip
 
 #: Of the table of rates, after the settings that its rows are grouped by and the rate.
@@ -54,8 +56,12 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     ordered = sorted(records, key=lambda r: (place.get(r.trial.id, len(place)), r.attempt))
     cases = {r.trial.case.label: r.trial.case for r in ordered}
     steps = {label: _step_s(found, case) for label, case in cases.items()}
+    mounts = {label: storage_of(found, case) for label, case in cases.items()}
+    roofs = {label: mount.binding if mount else None for label, mount in mounts.items()}
     twins = _twins(records)
-    rows = [_row(found, r, steps[r.trial.case.label], twins) for r in ordered]
+    rows = [
+        _row(found, r, steps[r.trial.case.label], twins, roofs[r.trial.case.label]) for r in ordered
+    ]
     frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
     # seconds and fractions stay floats where every value happens to be whole
     floats = [
@@ -120,7 +126,11 @@ def _who(record: Record, epochs: int = 1) -> tuple[str, ...]:
 
 
 def _row(
-    found: Evidence, record: Record, step_s: float | None, twins: Mapping[tuple[str, ...], str]
+    found: Evidence,
+    record: Record,
+    step_s: float | None,
+    twins: Mapping[tuple[str, ...], str],
+    roof: str | None,
 ) -> dict[str, Any]:
     trial, case, proof = record.trial, record.trial.case, record.cache
     return {
@@ -149,6 +159,7 @@ def _row(
         "ready_s": record.ready_s or None,
         "image": case.image if case.runtime != "bare" else None,
         "decoder": registry.loading(case).get("decoders"),
+        "storage_roof": roof if trial.cache == "cold" else None,
         **_probed(record),
     }
 
@@ -171,8 +182,7 @@ _SAME = {
 
 
 def _measured(record: Record, step_s: float | None) -> dict[str, Any]:
-    if record.trial.stage == "ceiling":
-        fio = record.ceiling
+    if fio := record.ceiling:
         return {
             "samples": fio.get("samples"),
             "wall_s": fio.get("runtime_s"),

@@ -199,7 +199,7 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
         alone = words.rate(case, "compute", "-")
         if alone and not _has_rate(case, "cold", "warm"):
             yield Text(f"{case.case}: computes {numbers.number(alone.value)} samples/s alone")
-        for text in (words.communication(case), words.handover(case)):
+        for text in (words.communication(case), words.handover(case), words.storage(case)):
             if text:
                 yield Text(f"  {case.case}: {text}", style="dim")
 

@@ -46,6 +46,21 @@ def rungs(case: CaseResult) -> int:
     )
 
 
+def storage(case: CaseResult) -> str:
+    """Return what the mount gives and which of it bounds cold reading; "" where not measured."""
+    found = case.storage
+    if found is None:
+        return ""
+    bandwidth = "" if found.bandwidth_reached else "at least "
+    iops = "" if found.iops_reached else "at least "
+    figures = (
+        f"the mount gives {bandwidth}{number(found.bandwidth / 1e6)} MB/s and "
+        f"{iops}{number(found.iops)} requests/s; one of {number(found.request_bytes / 1024)} KiB "
+        f"takes {milliseconds(found.latency_s)} ms"
+    )
+    return f"{figures}; {found.words}" if found.words else figures
+
+
 def au(case: CaseResult, cache: str) -> str:
     """Return AU of a cache state, two decimals; n/a where it would be above 1 (see the remarks)."""
     entry = case.utilisation(cache)

@@ -69,21 +69,22 @@ def after_here(
     crossed: Crossed,
     others: int = 0,
     *,
-    by_fio: bool,
+    by_fio: Optional[int] = None,
+    opened: int = 1,
 ) -> CacheProof:
     """Return the proof with what of ``files`` is resident now and what crossed their mount.
 
-    ``others``: the bytes that others may have moved over it meanwhile.  ``by_fio``: fio read the
-    files, and not the ranks.
+    ``others``: the bytes that others may have moved over it meanwhile.  ``by_fio``: bytes that fio
+    read in the ranks' place.  ``opened``: how often each of the files was opened.
     """
     left = agent.residency(files)
     return dataclasses.replace(
         _counted(proof, crossed, others),
         resident_after=left.fraction,
         bytes_resident=None if left.fraction is None else left.nbytes,
-        bytes_needed=sum(r.bytes_needed for r in ranks),
-        bytes_read=0 if by_fio else sum(r.io.rchar for r in ranks),
-        messages_bytes=MESSAGES_BYTES * len(files) if crossed.whole else 0,
+        bytes_needed=sum(r.bytes_needed for r in ranks) if by_fio is None else by_fio,
+        bytes_read=sum(r.io.rchar for r in ranks) if by_fio is None else 0,
+        messages_bytes=MESSAGES_BYTES * len(files) * opened if crossed.whole else 0,
     )
 
 

@@ -87,42 +87,53 @@ def plan(samples: Sequence[Extents], *, jobs: int, batch: int, repeat: int = 1) 
     return CeilingPlan(kept, len(samples) * repeat, repeat)
 
 
-def run(
-    plan: CeilingPlan,
-    *,
-    work: Path,
-    mapped: bool = False,
-    read_ahead: bool = True,
-    limit_s: float = 300.0,
-    enter: Sequence[str] = (),
-    agent: Agent = LOCAL,
-) -> Ceiling:
-    """Replay a plan with fio.  ``work`` (made when absent) keeps logs, job file and JSON.
+@dataclasses.dataclass(frozen=True)
+class Fio:
+    """How fio is run.
+
+    ``work`` (made when absent) keeps logs, job file and JSON.  ``enter``: words before the command
+    (a control group).
+    """
+
+    work: Path
+    limit_s: float = 300.0
+    enter: Sequence[str] = ()
+    agent: Agent = LOCAL
+
+    def replay(self, plan: CeilingPlan, *, read_ahead: bool, most_ms: int = 0) -> FioResult:
+        """Read what the plan says, for ``most_ms`` at most (0: all of it); raises as fio does."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        logs, name = [], functools.partial(_loggable, self.work / "links", itertools.count())
+        for number, reader in enumerate(plan.readers):
+            log = self.work / f"reader{number}.log"
+            log.write_bytes(os.fsencode("".join(_log_lines(reader, plan.repeat, name))))
+            logs.append({"read_iolog": str(log)})
+        options = {
+            "ioengine": "psync",
+            "invalidate": "0",
+            "fadvise_hint": "0" if read_ahead else "random",
+            "replay_no_stall": "1",
+            "allow_file_create": "0",
+            **({"runtime": f"{most_ms}ms"} if most_ms else {}),
+        }
+        return self.agent.fio(self.work, options, logs, time_limit_s=self.limit_s, enter=self.enter)
+
+
+def run(plan: CeilingPlan, fio: Fio, *, mapped: bool = False, read_ahead: bool = True) -> Ceiling:
+    """Replay a plan with fio.
 
     ``mapped``: the format is read through mmap.  ``read_ahead``: False where its reader turns
-    the kernel's read-ahead off.  ``enter``: words before fio's command (a control group).
+    the kernel's read-ahead off.
 
     Raises BackendUnavailable without fio and TrialFailed when fio fails or overruns.
     """
     if not plan.wanted_bytes:
         raise TrialFailed("nothing to read: the format says that its samples occupy no bytes")
-    work.mkdir(parents=True, exist_ok=True)
     paged = mapped and not read_ahead
-    logs, name = [], functools.partial(_loggable, work / "links", itertools.count())
-    for number, reader in enumerate(plan.readers):
-        if paged:
-            reader = tuple(page for extent in reader for page in _pages(extent))
-        log = work / f"reader{number}.log"
-        log.write_bytes(os.fsencode("".join(_log_lines(reader, plan.repeat, name))))
-        logs.append({"read_iolog": str(log)})
-    options = {
-        "ioengine": "psync",
-        "invalidate": "0",
-        "fadvise_hint": "0" if read_ahead else "random",
-        "replay_no_stall": "1",
-        "allow_file_create": "0",
-    }
-    done = agent.fio(work, options, logs, time_limit_s=limit_s, enter=enter)
+    if paged:
+        cut = (tuple(page for e in reader for page in _pages(e)) for reader in plan.readers)
+        plan = dataclasses.replace(plan, readers=tuple(cut))
+    done = fio.replay(plan, read_ahead=read_ahead)
     notes = [PAGED_NOTE if paged else MAPPED_NOTE] if mapped else []
     if done.runtime_s < ENOUGH_S:
         notes.append(f"a short run: {done.runtime_s:.2f} s")

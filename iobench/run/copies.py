@@ -29,7 +29,7 @@ def make(
     room, and for files that are read in place.
     """
     for trial in block:
-        key = trial.case.stored_form, trial.copy
+        key = trial.case.folder, trial.copy
         if trial.copy and key not in settings.copies:
             settings.copies[key] = _copy(trial.case, dataset, settings.agent, undo)
             undo.callback(settings.copies.pop, key)

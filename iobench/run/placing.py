@@ -94,7 +94,7 @@ def _key(case: Case) -> tuple[str, ...]:
     if (placing := _placing(case.placement)) is None:
         return ()
     shared_by = placing.shared_by(runtime_of(case).form(), case.image)
-    return case.placement, *shared_by, case.stored_form
+    return case.placement, *shared_by, case.folder
 
 
 def _place(

@@ -180,11 +180,11 @@ def never_cold(cases: Sequence[Case], dataset: Dataset) -> str:
 
 def _folder(case: Case, dataset: Dataset) -> Path:
     """Return the folder that a case reads its samples from, or the nearest one above it."""
-    return files.nearest(datasets.form_root(dataset, case.stored_form).absolute())
+    return files.nearest(datasets.form_root(dataset, case.folder).absolute())
 
 
 def _converted(cases: Sequence[Case]) -> list[str]:
-    return sorted({c.stored_form for c in cases} - {"jpeg"})
+    return sorted({c.folder for c in cases} - {"jpeg"})
 
 
 def check_turned(cases: Sequence[Case], dataset: Dataset) -> None:
@@ -230,7 +230,7 @@ def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
     """
     done = set()
     for case in cases:
-        form, options = case.stored_form, dict(case.format_options)
+        form, options = case.folder, dict(case.format_options)
         wanted = form, repr(sorted(options.items()))
         fileless = registry.load("formats", case.format).fileless
         if fileless or form == "jpeg" or wanted in done:

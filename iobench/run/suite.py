@@ -161,7 +161,7 @@ class Suite:
 
     def _discard_cold_pass(self) -> None:
         """Read every stored form once from cold: the first pass after writing is unlike others."""
-        cases = {c.stored_form: c for c in self.plan.cases}
+        cases = {c.folder: c for c in self.plan.cases}
         for case in cases.values():
             if files := files_of(case, self.plan.dataset):
                 agent = self.settings.agent
@@ -169,4 +169,4 @@ class Suite:
                 begun = clock.clock()
                 agent.warm(files, threads=READERS)
                 nbytes, took_s = sum(f.stat().st_size for f in files), clock.clock() - begun
-                self.settings.cold_rates[case.stored_form] = nbytes / took_s / READERS
+                self.settings.cold_rates[case.folder] = nbytes / took_s / READERS

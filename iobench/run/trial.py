@@ -37,7 +37,7 @@ from iobench.core.records import (
 )
 from iobench.host import scratch
 from iobench.host.agent import Trace
-from iobench.run import cache_proof, cache_state, ceiling, command, placing
+from iobench.run import cache_proof, cache_state, ceiling, command, placing, requests
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
 from iobench.run.trial_node import TrialNode, everywhere
@@ -73,7 +73,7 @@ class Attempt:
         self._stage = stages.of(trial.stage)
         self._place = settings.placements.get(trial.case.location)
         self._dataset = settings.copies.get(
-            (trial.case.stored_form, trial.copy), placing.dataset_of(dataset, self._place)
+            (trial.case.folder, trial.copy), placing.dataset_of(dataset, self._place)
         )
         self._files = _files(trial, self._dataset, self._place)
         #: On the mount that is measured: files read in place may lie elsewhere than the dataset.
@@ -206,14 +206,19 @@ class Attempt:
         (node,) = self._nodes
         self._set_state(worker, node)
         self.count()
+        fio = ceiling.Fio(
+            worker.work / "fio", self._settings.limit_s, self._settings.enter, self._agent
+        )
+        if self._stage.of_mount:
+            files = requests.chosen(extents)
+            self.ceiling = to_json(requests.run(files, fio, seed=case.seed))
+            return
+        readers = max(case.workers, 1) * case.world_size
         result = ceiling.run(
-            ceiling.plan(extents, jobs=max(case.workers, 1) * case.world_size, batch=case.batch),
-            work=worker.work / "fio",
+            ceiling.plan(extents, jobs=readers, batch=case.batch),
+            fio,
             mapped=registry.load("formats", case.format).mapped,
             read_ahead=bool(case.format_options.get("readahead", True)),
-            limit_s=self._settings.limit_s,
-            enter=self._settings.enter,
-            agent=self._agent,
         )
         self.ceiling = to_json(result)
 
@@ -229,10 +234,11 @@ class Attempt:
             (node,) = self._nodes
             node.prove_after_inside(self.ranks, self._place)
         elif self.trial.cache != "-" and self._files:
-            fio = None
+            fio, found = None, self.ceiling
             if self._stage.on_host:
-                fio = IoCounters(read_bytes=self.ceiling["storage_bytes"])
-            everywhere(self._nodes, lambda node: node.prove_after(self.ranks, fio))
+                fio = IoCounters(rchar=found["io_bytes"], read_bytes=found["storage_bytes"])
+            opened = found.get("opened", 1)
+            everywhere(self._nodes, lambda node: node.prove_after(self.ranks, fio, opened))
         trainer = registry.load("trainers", self.trial.case.trainer).make
         programs = ""
         if self.runtime.get("form"):

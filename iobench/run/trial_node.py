@@ -82,7 +82,7 @@ class TrialNode:
             agent.check_warmable(sum(f.stat().st_size for f in self._files))
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock(held)
-            rate = self._settings.cold_rates.get(self._trial.case.stored_form)
+            rate = self._settings.cold_rates.get(self._trial.case.folder)
             more |= {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
         else:
             found = agent.set_fraction(extents(), float(label), self._trial.case.seed, self._files)
@@ -116,10 +116,12 @@ class TrialNode:
         """Return the results of the ranks that ran here."""
         return [r for r in ranks if self.name in ("", r.host)]
 
-    def prove_after(self, ranks: Sequence[RankResult], fio: IoCounters | None = None) -> None:
+    def prove_after(
+        self, ranks: Sequence[RankResult], fio: IoCounters | None = None, opened: int = 1
+    ) -> None:
         """Complete the proof by what is resident now and what crossed the mount for its ranks.
 
-        ``fio``: what fio counted, where it read in their place.
+        ``fio``: what fio counted, where it read in their place, and how often it opened each file.
         """
         own = self.own(ranks)
         crossed = self._crossed(fio or cache_proof.io_of(own))
@@ -130,7 +132,8 @@ class TrialNode:
             self._agent,
             crossed,
             self._others(),
-            by_fio=fio is not None,
+            by_fio=fio.rchar if fio else None,
+            opened=opened,
         )
 
     def prove_after_inside(self, ranks: Sequence[RankResult], place: Placement) -> None:

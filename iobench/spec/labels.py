@@ -12,6 +12,9 @@ from iobench.core.cases import Case
 #: Case fields that a user names by ``pipeline``.
 PIPELINE_FIELDS = ("loader", "format", "content")
 
+#: Case fields that no name shows: the pipeline is its beginning, the layout follows from options.
+_NAMELESS = ("label", "layout", *PIPELINE_FIELDS)
+
 
 def label(cases: Sequence[Case], extra: int, usual: Case | None = None) -> tuple[Case, ...]:
     """Name each case by its pipeline and what differs from the others.
@@ -45,7 +48,7 @@ def _named(case: Case, names: Sequence[str]) -> Case:
 
 
 def _varying(cases: Sequence[Case]) -> list[str]:
-    names = [f.name for f in dataclasses.fields(Case) if f.name not in ("label", *PIPELINE_FIELDS)]
+    names = [f.name for f in dataclasses.fields(Case) if f.name not in _NAMELESS]
     if all(c.image == registry.home_stack(c.trainer, c.loader) for c in cases):
         names.remove("image")  # it follows from the others
     return [n for n in names if len({repr(getattr(c, n)) for c in cases}) > 1]

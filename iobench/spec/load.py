@@ -122,6 +122,7 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     _check_options(spec.case)
     for case, where in built:
         check_case(case, where)
+    built = [(dataclasses.replace(case, layout=_layout(case)), where) for case, where in built]
     made = [case for case, _ in built]
     if not made:
         raise SpecError("exclude: it leaves no case; leave out fewer")
@@ -242,6 +243,11 @@ def _share_out(fields: dict[str, Any], where: str) -> None:
             f"{where}: world_size = {said}, but nodes = {nodes} with ranks_per_node = {each} make "
             f"{nodes * each}; leave one of the three out"
         )
+
+
+def _layout(case: Case) -> str:
+    options = {k: v for k, v in case.format_options.items() if k != "side"}
+    return registry.layout_of(case.format, options)
 
 
 def _content(defaults: CaseSpec, overrides: CaseSpec, where: str) -> dict[str, str]:

@@ -92,7 +92,7 @@ class LadderSpec(Strict):
     The others are compared in contrasts alone; their samples are digested all the same.
     """
 
-    stages: Many[str] = pydantic.Field(default_factory=stages.rungs)
+    stages: Many[str] = pydantic.Field(default_factory=stages.usual)
     caches: Many[str | float] = ("cold", "warm")
     repeats: int = pydantic.Field(default=3, ge=1, le=MOST_REPEATS)
     probe: bool = True

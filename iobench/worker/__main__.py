@@ -103,7 +103,7 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
         dataset=task.dataset,
         format_name=case.format,
         format=registry.format_of(case),
-        root=form_root(task.dataset, case.stored_form),
+        root=form_root(task.dataset, case.folder),
         ids=epochs(
             task.trial.epochs,
             len(index.labels),
@@ -116,7 +116,7 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
             sharing=case.sharing,
         ),
         labels=index.labels,
-        sizes=stored_sizes(task.dataset, case.stored_form, index.sizes),
+        sizes=stored_sizes(task.dataset, case.folder, index.sizes),
         stage=stages.of(task.trial.stage).asks,
         decode_delay_s=task.decode_delay_s,
         rank=rank,

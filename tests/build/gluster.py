@@ -12,13 +12,16 @@ import re
 import tempfile
 import time
 from pathlib import Path
-from typing import Iterator, List
+from typing import Iterator, List, Mapping, Sequence
 
+from iobench.host import page_cache
+from iobench.host.agent import Agent
 from tests.build.disks import disk, run, unmount
 
 #: One volume at a time in a process; processes beside each other have their own.
 NAME = "iobench-test"
 BRICKS_BYTES = 1 << 30  # sparse
+BLKIO = Path("/sys/fs/cgroup/blkio")
 LOGS = Path("/var/log/glusterfs/bricks")
 CONFIG = """volume management
     type mgmt/glusterd
@@ -42,6 +45,7 @@ class Gluster:
         self._folder, self._namespace, self._address = folder, namespace, address
         self.mount = folder / "mount"
         self.bricks = [folder / "disk" / f"brick{i}" for i in range(2)]
+        self.loop = ""  # device below the bricks
 
     def inside(self, *argv: str) -> str:
         """Run a command in the servers' network; ``ip netns exec`` would hide its mounts."""
@@ -52,7 +56,7 @@ class Gluster:
         socket = f"--glusterd-sock={self._folder}/glusterd.socket"
         return self.inside("gluster", "--mode=script", socket, *words)
 
-    def start(self) -> None:
+    def start(self, options: Mapping[str, str]) -> None:
         (self._folder / "glusterd.vol").write_text(
             CONFIG.format(folder=self._folder, address=self._address)
         )
@@ -65,6 +69,8 @@ class Gluster:
             raise AssertionError(f"{error}\n{log}") from None
         bricks = [f"{self._address}:{brick}" for brick in self.bricks]
         self.ask("volume", "create", NAME, *bricks, "force")
+        for option, value in options.items():
+            self.ask("volume", "set", NAME, option, value)
         self.ask("volume", "start", NAME)
         self.attach()
 
@@ -93,33 +99,66 @@ class Gluster:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(fd)
 
+    @contextlib.contextmanager
+    def throttled(self, **limits: int) -> Iterator[None]:
+        """Slow the bricks' disk for their servers: ``read_bps_device``, ``read_iops_device``."""
+        device = Path("/sys/class/block", Path(self.loop).name, "dev").read_text().strip()
+        group = BLKIO / f"{NAME}-{os.getpid()}"
+        group.mkdir()
+        servers = [pid for pid in _pids(self._namespace) if _program(pid) == "glusterfsd"]
+        try:
+            for name, value in limits.items():
+                (group / f"blkio.throttle.{name}").write_text(f"{device} {value}")
+            for pid in servers:
+                (group / "cgroup.procs").write_text(str(pid))
+            yield
+        finally:
+            for pid in servers:
+                (BLKIO / "cgroup.procs").write_text(str(pid))
+            group.rmdir()
+
     def served(self) -> int:
         """Return the bytes that the bricks have read for clients, since the volume started."""
         text = self.ask("volume", "profile", NAME, "info", "cumulative")
         return sum(int(n) for n in re.findall(r"Data Read: (\d+) bytes", text))
 
 
+class Evicting(Agent):
+    """Evicts the servers' page cache with the client's, which no product could do."""
+
+    def __init__(self, volume: Gluster) -> None:
+        self._volume = volume
+
+    def evict(self, files: Sequence[Path]) -> None:  # type: ignore[override]
+        page_cache.evict(files)
+        self._volume.evict_servers()
+
+
 @contextlib.contextmanager
-def gluster() -> Iterator[Gluster]:
-    """Start a volume on this machine; what was begun is undone, also after a failure."""
+def gluster(**options: str) -> Iterator[Gluster]:
+    """Start a volume on this machine; what was begun is undone, also after a failure.
+
+    ``options``: of the volume, set before it starts; ``_`` stands for ``-`` and ``__`` for ``.``.
+    """
     with contextlib.ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="iobench-gl-")))
         namespace = f"iobgl{os.getpid()}"
         address = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}.1"
         for name in ("work", "run", "mount"):
             (folder / name).mkdir()
-        undo.enter_context(disk(folder / "disk.image", folder / "disk", BRICKS_BYTES))
+        loop = undo.enter_context(disk(folder / "disk.image", folder / "disk", BRICKS_BYTES))
         run("ip", "netns", "add", namespace)
         undo.callback(run, "ip", "netns", "del", namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
         run("ip", "-n", namespace, "addr", "add", f"{address}/32", "dev", "lo")
         undo.callback(_end, namespace)
         made = Gluster(folder, namespace, address)
+        made.loop = loop
         undo.callback(detach, made.mount)
         undo.callback(_remove_logs, folder)
         for brick in made.bricks:
             brick.mkdir()
-        made.start()
+        made.start({k.replace("__", ".").replace("_", "-"): v for k, v in options.items()})
         made.ask("volume", "profile", NAME, "start")
         yield made
 
@@ -134,6 +173,10 @@ def detach(mount: Path) -> None:
 
 def _pids(namespace: str) -> List[int]:
     return [int(pid) for pid in run("ip", "netns", "pids", namespace).split()]
+
+
+def _program(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _end(namespace: str) -> None:

@@ -10,6 +10,7 @@ from iobench.advise.findings import Diagnosis, Rule, Scene
 from iobench.advise.forecast import model
 from iobench.advise.what_ifs import WHAT_IFS, other_pipeline
 from iobench.equations import roofline, stalls
+from iobench.equations.storage import BANDWIDTH, IOPS, LATENCY
 
 MIB = 2**20
 #: Reading this many times the bytes needed is worth a line.
@@ -24,6 +25,16 @@ MAPPED = ("lmdb",)
 NETWORK = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "fuse.sshfs", "cifs", "smb3", "ceph", "9p")
 #: A loader that decodes in one thread gains nothing from more workers.
 ONE_THREAD = "this loader has one thread: use another loader"
+
+
+_STAGE = "stage the data to a faster filesystem (local disk, burst buffer, tmpfs)"
+#: What a mount's own limit asks for.
+_REMEDIES = {
+    BANDWIDTH: _STAGE,
+    IOPS: "ask for more bytes a request: pack the samples into few files and read them in stored "
+    f"order (tar), or {_STAGE}",
+    LATENCY: f"keep more requests in flight: raise workers; or {_STAGE}",
+}
 
 
 def supply(scene: Scene) -> float:
@@ -45,18 +56,21 @@ def _storage(scene: Scene) -> Iterator[Diagnosis]:
     if not need or not _short(scene):
         return
     rate, wanted = supply(scene), demand(scene)
-    remedy = "stage the data to a faster filesystem (local disk, burst buffer, tmpfs)"
+    remedy = _REMEDIES[scene.limit.storage_roof or BANDWIDTH]
     warm = scene.case.limits["warm"].roofs.get(roofline.READ)
     if warm and rate < wanted < warm:
         share = stalls.cache_needed(warm, rate, wanted, wanted)
         remedy += (
             f"; about {math.ceil(100 * share)} % of the data cached would end the fetch stall too"
         )
+    mount = scene.case.storage
+    named = f"; {mount.words}" if mount and scene.limit.storage_roof else ""
+    seen = {f"{name} roof, samples/s": roof for name, roof in mount.roofs.items()} if mount else {}
     yield Diagnosis(
         f"reading gives {rate * need / MIB:,.0f} MiB/s and the job could use "
-        f"{wanted * need / MIB:,.0f}",
+        f"{wanted * need / MIB:,.0f}{named}",
         remedy,
-        {"read samples/s": rate, "wanted samples/s": wanted, "bytes a sample": need},
+        {"read samples/s": rate, "wanted samples/s": wanted, "bytes a sample": need, **seen},
         WHAT_IFS["cached"].gain(scene.model),
     )
 

@@ -117,7 +117,7 @@ class _Cut:
 
 def of(dataset: Dataset, cases: Sequence[Case]) -> Content:
     """Return what these cases read.  Raises DatasetError where a file is gone."""
-    forms = {c.stored_form for c in cases if not registry.load("formats", c.format).fileless}
+    forms = {c.folder for c in cases if not registry.load("formats", c.format).fileless}
     names: list[str] = []
     files: list[Path] = []
     for form in sorted(forms):

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from iobench.core.protocols import Measured
-from iobench.core.records import NO_STEPS, IoCounters
-from iobench.core.stages import Outcome, Stage
-from iobench.worker.rank import RankRun
-
-
-def _located(job: RankRun) -> Outcome:
-    """Return the samples that fio reads; their extents were written before ``ready``."""
-    return Measured(NO_STEPS, [job.request.ids]), IoCounters(), {}
-
+from iobench.core.stages import Stage
+from iobench.worker.stages._located import located
 
 BACKEND = Stage(
-    _located,
+    located,
     "fio with this format's access pattern: what the mount can give",
     rung=10,
     asks="",

@@ -193,7 +193,7 @@ def test_raw_hdf5_in_chunks(copy: Dataset, compression: str, chunk: int) -> None
         assert file["pixels"].chunks == (chunk or 1, 64, 64, 3)
         assert file["pixels"].compression == compression
         assert file["pixels"].shape == (20, 64, 64, 3)
-    assert [row.ok for row in convert.verify(copy, ["hdf5-raw"])] == [True]
+    assert [row.ok for row in convert.verify(copy, [root.name])] == [True]
     reader = registry.load("formats", "hdf5").make().open(copy, root)
     (extent,) = reader.extents(4)
     assert 0 < extent.length <= (chunk or 1) * 64 * 64 * 3  # stored plain where lzf gains nothing
@@ -249,10 +249,10 @@ def test_floats_lie_as_caffe_s_layer_reads_them(copy: Dataset) -> None:
                 assert label == index.labels[rows]
                 rows += 1
     assert rows == 20
-    assert [row.ok for row in convert.verify(copy, ["hdf5-float"])] == [True]
+    assert [row.ok for row in convert.verify(copy, [root.name])] == [True]
     with h5py.File(files[1], "r+") as file:
         file["data"][3, 1, 7, 7] += 1
-    (found,) = convert.verify(copy, ["hdf5-float"])
+    (found,) = convert.verify(copy, [root.name])
     assert not found.ok
     assert found.detail.startswith("sample 11 ")
 

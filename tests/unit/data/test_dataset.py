@@ -12,7 +12,7 @@ import pytest
 
 from iobench.core import dataset as datasets
 from iobench.core import registry
-from iobench.core.cases import Dataset
+from iobench.core.cases import Case, Dataset
 from iobench.core.errors import BackendUnavailable, DatasetError, SpecError
 from iobench.data import convert, describe, make
 from tests.build.trees import converted, state
@@ -163,9 +163,8 @@ def test_a_form_s_bytes_are_those_it_stores(
     """What a cold trial must fetch: the JPEG files' bytes are not those of pixels."""
     for module in registry.load("formats", name).requires:
         need({"h5py": "hdf5"}.get(module, module))
-    convert.convert(dataset, name, content=content, options=options)
+    form = convert.convert(dataset, name, content=content, options=options).name
     index = datasets.load_index(dataset)
-    form = name if content == "jpeg" else f"{name}-{content}"
     sizes = datasets.stored_sizes(dataset, form, index.sizes)
     assert sizes.dtype == np.int64
     if each < 0:
@@ -240,8 +239,20 @@ def test_converting_twice_keeps_what_is_there(dataset: Dataset) -> None:
     before = state(root)
     assert convert.convert(dataset, "tar") == root
     assert state(root) == before
+    other = convert.convert(dataset, "tar", options={"shard_bytes": 1})
+    assert other.name == "tar+shard_bytes-1"  # beside it
+    assert state(root) == before
+    assert len(list(other.glob("*.tar"))) == dataset.samples
+    case = Case(format="tar", format_options={"shard_bytes": 1}, layout="+shard_bytes-1")
+    assert datasets.files_of(case, dataset)[0].parent == other
+    assert datasets.forms(dataset) == ["jpeg", "tar", "tar+shard_bytes-1"]
+
+
+def test_a_form_of_another_side_is_kept(dataset: Dataset) -> None:
+    need("lmdb")
+    convert.convert(dataset, "lmdb", content="raw", options={"side": 8})
     with pytest.raises(DatasetError, match="is there with options"):
-        convert.convert(dataset, "tar", options={"shard_bytes": 1})
+        convert.convert(dataset, "lmdb", content="raw", options={"side": 16})
 
 
 @pytest.mark.parametrize("marked", [False, True])

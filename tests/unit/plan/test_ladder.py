@@ -137,9 +137,9 @@ def test_a_contrast_that_compares_nothing_is_refused(
 def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     parsed = load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
     missing = ladder.rungs_missing(load.expand(parsed)[0])
-    assert set(missing) == {"ceiling", "decode", "load", "train"}
+    assert set(missing) == {"ceiling", "requests", "decode", "load", "train"}
     null = load.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
-    assert set(ladder.rungs_missing(load.expand(null)[0])) == {"ceiling"}
+    assert set(ladder.rungs_missing(load.expand(null)[0])) == {"ceiling", "requests"}
 
 
 def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
@@ -159,6 +159,22 @@ def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
 
     assert len(keys("cpu")) == 1
     assert len(keys("cuda")) == 4
+
+
+def test_the_mount_is_measured_once_where_a_spec_names_it() -> None:
+    """Cases on the same files share it; those on another stored form have files of their own."""
+    pipelines = {"pipeline": ["torch:jpeg", "torch:lmdb"], "workers": [1, 2]}
+    document = {**DOCUMENT, "matrix": pipelines, "contrasts": []}
+    usual = load.parse(document)
+    assert "requests" not in usual.ladder.stages
+    named = load.parse({**document, "ladder": {"stages": ["requests", "read"], "repeats": 2}})
+    trials = [t for t in ladder.ladder(named, load.expand(named)) if t.stage == "requests"]
+    assert sorted((t.case.label, t.cache) for t in trials) == [
+        ("torch:jpeg workers=1", "cold"),
+        ("torch:jpeg workers=1", "cold"),
+        ("torch:lmdb workers=1", "cold"),
+        ("torch:lmdb workers=1", "cold"),
+    ]
 
 
 def computing(document: dict[str, object]) -> list[str]:

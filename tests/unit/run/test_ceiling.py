@@ -77,7 +77,7 @@ def test_cold_files_every_byte_once_in_order(disk: Path) -> None:
     files = [Path(e.path) for sample in samples for e in sample]
     page_cache.evict(files)
     assert page_cache.residency(files).fraction == 0.0
-    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=8), work=disk / "work")
+    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=8), ceiling.Fio(disk / "work"))
     assert not done.invalid
     assert done.io_bytes == done.wanted_bytes == sum(path.stat().st_size for path in files)
     assert done.storage_bytes >= done.io_bytes
@@ -97,7 +97,7 @@ def test_a_shard_stays_open_and_only_its_extents_are_read(disk: Path) -> None:
     half = samples[:32]
     path = Path(samples[0][0].path)
     page_cache.evict([path])
-    done = ceiling.run(ceiling.plan(half, jobs=1, batch=8), work=disk / "work")
+    done = ceiling.run(ceiling.plan(half, jobs=1, batch=8), ceiling.Fio(disk / "work"))
     assert not done.invalid
     assert done.io_bytes == sum(s[0].length for s in half)
     words = [word for word, _ in logged(disk / "work")]
@@ -113,7 +113,10 @@ def test_a_map_without_read_ahead_is_replayed_page_by_page(disk: Path) -> None:
     path = Path(samples[0][0].path)
     page_cache.evict([path])
     done = ceiling.run(
-        ceiling.plan(half, jobs=1, batch=8), work=disk / "work", mapped=True, read_ahead=False
+        ceiling.plan(half, jobs=1, batch=8),
+        ceiling.Fio(disk / "work"),
+        mapped=True,
+        read_ahead=False,
     )
     assert not done.invalid
     assert done.io_bytes == sum(s[0].length for s in half)
@@ -129,7 +132,9 @@ def test_a_warm_pattern_can_be_repeated(disk: Path) -> None:
     need("fio")
     samples = tree(disk / "tree", samples=8)
     page_cache.warm([Path(s[0].path) for s in samples])
-    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=2, repeat=50), work=disk / "work")
+    done = ceiling.run(
+        ceiling.plan(samples, jobs=2, batch=2, repeat=50), ceiling.Fio(disk / "work")
+    )
     assert not done.invalid
     assert done.samples == 400
     assert done.storage_bytes < 0.01 * done.io_bytes
@@ -141,18 +146,10 @@ def test_fio_gives_no_hint_that_the_reader_does_not(disk: Path) -> None:
     need("strace")
     samples = tree(disk / "tree", samples=3)
     trace = disk / "trace"
+    tracer = ("strace", "-f", "-y", "-e", "trace=openat,pread64,fadvise64,close")
     ceiling.run(
         ceiling.plan(samples, jobs=1, batch=1),
-        work=disk / "work",
-        enter=(
-            "strace",
-            "-f",
-            "-y",
-            "-e",
-            "trace=openat,pread64,fadvise64,close",
-            "-o",
-            str(trace),
-        ),
+        ceiling.Fio(disk / "work", enter=(*tracer, "-o", str(trace))),
     )
     calls = [line for line in trace.read_text().splitlines() if ".jpg" in line]
     assert not [line for line in calls if "fadvise64" in line]
@@ -171,7 +168,7 @@ def test_fio_gives_no_hint_that_the_reader_does_not(disk: Path) -> None:
 def test_awkward_paths_are_read(disk: Path, name: str) -> None:
     need("fio")
     samples = tree(disk / name, samples=4)
-    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=1), work=disk / "work")
+    done = ceiling.run(ceiling.plan(samples, jobs=2, batch=1), ceiling.Fio(disk / "work"))
     assert not done.invalid
 
 
@@ -182,7 +179,7 @@ def test_fewer_bytes_than_wanted_is_invalid(disk: Path) -> None:
     path.write_bytes(bytes(100_000))
     samples = [[Extent(str(path), 0, 50_000)], [Extent(str(path), 50_000, 60_000)]]
     try:
-        done = ceiling.run(ceiling.plan(samples, jobs=1, batch=1), work=disk / "work")
+        done = ceiling.run(ceiling.plan(samples, jobs=1, batch=1), ceiling.Fio(disk / "work"))
     except TrialFailed:
         return
     assert "were wanted" in done.invalid
@@ -192,13 +189,15 @@ def test_a_missing_file_fails_and_is_not_made(disk: Path) -> None:
     need("fio")
     gone = disk / "gone"
     with pytest.raises(TrialFailed, match="fio"):
-        ceiling.run(ceiling.plan([[Extent(str(gone), 0, 10)]], jobs=1, batch=1), work=disk / "work")
+        ceiling.run(
+            ceiling.plan([[Extent(str(gone), 0, 10)]], jobs=1, batch=1), ceiling.Fio(disk / "work")
+        )
     assert not gone.exists()
 
 
 def test_nothing_to_read_is_refused(disk: Path) -> None:
     with pytest.raises(TrialFailed, match="no bytes"):
-        ceiling.run(ceiling.plan([[]], jobs=1, batch=1), work=disk)
+        ceiling.run(ceiling.plan([[]], jobs=1, batch=1), ceiling.Fio(disk))
 
 
 def test_a_time_limit_kills_fio_and_its_jobs(disk: Path) -> None:

@@ -263,11 +263,11 @@ def test_the_proof_of_the_cache_adds_up_all_ranks(tmp_path: Path) -> None:
     ]
     begun = CacheProof(label="data-cold")
     crossed = Crossed(cache_proof.io_of(ranks).read_bytes, "counter")
-    proof = cache_proof.after_here(begun, ranks, [data], agent.LOCAL, crossed, by_fio=False)
+    proof = cache_proof.after_here(begun, ranks, [data], agent.LOCAL, crossed)
     assert proof.bytes_needed == sum(r.bytes_needed for r in ranks) == 10 * SAMPLES
     assert (proof.bytes_storage, proof.bytes_read) == (11, 141)
-    by_fio = cache_proof.after_here(begun, ranks, [data], agent.LOCAL, crossed, by_fio=True)
-    assert (by_fio.bytes_storage, by_fio.bytes_read) == (11, 0)
+    by_fio = cache_proof.after_here(begun, ranks, [data], agent.LOCAL, crossed, by_fio=9)
+    assert (by_fio.bytes_storage, by_fio.bytes_read, by_fio.bytes_needed) == (11, 0, 9)
 
 
 # -- contrasts -------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_fio_is_counted_by_its_own_bytes_or_the_mount_s(fio_bytes: int, tmp_path
     for name, crossed in (("posix", fio_bytes), ("whole", 4096)):
         node = agent.Agent() if name == "posix" else Shared()
         attempt = launch.Attempt(COLD, small(tmp_path / name), launch.TrialSettings(agent=node))
-        attempt.ceiling = {"storage_bytes": fio_bytes}
+        attempt.ceiling = {"storage_bytes": fio_bytes, "io_bytes": 4096}
         attempt._prove_after(inside=False)
         assert attempt.proof.bytes_storage == crossed
         assert attempt.proof.bytes_read == 0
