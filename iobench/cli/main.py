@@ -17,6 +17,7 @@ from iobench.cli.jobs import status_, submit
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
+from iobench.cli.script import watch
 from iobench.cli.start import INTERRUPTED, STDOUT, begin, goes_on, interruptible, then
 from iobench.cli.tune import tune
 from iobench.cli.watch import watched
@@ -97,7 +98,7 @@ def cli() -> None:
 
 for each in (
     audit, compare, data, doctor, explain, image, list_, predict, report, run, show, status_,
-    submit, tune,
+    submit, tune, watch,
 ):  # fmt: skip
     cli.add_command(each)
 

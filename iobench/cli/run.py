@@ -30,7 +30,7 @@ from iobench.report import publish, terminal, words
 from iobench.report.progress import Reporter, duration
 from iobench.run import availability, nodes, own_images, placing, prepare, sessions, store
 from iobench.run.command import images_for
-from iobench.run.suite import Grow, Suite
+from iobench.run.suite import Grow, RunTrial, Suite
 from iobench.run.trial import TrialSettings
 from iobench.spec import load
 from iobench.spec.load import expand
@@ -296,7 +296,7 @@ def _run(begun: Begun, hosts: Sequence[str], reporter: Reporter, as_json: bool) 
 
 def ran(
     begun: Begun, hosts: Sequence[str], reporter: Reporter, resume: str,
-    grow: Grow = lambda *_: None,
+    grow: Grow = lambda *_: None, run: RunTrial | None = None,
 ) -> bool:  # fmt: skip
     """Run a plan, and what it grows by, to its end; return whether that was interrupted.
 
@@ -317,7 +317,7 @@ def ran(
             lock_pages=not any(case.memory_bytes for case in plan.cases),
             nodes=several,
         )
-        suite = Suite(begun.store, settings, reporter.trial, grow)
+        suite = Suite(begun.store, settings, reporter.trial, grow, run)
         if strays := suite.ledger.strays:
             say(
                 f"note: {len(strays)} trials of the ladder ran on another host and run again: its "

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from iobench.analysis.results import to_json
 from iobench.cli import start
 from iobench.cli.console import JSON, PATH, complain, err, out, print_json
 from iobench.cli.run import RESULTS, Begun, planned, ran, resumed, started
+from iobench.cli.script import SECONDS, begin, first_run
 from iobench.core import units
 from iobench.core.cases import Case, Plan
 from iobench.host.agent import LOCAL
@@ -27,12 +29,12 @@ from iobench.plan import foresee
 from iobench.plan.cost import guess_s
 from iobench.report import numbers, publish, terminal, tune_plot, words
 from iobench.report.progress import Reporter, duration
-from iobench.run import availability, prepare, store
+from iobench.run import availability, prepare, script, sessions, store
 from iobench.spec import load
 from iobench.spec.load import expand
 from iobench.tune import settings as tune_settings
 from iobench.tune.answer import UNFINISHED, TuneResult, answer
-from iobench.tune.begin import ceiling_text, current_of, stored_forms, with_default
+from iobench.tune.begin import REPEATS, ceiling_text, current_of, stored_forms, with_default
 from iobench.tune.code import spec_text
 from iobench.tune.settings import MARGIN, TuneSettings
 from iobench.tune.space import Space, space
@@ -55,6 +57,8 @@ MOST_COUNTED = 10_000
     show_default=True,
     help="For everything but making data.",
 )
+@click.option("--script", default="", metavar="COMMAND", help="A script of your own, not a SPEC.")
+@SECONDS
 @click.option("--case", "label", default="", metavar="LABEL", help="Of a SPEC with several cases.")
 @click.option("--data", type=PATH, help="ImageFolder tree, or a dataset made by iobench.")
 @click.option("--out", "out_", type=PATH, default=".", help="Folder for data: OUT/data.")
@@ -101,6 +105,7 @@ def tune(
       iobench tune myjob.toml --minutes 20
       iobench tune --data /scratch/imagenet --out /scratch/me --formats lmdb,tar
       iobench tune myjob.toml --dry-run          what would be tried, and what is left out
+      iobench tune --script 'python train.py'    your loop: for batch in iobench.watch(loader)
       iobench tune --resume                      after a kill or Ctrl-C
 
     First the ceiling: where training is within the margin of its compute alone the answer is
@@ -111,9 +116,18 @@ def tune(
         if not dry_run:
             undo.enter_context(LOCAL.announced())
         if resume or (into and (into / "plan.json").exists()):
-            begun = resumed(into or results, images, undo, reporter)
-            return _tuned(begun, tune_settings.load(begun.store.folder), reporter, as_json)
+            asked = tune_settings.load(store.find(into or results).folder)
+            again = _resumed_script if asked.script else resumed
+            begun = again(into or results, images, undo, reporter)
+            return _tuned(begun, asked, reporter, as_json)
         asked = _asked(options)
+        if asked.script:
+            usual = first_run(asked.script, asked.seconds, reporter)
+            begun = begin(usual, REPEATS, asked.seconds, (results, into), undo)
+            plan, asked = with_default(begun.plan, asked)
+            asked.save(begun.store.folder)
+            begun.store.save_plan(plan)
+            return _tuned(begun._replace(plan=plan), asked, reporter, as_json)
         place = {"data": options["data"], "out": options["out_"], "in_place": options["in_place"]}
         text, plan = _plan(spec_name, options, place, asked, into or results, images, undo,
                            reporter, dry_run=dry_run)  # fmt: skip
@@ -128,6 +142,15 @@ def tune(
         return _tuned(begun, asked, reporter, as_json)
 
 
+def _resumed_script(
+    results: Path, images: Path, undo: contextlib.ExitStack, reporter: Reporter
+) -> Begun:  # fmt: skip
+    """Return the search of a script at ``results``, held until ``undo`` ends, to go on with."""
+    found = store.find(results)
+    undo.enter_context(found.lock())
+    return Begun(found, sessions.entered(found.resumable_plan()), {})
+
+
 def _asked(options: dict[str, Any]) -> TuneSettings:
     return TuneSettings(
         minutes=options["minutes"],
@@ -138,6 +161,8 @@ def _asked(options: dict[str, Any]) -> TuneSettings:
         memory_bytes=units.nbytes(options["memory"]) if options["memory"] else 0,
         any_order=not options["shuffled"],
         formats=tuple(filter(None, options["formats"].split(","))),
+        script=tuple(shlex.split(options["script"])),
+        seconds=options["seconds"],
         batches=tuple(int(n) for n in options["batches"].split(",") if n.strip().isdecimal()),
     )
 
@@ -165,19 +190,21 @@ def _tuned(begun: Begun, asked: TuneSettings, reporter: Reporter, as_json: bool)
     folder = begun.store.folder
     again = f"`iobench tune --resume --results {folder}`"
     tuning = Tuning(folder, asked)
-    interrupted = ran(begun, [], reporter, again, tuning.grow)
+    run = None
+    if asked.script:
+        usual = case_of(begun.plan, asked.current)
+        run = script.runner(asked.script, usual, asked.seconds)
+    interrupted = ran(begun, [], reporter, again, tuning.grow, run)
     plan, records = begun.store.plan(), begun.store.records()
     publish.publish(begun.store)
     found = answer(plan, records, asked)
     best = case_of(plan, found.winner or asked.current)
-    spec = load.parse_text((folder / "spec.toml").read_text(), "spec.toml")
-    about = f"found by iobench tune: {best.label}"
-    for name, content in (
-        (WINNER, spec_text(best, spec, "tuned", about, LADDER)),
-        (PLOT, tune_plot.tried(found)),
-    ):
-        if content:
-            store.write_atomic(folder / name, content)
+    if not asked.script:
+        spec = load.parse_text((folder / "spec.toml").read_text(), "spec.toml")
+        about = f"found by iobench tune: {best.label}"
+        store.write_atomic(folder / WINNER, spec_text(best, spec, "tuned", about, LADDER))
+    if plot := tune_plot.tried(found):
+        store.write_atomic(folder / PLOT, plot)
     document = to_json(found)
     store.write_atomic(folder / ANSWER, json.dumps(document, indent=1))
     if as_json:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 
 from iobench.analysis.evidence import enters
 from iobench.core import clock
-from iobench.core.cases import Plan, Trial
+from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop, DatasetError
-from iobench.core.records import FAILED, INVALID
+from iobench.core.records import FAILED, INVALID, Record
 from iobench.host import scratch
 from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
@@ -39,15 +39,21 @@ READERS = 4
 Watch = Callable[[int, int, float, Trial | None], None]
 #: Given the plan and what has run of it, when all of it has: the plan with more, or None.
 Grow = Callable[[Plan, Ledger], Plan | None]
+#: (trial, dataset, attempt, settings) -> the record of it.
+RunTrial = Callable[[Trial, Dataset, int, TrialSettings], Record]
 
 
 class Suite:
     """A suite under way in its folder."""
 
     def __init__(
-        self, store: Store, settings: TrialSettings, watch: Watch, grow: Grow = lambda *_: None
-    ) -> None:
+        self, store: Store, settings: TrialSettings, watch: Watch, grow: Grow = lambda *_: None,
+        run: RunTrial | None = None,
+    ) -> None:  # fmt: skip
+        """``grow``: see there.  ``run``: in place of :func:`run_trial`."""
         self.store, self.settings, self._watch, self._grow = store, settings, watch, grow
+        self._reads = run is None  # trials of a script read what only that one knows
+        self._run_trial = run or (lambda *given: run_trial(*given))
         self.plan = store.plan()
         if settings.enter:
             self.plan = without_turns(self.plan, "they run in a control group")
@@ -118,7 +124,7 @@ class Suite:
         """
         self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
-        record = run_trial(trial, self.plan.dataset, attempt, self.settings)
+        record = self._run_trial(trial, self.plan.dataset, attempt, self.settings)
         works = enters(record)
         if works and apart:
             record = dataclasses.replace(record, status=INVALID, reasons=(APART,))
@@ -175,7 +181,7 @@ class Suite:
 
     def _discard_cold_pass(self) -> None:
         """Read every stored form once from cold: the first pass after writing is unlike others."""
-        cases = {c.stored_form: c for c in self.plan.cases}
+        cases = {c.stored_form: c for c in self.plan.cases} if self._reads else {}
         for form, case in cases.items():
             if form in self.settings.cold_rates:
                 continue

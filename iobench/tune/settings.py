@@ -25,7 +25,8 @@ class TuneSettings:
     ``default``: the library's own defaults ("": they are the current settings).  ``memory_bytes``:
     what the batches that wait in queues may take (0: no limit).  ``formats``: stored forms that
     exist or may be made.  ``batches``: the batch sizes that may be tried, none: the current one
-    alone.
+    alone.  ``script``: the command of a user's own script (none: a spec's case), whose loop is
+    measured for so many ``seconds`` at a time.
     """
 
     minutes: float
@@ -38,6 +39,8 @@ class TuneSettings:
     any_order: bool = False
     formats: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
+    script: tuple[str, ...] = ()
+    seconds: float = 0.0
 
     def save(self, folder: Path) -> None:
         """Write the settings beside the plan."""

@@ -20,6 +20,8 @@ from iobench.tune.settings import TuneSettings
 #: Given a parameter's name, its values and whether they are ordered: the one that is taken.
 Choose = Callable[[str, Sequence[Value], bool], Value]
 PIPELINE = "pipeline"
+#: Knobs that are turned in a script from outside: keywords of its DataLoader, and torch's threads.
+IN_SCRIPTS = ("workers", "prefetch", "loader_options.in_order", "trainer_options.threads")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +129,9 @@ def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
     knobs = []
     for knob in KNOBS:
         reasons = [limits.why_not(part) if limits else "" for part in knob.moves]
-        if not knob.values(current, asked) and knob.field in ("order", "batch"):
+        if asked.script and knob.field not in IN_SCRIPTS:
+            left_out[knob.field] = "a script sets it in its own code"
+        elif not knob.values(current, asked) and knob.field in ("order", "batch"):
             left_out[knob.field] = "it is tried only if asked for"
         elif all(reasons):
             left_out[knob.field] = reasons[0]
@@ -135,7 +139,7 @@ def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
             knobs.append(knob)
     pipelines = {current.pipeline: current}
     reading, preparing = (limits.why_not(p) if limits else "" for p in (READ, PREPARE))
-    for loader, form in _others(current, asked):
+    for loader, form in () if asked.script else _others(current, asked):
         name = f"{loader}:{form}"
         reason = reading and preparing
         if form != current.format and not reason:
