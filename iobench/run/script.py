@@ -76,8 +76,6 @@ def _ran(
     limit_s: float,
 ) -> RankResult:  # fmt: skip
     """Start the script once and return what it measured; raises TrialFailed."""
-    if trial.stage == COMPUTE:  # no worker reads ahead beside the steps
-        settings = {**settings, "num_workers": 0}
     with scratch.folder() as work:
         result = work / "result.json"
         order = Order(str(result), os.getpid(), trial.stage, seconds, trial.least, dict(settings))

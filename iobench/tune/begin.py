@@ -7,12 +7,11 @@ import dataclasses
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.errors import SpecError, near
 from iobench.plan.ladder import number
-from iobench.spec.labels import label
 from iobench.spec.load import expand
 from iobench.spec.schema import Spec
 from iobench.tune.code import spec_text
 from iobench.tune.settings import TuneSettings, default_of
-from iobench.tune.space import space
+from iobench.tune.space import named, space
 from iobench.tune.tuning import RUNGS
 
 #: Repeats of each rung of the ceiling.
@@ -55,7 +54,7 @@ def with_default(plan: Plan, asked: TuneSettings) -> tuple[Plan, TuneSettings]:
     asked = dataclasses.replace(asked, current=current.label)
     if default == current:
         return plan, asked
-    default = label([current, default], 0, usual=current)[1]
+    default = named(default, current)
     more = number([Trial("", default, "train", asked.cache)], start=len(plan.trials) + 1)
     plan = dataclasses.replace(plan, cases=(current, default), trials=(*plan.trials, *more))
     return plan, dataclasses.replace(asked, default=default.label)

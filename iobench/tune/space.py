@@ -12,6 +12,7 @@ from iobench.core import registry, transforms
 from iobench.core.cases import Case, to_json
 from iobench.core.errors import IobenchError
 from iobench.spec.case_rules import check_case
+from iobench.spec.labels import label
 from iobench.tune.bounds import PREPARE, READ, Bounds
 from iobench.tune.code import WRITERS
 from iobench.tune.knobs import KNOBS, Knob, Value
@@ -189,6 +190,17 @@ def queue_bytes(case: Case) -> int:
     """Return the bytes of the batches that wait in a loader's queue and in the trainer's hands."""
     ahead = case.workers * case.prefetch if case.loader == "torch" else case.prefetch
     return (ahead + 1) * case.world_size * transforms.batch_bytes(case.transform, case.batch)
+
+
+def named(case: Case, current: Case) -> Case:
+    """Return the case with a label that names what differs from the current one.
+
+    A script's has the script's name in place of the pipeline, which is not known.
+    """
+    made = label([current, case], 0, usual=current)[1]
+    if current.label.startswith(current.pipeline):
+        return made
+    return dataclasses.replace(made, label=current.label + made.label.removeprefix(made.pipeline))
 
 
 def key(case: Case) -> str:

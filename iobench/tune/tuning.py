@@ -19,11 +19,10 @@ from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.plan.blocks import blocks
 from iobench.plan.ladder import number, rungs_missing
 from iobench.run.ledger import Ledger
-from iobench.spec.labels import label
 from iobench.tune.bounds import Bounds, bounds
 from iobench.tune.search import Search
 from iobench.tune.settings import TuneSettings
-from iobench.tune.space import key, space
+from iobench.tune.space import key, named, space
 
 #: Rungs of the ladder: of the current settings before the search, of the winner after it.
 RUNGS = ("read", "decode", "load", "compute", "train")
@@ -103,7 +102,7 @@ class Tuning:
                 self._known += 1
                 search.tell(asked, None)
             else:
-                case = known or label([current, case], 0, usual=current)[1]
+                case = known or named(case, current)
                 self._waiting = asked, case.label
                 trial = Trial("", case, "train", self.asked.cache, block=1, least=best / DOMINATED)
                 return _with(plan, [] if known else [case], [trial])

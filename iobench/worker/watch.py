@@ -153,7 +153,10 @@ def _ordered(loader: Iterable[Any], order: Order) -> Iterator[Any]:
     """Run the part of the loop that is asked for and write what was measured."""
     if os.getppid() == order.driver:  # else a launcher of the user's stands between
         end_with(order.driver)
-    found = adjusted(loader, order.settings)
+    settings = dict(order.settings)
+    if order.stage == COMPUTE and hasattr(loader, "num_workers") and _is_dataloader(loader):
+        settings["num_workers"] = 0  # no worker reads ahead beside the steps
+    found = adjusted(loader, settings)
     readings = _Readings()
     batches = iter(found)
     if order.stage == COMPUTE:
@@ -190,7 +193,7 @@ def adjusted(loader: Any, settings: Mapping[str, Any]) -> Any:
     import torch
     from torch.utils.data import DataLoader
 
-    if not isinstance(loader, DataLoader):
+    if not _is_dataloader(loader):
         raise TypeError(f"iobench can change a torch DataLoader's settings, not {type(loader)}'s")
     settings = dict(settings)
     if threads := settings.pop("threads", 0):
@@ -212,6 +215,11 @@ def adjusted(loader: Any, settings: Mapping[str, Any]) -> Any:
     else:
         words.update(batch_size=loader.batch_size, sampler=_sampler(loader))
     return DataLoader(loader.dataset, **words)
+
+
+def _is_dataloader(loader: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(loader, torch.utils.data.DataLoader)
 
 
 def _sampler(loader: Any) -> Any:
