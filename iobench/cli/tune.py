@@ -21,8 +21,9 @@ from iobench.cli import start
 from iobench.cli.console import JSON, PATH, complain, err, out, print_json
 from iobench.cli.run import RESULTS, Begun, planned, ran, resumed, started
 from iobench.cli.script import SECONDS, begin, first_run
-from iobench.core import units
+from iobench.core import registry, units
 from iobench.core.cases import Case, Plan
+from iobench.core.errors import SpecError, shown
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
@@ -120,6 +121,7 @@ def tune(
             again = _resumed_script if asked.script else resumed
             begun = again(into or results, images, undo, reporter)
             return _tuned(begun, asked, reporter, as_json)
+        _check_script(options)
         asked = _asked(options)
         if asked.script:
             usual = first_run(asked.script, asked.seconds, reporter)
@@ -151,6 +153,28 @@ def _resumed_script(
     return Begun(found, sessions.entered(found.resumable_plan()), {})
 
 
+def _formats(text: str) -> tuple[str, ...]:
+    found = tuple(filter(None, text.split(",")))
+    for name in found:
+        registry.load("formats", name)
+    return found
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    words = list(filter(None, text.split(",")))
+    if wrong := [word for word in words if not word.isdecimal() or not int(word)]:
+        raise SpecError(f"--batch {shown(wrong[0])}; allowed: whole numbers, such as 32,64")
+    return tuple(sorted(map(int, words)))
+
+
+def _check_script(options: dict[str, Any]) -> None:
+    """Raise SpecError for what a script sets in its own code, or has its own of."""
+    given = [name for name in ("data", "formats", "batches", "memory", "label") if options[name]]
+    if options["script"] and given:
+        name = {"batches": "batch", "label": "case"}.get(given[0], given[0])
+        raise SpecError(f"--{name} has no effect with --script: leave one of the two out")
+
+
 def _asked(options: dict[str, Any]) -> TuneSettings:
     return TuneSettings(
         minutes=options["minutes"],
@@ -160,10 +184,10 @@ def _asked(options: dict[str, Any]) -> TuneSettings:
         cores=options["cores"] or len(os.sched_getaffinity(0)),
         memory_bytes=units.nbytes(options["memory"]) if options["memory"] else 0,
         any_order=not options["shuffled"],
-        formats=tuple(filter(None, options["formats"].split(","))),
+        formats=_formats(options["formats"]),
         script=tuple(shlex.split(options["script"])),
         seconds=options["seconds"],
-        batches=tuple(int(n) for n in options["batches"].split(",") if n.strip().isdecimal()),
+        batches=_batches(options["batches"]),
     )
 
 
@@ -279,7 +303,8 @@ def _render(found: TuneResult, folder: Path) -> None:
     if found.winner and found.code:
         out.print(Text("\npaste this", style="bold"))
         out.print(Text(found.code), soft_wrap=True)
-    out.print(f"\n{folder / ANSWER}, {WINNER}, {PLOT}, report.html", soft_wrap=True)
+    written = [name for name in (WINNER, PLOT, "report.html") if (folder / name).exists()]
+    out.print(f"\n{', '.join([str(folder / ANSWER), *written])}", soft_wrap=True)
 
 
 def _table(found: TuneResult) -> Table:

@@ -18,7 +18,16 @@ from iobench.tune.bounds import Bounds
 from iobench.tune.code import code
 from iobench.tune.settings import TuneSettings
 from iobench.tune.space import queue_bytes, space
-from iobench.tune.tuning import PATIENCE, Tried, case_of, limits_of, measured, stale, winner_of
+from iobench.tune.tuning import (
+    PATIENCE,
+    Tried,
+    at_ceiling,
+    case_of,
+    limits_of,
+    measured,
+    stale,
+    winner_of,
+)
 
 #: Verdicts: nothing to gain; a setting that is faster; one that was not shown to be; not finished.
 LEAVE_IT, CHANGE, NOT_SHOWN, UNFINISHED = "leave it", "change", "not shown", "unfinished"
@@ -96,7 +105,7 @@ def answer(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> TuneRe
         next=[f for f in explain(suite).findings if _of(f, best.label, asked)],
         what_ifs=_what_ifs(suite, best.label, asked),
         queue_bytes=queue_bytes(best),
-        code=code(best),
+        code=code(best, decodes=not asked.script),
         tried=tried,
         left_out=space(case_of(plan, asked.current), asked, limits).left_out,
         search_s=sum(t.wall_s for t in tried if t.label in searched),
@@ -116,7 +125,7 @@ def _verdict(
     if limits is None:
         return UNFINISHED, "the current settings have not been measured yet"
     share = limits.train / limits.compute
-    if limits.headroom < 1 + asked.margin:
+    if at_ceiling(limits, asked):
         return LEAVE_IT, (
             f"training runs at {share:.1%} of what its compute alone takes: no setting of the "
             f"loader can gain more than {limits.headroom - 1:.1%}"

@@ -16,10 +16,16 @@ _KEPT = ("seed", "limit_s", "compute_s", "allow_drop_caches", "stage_to")
 Ladder = Mapping[str, Any]
 
 
-def code(case: Case) -> str:
-    """Return code to paste for the case's loader; "" for one that users do not write."""
+def code(case: Case, *, decodes: bool = True) -> str:
+    """Return code to paste for the case's loader; "" for one that users do not write.
+
+    ``decodes``: the case's decoder is a part of its settings; a script has its own.
+    """
     write = WRITERS.get(case.loader)
-    return write(case) if write else ""
+    lines = [] if write is None else [write(case)]
+    if lines and decodes and case.content == "jpeg" and case.loader in ("torch", "spdl"):
+        lines.insert(0, f"# decode JPEGs by {_DECODE.get(case.decoder, case.decoder)}")
+    return "\n".join(lines)
 
 
 def _torch(case: Case) -> str:
@@ -29,7 +35,6 @@ def _torch(case: Case) -> str:
     words["num_workers"] = case.workers
     if case.workers:
         words["prefetch_factor"] = case.prefetch
-        words["persistent_workers"] = True
         if not case.loader_options.get("in_order", True):
             words["in_order"] = False
         if method := case.loader_options.get("start_method"):
@@ -37,8 +42,6 @@ def _torch(case: Case) -> str:
     if (pin := case.loader_options.get("pin_memory")) is not None:
         words["pin_memory"] = pin
     lines = ["from torch.utils.data import DataLoader", ""]
-    if case.content == "jpeg":
-        lines.append(f"# decode JPEGs by {_DECODE.get(case.decoder, case.decoder)}")
     if (threads := int(str(case.loader_options.get("threads", 1)))) > 1:
         lines.append(
             f"# in the dataset's __getitems__, read the samples of a batch by {threads} threads "

@@ -22,7 +22,7 @@ class Knob:
     """``field``: of a case, or ``axis_options.NAME``.  ``moves``: the parts that it acts on.
 
     ``values``: those that make sense for a case of this pipeline, none where it has no such knob.
-    ``ordered``: neighbouring values behave alike.
+    ``ordered``: neighbouring values behave alike.  ``usual``: of an option that is not set.
     """
 
     field: str
@@ -30,6 +30,7 @@ class Knob:
     moves: tuple[str, ...]
     values: Callable[[Case, TuneSettings], Sequence[Value]]
     ordered: bool = True
+    usual: Value | None = None
 
     def name(self, case: Case) -> str:
         """Return the parameter's name in the search: options belong to their loader."""
@@ -41,7 +42,10 @@ class Knob:
         axis, _, option = self.field.partition(".")
         if not option:
             return dataclasses.replace(case, **{axis: value})  # type: ignore[arg-type]
-        return dataclasses.replace(case, **{axis: {**getattr(case, axis), option: value}})  # type: ignore[arg-type]
+        options = {k: v for k, v in getattr(case, axis).items() if k != option}
+        if value != self.usual:
+            options[option] = value
+        return dataclasses.replace(case, **{axis: options})  # type: ignore[arg-type]
 
 
 def _workers(case: Case, asked: TuneSettings) -> Sequence[Value]:
@@ -87,9 +91,10 @@ KNOBS = (
     Knob("prefetch", "batches ahead", (OVERLAP,), _prefetch),
     Knob("decoder", "library that decodes JPEGs", (PREPARE,), _decoder, ordered=False),
     Knob("loader_options.in_order", "whether batches may overtake", (OVERLAP,), _in_order,
-         ordered=False),
-    Knob("loader_options.threads", "reads at a time in a worker", (READ,), _threads),
+         ordered=False, usual=True),
+    Knob("loader_options.threads", "reads at a time in a worker", (READ,), _threads, usual=1),
     Knob("order", "order of the samples", (READ,), _order, ordered=False),
-    Knob("trainer_options.threads", "threads of the trainer", (CORES,), _trainer_threads),
+    Knob("trainer_options.threads", "threads of the trainer", (CORES,), _trainer_threads,
+         usual=0),
     Knob("batch", "samples a step", (READ, PREPARE, OVERLAP, CORES), _batch),
 )  # fmt: skip

@@ -17,7 +17,8 @@ from iobench.core.cases import Case, Contrast, Plan, Trial
 from iobench.core.records import Record
 from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.plan.blocks import blocks
-from iobench.plan.ladder import number, rungs_missing
+from iobench.plan.ladder import compute_key, number, rungs_missing
+from iobench.run.disturbance import disturbed
 from iobench.run.ledger import Ledger
 from iobench.tune.bounds import Bounds, bounds
 from iobench.tune.search import Search
@@ -41,7 +42,8 @@ GROUP = "g01"
 class Tried:
     """One setting that the search measured: the median rate of its whole trials.
 
-    ``early``: it was dominated, and ended before its last step.  ``wall_s``: of all of its trials.
+    ``early``: it was dominated, and ended before its last step; ``doubtful``: while others used the
+    cores.  ``finals``: how many of its ``runs`` were finals.  ``wall_s``: of all of its trials.
     """
 
     label: str
@@ -50,6 +52,8 @@ class Tried:
     runs: int
     wall_s: float
     reason: str = ""
+    doubtful: bool = False
+    finals: int = 0
 
 
 class Tuning:
@@ -68,7 +72,7 @@ class Tuning:
             return None
         records = list(ledger.last.values())
         found = self._limits = self._limits or limits_of(plan, records, self.asked)
-        if found is None or found.headroom < 1 + self.asked.margin:
+        if found is None or at_ceiling(found, self.asked):
             return None
         tried = measured(plan, records, self.asked)
         longer = None
@@ -86,6 +90,8 @@ class Tuning:
         space_ = space(current, self.asked, found)
         if self._search is None:
             self._search = Search(self._folder, space_, plan.seed + len(tried))
+        if again := [case_of(plan, t.label) for t in tried if t.doubtful and t.runs == 1]:
+            return _with(plan, [], [Trial("", again[0], "train", self.asked.cache, block=1)])
         search, by_key = self._search, {key(case): case for case in plan.cases}
         rates = {t.label: t for t in tried}
         self._take(search, rates)
@@ -120,7 +126,7 @@ class Tuning:
     ) -> bool:  # fmt: skip
         """Return whether no more settings are tried: nothing better comes, or time is up."""
         best = max(t.samples_per_s or 0.0 for t in tried)
-        if best * (1 + self.asked.margin) >= found.compute:
+        if best * (1 + self.asked.margin) >= found.compute and not self.asked.batches:
             return True
         if stale(tried) >= PATIENCE or self._known >= PATIENCE:
             return True
@@ -158,10 +164,7 @@ class Tuning:
         if not winner:
             return None
         best = case_of(plan, winner)
-        rungs = [
-            stage for stage in RUNGS if stage not in (*rungs_missing(best), "compute", "train")
-        ]
-        parts = [Trial("", best, stage, cache, block=1) for stage in rungs
+        parts = [Trial("", best, stage, cache, block=1) for stage in self._parts(plan, best)
                  for cache in caches_of(stage, self.asked.cache)]  # fmt: skip
         plan = _with(plan, [], parts)
         bases = [b for b in (self.asked.current, self.asked.default) if b not in ("", winner)]
@@ -178,6 +181,17 @@ class Tuning:
         )  # fmt: skip
         drawn = blocks(contrasts, plan.cases, seed=plan.seed, start=len(plan.trials) + 1)
         return dataclasses.replace(plan, contrasts=contrasts, trials=(*plan.trials, *drawn))
+
+    def _parts(self, plan: Plan, best: Case) -> list[str]:
+        """Return the rungs that show what limits a case; one compute serves all that compute alike.
+
+        A script's reading and decoding are not apart.
+        """
+        current = case_of(plan, self.asked.current)
+        left_out = ["train", *rungs_missing(best)]
+        left_out += ["compute"] * (compute_key(best) == compute_key(current))
+        left_out += ["read", "decode"] * bool(self.asked.script)
+        return [stage for stage in RUNGS if stage not in left_out]
 
 
 def caches_of(stage: str, cache: str) -> tuple[str, ...]:
@@ -241,6 +255,8 @@ def _tried(name: str, runs: Sequence[Record]) -> Tried:
         runs=len(runs),
         wall_s=sum(r.wall_s for r in runs),
         reason=reason,
+        doubtful=any(_early(r) and disturbed(r) for r in runs),
+        finals=sum(r.trial.block > 1 for r in runs),
     )
 
 
@@ -250,6 +266,11 @@ def _early(record: Record) -> bool:
     if not trial.least or not record.ranks:
         return False
     return bool(record.ranks[0].notes.get("ended_early"))
+
+
+def at_ceiling(found: Bounds, asked: TuneSettings) -> bool:
+    """Return whether training is as fast as its compute alone.  Other batches, other ceilings."""
+    return found.headroom < 1 + asked.margin and not asked.batches
 
 
 def stale(tried: Sequence[Tried]) -> int:
@@ -268,8 +289,8 @@ def winner_of(tried: Sequence[Tried], asked: TuneSettings) -> str:
     Where the best were measured several times, of those alone.
     """
     able = _ranked(tried, asked)
-    most = max((t.runs for t in able), default=0)
-    best = next((t for t in able if t.runs == most), None)
+    most = max((t.finals for t in able), default=0)
+    best = next((t for t in able if t.finals == most), None)
     now = next((t.samples_per_s for t in tried if t.label == asked.current), None) or 0.0
     return best.label if best and (best.samples_per_s or 0.0) > now else ""
 

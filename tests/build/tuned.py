@@ -63,16 +63,22 @@ def record(trial: Trial, rates: Rates) -> Record:
 
 
 def searched(
-    folder: Path, plan: Plan, asked: TuneSettings, rates: Rates, *, killed: bool = False
-) -> Tuple[Plan, List[Record]]:
-    """Run a search to its end; ``killed``: its process dies after every trial."""
+    folder: Path, plan: Plan, asked: TuneSettings, rates: Rates, *, killed: bool = False,
+    disturbed: bool = False,
+) -> Tuple[Plan, List[Record]]:  # fmt: skip
+    """Run a search to its end; ``killed``: its process dies after every trial.
+
+    ``disturbed``: another driver runs beside every trial.
+    """
     records: List[Record] = []
     tuning = Tuning(folder, asked)
     longer: Any = plan
     while longer is not None:
         plan = longer
         done = {r.trial.id for r in records}
-        records += [record(t, rates) for t in plan.trials if t.id not in done]
+        more = [record(t, rates) for t in plan.trials if t.id not in done]
+        notes = {"rivals": ["another"]} if disturbed else {}
+        records += [dataclasses.replace(r, notes=notes) for r in more]
         if killed:
             tuning = Tuning(folder, asked)
         longer = tuning.grow(plan, Ledger(plan, records))

@@ -29,6 +29,8 @@ def test_dataloader_keywords_make_a_dataloader() -> None:
     assert loader.in_order is False
     assert "by 4 threads" in text
     assert "torch.set_num_threads(2)" in text
+    assert "simplejpeg.decode_jpeg" in text
+    assert "simplejpeg" not in code(TORCH, decodes=False)
     assert "prefetch_factor" not in code(dataclasses.replace(TORCH, workers=0))
 
 

@@ -94,7 +94,8 @@ def test_a_knob_sets_what_it_says(knob: Any) -> None:
     owner, _, option = knob.field.partition(".")
     for value in values:
         got = getattr(knob.set(case, value), owner)
-        assert (got[option] if option else got) == value
+        assert (got.get(option, knob.usual) if option else got) == value
+        assert not option or option not in got or value != knob.usual
 
 
 def test_settings_are_read_back_as_they_were_written(tmp_path: Path) -> None:

@@ -116,3 +116,34 @@ def test_an_answer_under_way_is_unfinished_or_whole(tmp_path: Path, stopped: int
     after, records = searched(tmp_path, plan, asked, world(2000, 150))
     found = answer(after, records[:stopped], asked)
     assert found.verdict in (UNFINISHED, NOT_SHOWN)
+
+
+def test_of_a_script_only_the_parts_are_measured_that_it_has(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(trainer="torch", transform="rrc224", trainer_options={}),
+                        script=("python", "train.py"))  # fmt: skip
+    after, records = searched(tmp_path, plan, asked, world(2000, 150))
+    assert after.contrasts
+    winner = case_of(after, after.contrasts[0].arm)
+    mine = {t.stage for t in after.trials if t.case == winner}
+    own = {"compute"} if winner.trainer_options else set()
+    assert mine == {"train", "load", *own}
+    assert {t.case.pipeline for t in after.trials} == {"torch:jpeg"}
+    assert {t.case.decoder for t in after.trials} == {"simplejpeg"}
+    found = answer(after, records, asked)
+    assert found.binds
+    assert "decode" not in found.code
+
+
+def test_an_early_end_beside_others_is_measured_again_to_its_end(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(workers=3))
+    after, _ = searched(tmp_path, plan, asked, world(5000, 200), disturbed=True)
+    cut = Counter(key(t.case) for t in after.trials if t.least)
+    again = Counter(
+        key(t.case)
+        for t in after.trials
+        if t.stage == "train" and t.block == 1 and not t.least and not t.contrast
+        and t.case.label != asked.current
+    )  # fmt: skip
+    assert again
+    assert set(again) <= set(cut)
+    assert set(again.values()) == {1}
