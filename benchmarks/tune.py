@@ -92,12 +92,18 @@ def ran(
 
 
 def gridded(plan: Plan, asked: TuneSettings, most: int) -> Plan:
-    """Return the plan of the grid: every point of the whole space once, in drawn order."""
+    """Return the plan of the grid: points of the whole space, once each, in drawn order.
+
+    ``most``: so many beside the sweep of workers, which is always among them; 0: all.
+    """
     current = plan.cases[0]
     points = list(space(current, asked, None).points())
     rng = random.Random(SEED)
     rng.shuffle(points)
-    drawn = points[:most] if most else points
+    sweep = [c for c in points if _only_workers(c, current)]
+    others = [c for c in points if not _only_workers(c, current)]
+    drawn = sweep + (others[:most] if most else others)
+    rng.shuffle(drawn)
     cases = [current if key(c) == key(current) else named(c, current) for c in drawn]
     trials = number([Trial("", case, "train", asked.cache, block=1) for case in cases], start=1)
     every = tuple(dict.fromkeys([current.label, *(c.label for c in cases)]))
@@ -163,7 +169,7 @@ def study(one: Bottleneck, args: Any) -> dict[str, Any]:
         grid_plan, grid = ran(results / "grid", gridded(plan, asked, args.most), settings)
         best = best_of(grid_plan, grid, asked, set())
         sweep = {c.label for c in grid_plan.cases if _only_workers(c, plan.cases[0])}
-        swept = best_of(grid_plan, grid, asked, sweep) if sweep else plan.cases[0]
+        swept = best_of(grid_plan, grid, asked, sweep)
         winner = case_of(after, found.winner or asked.current)
         pairs = compared(
             results / "pairs", plan, [winner, best, swept, plan.cases[0]], asked, args.pairs,
@@ -210,7 +216,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="of each search")
     parser.add_argument("--cores", type=int, default=4, help="that a search may assume")
     parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--most", type=int, default=96, help="points of the grid, drawn; 0: all")
+    parser.add_argument("--most", type=int, default=96, help="points beside the sweep; 0: all")
     args = parser.parse_args()
     rows = [study(one, args) for one in BOTTLENECKS if args.only in one.name]
     return finish(args, rows, all(row["passed"] for row in rows))

@@ -19,7 +19,7 @@ from rich.text import Text
 from iobench.analysis.results import to_json
 from iobench.cli import start
 from iobench.cli.console import JSON, PATH, complain, err, out, print_json
-from iobench.cli.run import RESULTS, Begun, planned, ran, resumed, started
+from iobench.cli.run import RESULTS, Begun, again, planned, ran, resumed, started
 from iobench.cli.script import SECONDS, begin, first_run
 from iobench.core import registry, units
 from iobench.core.cases import Case, Plan
@@ -30,7 +30,7 @@ from iobench.plan import foresee
 from iobench.plan.cost import guess_s
 from iobench.report import numbers, publish, terminal, tune_plot, words
 from iobench.report.progress import Reporter, duration
-from iobench.run import availability, prepare, script, sessions, store
+from iobench.run import availability, nodes, prepare, script, sessions, store
 from iobench.spec import load
 from iobench.spec.load import expand
 from iobench.tune import settings as tune_settings
@@ -118,8 +118,8 @@ def tune(
             undo.enter_context(LOCAL.announced())
         if resume or (into and (into / "plan.json").exists()):
             asked = tune_settings.load(store.find(into or results).folder)
-            again = _resumed_script if asked.script else resumed
-            begun = again(into or results, images, undo, reporter)
+            open_again = _resumed_script if asked.script else resumed
+            begun = open_again(into or results, images, undo, reporter)
             return _tuned(begun, asked, reporter, as_json)
         _check_script(options)
         asked = _asked(options)
@@ -212,13 +212,15 @@ def _plan(
 def _tuned(begun: Begun, asked: TuneSettings, reporter: Reporter, as_json: bool) -> int:
     """Search to the end, write and show the answer; return the exit status."""
     folder = begun.store.folder
-    again = f"`iobench tune --resume --results {folder}`"
+    words = shlex.join(["iobench", "tune", "--resume", "--results", str(folder), *again()])
     tuning = Tuning(folder, asked)
     run = None
     if asked.script:
         usual = case_of(begun.plan, asked.current)
         run = script.runner(asked.script, usual, asked.seconds)
-    interrupted = ran(begun, [], reporter, again, tuning.grow, run)
+    there = nodes.allocated()
+    nodes.check(begun.plan.cases, there)
+    interrupted = ran(begun, there, reporter, f"`{words}`", tuning.grow, run)
     plan, records = begun.store.plan(), begun.store.records()
     publish.publish(begun.store)
     found = answer(plan, records, asked)
