@@ -77,6 +77,7 @@ class TuneResult:
     left_out: Mapping[str, str]
     search_s: float
     wall_s: float
+    schema: int = 1
 
 
 def answer(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> TuneResult:

@@ -41,6 +41,7 @@ class TuneSettings:
     batches: tuple[int, ...] = ()
     script: tuple[str, ...] = ()
     seconds: float = 0.0
+    schema: int = 1
 
     def save(self, folder: Path) -> None:
         """Write the settings beside the plan."""
