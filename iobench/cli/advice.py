@@ -49,10 +49,11 @@ def explain(results: Path, as_json: bool) -> None:
         print_json({"findings": [words.finding(f) for f in found.findings],
                     "unjudged": to_json(found.unjudged)})  # fmt: skip
     else:
-        _render(found)
+        render(found)
 
 
-def _render(found: Explanation) -> None:
+def render(found: Explanation) -> None:
+    """Print what was found, what needs no cure, and what could not be judged."""
     causes = [f for f in found.findings if f.cause != NOTHING]
     for group in words.grouped((f.text, f) for f in causes).values():
         _show(group)

@@ -17,7 +17,9 @@ from iobench.cli.jobs import status_, submit
 from iobench.cli.listing import doctor, list_
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
+from iobench.cli.script import watch
 from iobench.cli.start import INTERRUPTED, STDOUT, begin, goes_on, interruptible, then
+from iobench.cli.tune import tune
 from iobench.cli.watch import watched
 from iobench.core.errors import IobenchError, environment
 from iobench.host import tools
@@ -80,6 +82,7 @@ def cli() -> None:
       iobench show results          show limits, stalls and comparisons
       iobench explain results       causes, remedies and the gain to expect
       iobench predict results       what if: more workers, other accelerators, all cached
+      iobench tune myjob.toml       search for the settings that train fastest, with proof
       iobench run --data TREE       use your own ImageFolder tree
       iobench submit --time 1h      run it as a job of the batch system
 
@@ -95,7 +98,7 @@ def cli() -> None:
 
 for each in (
     audit, compare, data, doctor, explain, image, list_, predict, report, run, show, status_,
-    submit,
+    submit, tune, watch,
 ):  # fmt: skip
     cli.add_command(each)
 

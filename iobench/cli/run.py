@@ -8,7 +8,7 @@ import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -30,10 +30,19 @@ from iobench.report import publish, terminal, words
 from iobench.report.progress import Reporter, duration
 from iobench.run import availability, nodes, own_images, placing, prepare, sessions, store
 from iobench.run.command import images_for
-from iobench.run.suite import Suite
+from iobench.run.suite import Grow, RunTrial, Suite
 from iobench.run.trial import TrialSettings
 from iobench.spec import load
 from iobench.spec.load import expand
+
+
+class Begun(NamedTuple):
+    """A suite whose folder is held: its plan, and name -> image for the runtimes that need one."""
+
+    store: store.Store
+    plan: Plan
+    images: Mapping[str, ImageUse]
+
 
 #: Parameters that count when a suite is resumed.
 _RESUMING = ("resume", "results", "into", "images", "hosts", "as_json")
@@ -106,14 +115,15 @@ def run(
                 reporter.say(f"note: {name} has no effect: a resumed suite goes on as planned")
         there = nodes.allocated(hosts)
         if resume or (into and (into / "plan.json").exists()):
-            return _resumed(into or results, images, there, undo, reporter, as_json)
+            begun = resumed(into or results, images, undo, reporter)
+            return _run(begun, there, reporter, as_json)
         text, where = load.read(spec_name)
         foreseen = foresee.judged(
             text, where, image=image, data=options["data"], budget=options["budget"]
         )
         spec = foreseen.spec
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
-        plan = _plan(foreseen, into or results, images, reporter, dry_run=dry_run, **options)
+        plan = planned(foreseen, into or results, images, reporter, dry_run=dry_run, **options)
         nodes.check(plan.cases, there)
         for note in nodes.unused(plan.cases, there):
             reporter.say(f"note: {note}")
@@ -121,31 +131,43 @@ def run(
             for trial in plan.trials:
                 out.print(trial.id)
             return 0
-        plan = _claimed(sessions.entered(plan), into or results, undo, reporter)
-        plan = _with_outlook(plan, reporter)
-        used = images_for(plan.cases, images)
-        plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
-        plan = placing.placed(plan, spec.stage_to, used, reporter.say)
-        found = store.at(into) if into else store.create(results, plan.name)
-        undo.enter_context(found.lock())
-        found.save_spec(text)
-        found.save_plan(plan)
-        return _run(found, plan, used, there, reporter, as_json)
+        folder = results, into
+        begun = started(plan, text, folder, spec.stage_to, images, undo, reporter)
+        return _run(begun, there, reporter, as_json)
 
 
-def _resumed(
-    results: Path, images: Path, there: Sequence[str], undo: contextlib.ExitStack,
-    reporter: Reporter, as_json: bool,
-) -> int:  # fmt: skip
-    """Go on with the suite at ``results``; return the exit status."""
+def started(
+    plan: Plan, text: str, folder: tuple[Path, Path | None], stage_to: str, images: Path,
+    undo: contextlib.ExitStack, reporter: Reporter,
+) -> Begun:  # fmt: skip
+    """Make the folder of a new suite, of the spec ``text``, and hold it until ``undo`` ends.
+
+    ``folder``: the folder of all results, and this suite's own where one was named.
+    """
+    results, into = folder
+    plan = _claimed(sessions.entered(plan), into or results, undo, reporter)
+    plan = _with_outlook(plan, reporter)
+    used = images_for(plan.cases, images)
+    plan = dataclasses.replace(plan, images={name: u.digest for name, u in used.items()})
+    plan = placing.placed(plan, stage_to, used, reporter.say)
+    found = store.at(into) if into else store.create(results, plan.name)
+    undo.enter_context(found.lock())
+    found.save_spec(text)
+    found.save_plan(plan)
+    return Begun(found, plan, used)
+
+
+def resumed(
+    results: Path, images: Path, undo: contextlib.ExitStack, reporter: Reporter
+) -> Begun:  # fmt: skip
+    """Return the suite at ``results``, held until ``undo`` ends, to go on with."""
     found = store.find(results)
     undo.enter_context(found.lock())
     plan = sessions.entered(found.resumable_plan())
     plan = _claimed(plan, found.folder, undo, reporter)
     undo.enter_context(availability.services_of(plan.cases, images, reporter.say))
     availability.same_images(plan, images, reporter.say)
-    used = images_for(plan.cases, images)
-    return _run(found, plan, used, there, reporter, as_json)
+    return Begun(found, plan, images_for(plan.cases, images))
 
 
 def _claimed(
@@ -167,6 +189,11 @@ def _claimed(
     return dataclasses.replace(plan, notes=tuple(dict.fromkeys([*plan.notes, *found])))
 
 
+def again() -> list[str]:
+    """Return the options on this command line that a resumed run needs as well."""
+    return [word for key in ("images", "hosts") for word in typed().get(key, [])]
+
+
 def typed() -> dict[str, list[str]]:
     """Return option name -> its words, for the options that stand on this command line."""
     context = click.get_current_context()
@@ -179,7 +206,7 @@ def typed() -> dict[str, list[str]]:
     return words
 
 
-def _plan(
+def planned(
     foreseen: foresee.Foreseen, results: Path, images: Path, reporter: Reporter, *,
     budget: str | None, dry_run: bool, **place: Any,
 ) -> Plan:  # fmt: skip
@@ -240,39 +267,11 @@ def _with_outlook(plan: Plan, reporter: Reporter) -> Plan:
     return plan
 
 
-def _run(
-    suite_store: store.Store, plan: Plan, used: Mapping[str, ImageUse], hosts: Sequence[str],
-    reporter: Reporter, as_json: bool,
-) -> int:  # fmt: skip
+def _run(begun: Begun, hosts: Sequence[str], reporter: Reporter, as_json: bool) -> int:
     """Run a plan to its end in its folder, write the report; return the exit status."""
-    again = [word for key in ("images", "hosts") for word in typed().get(key, [])]
-    resume = store.resume_command(suite_store.folder, again)
-    start.goes_on_by(f"go on with {resume}")
-    interrupted = False
-    with (
-        placing.present(plan, used, reporter.say) as plan,
-        nodes.present(plan.cases, hosts, plan.limit_s) as several,
-    ):
-        suite_store.save_plan(plan)
-        settings = alike(
-            TrialSettings,
-            plan,
-            images=used,
-            placements=placing.by_location(plan),
-            lock_pages=not any(case.memory_bytes for case in plan.cases),
-            nodes=several,
-        )
-        suite = Suite(suite_store, settings, reporter.trial)
-        if strays := suite.ledger.strays:
-            reporter.say(
-                f"note: {len(strays)} trials of the ladder ran on another host and run again: its "
-                "figures are of one host"
-            )
-        try:
-            suite.run()
-        except KeyboardInterrupt:
-            interrupted = True
-        analysis = publish.publish(suite_store)
+    suite_store, resume = begun.store, store.resume_command(begun.store.folder, again())
+    interrupted = ran(begun, hosts, reporter, resume)
+    analysis = publish.publish(suite_store)
     if as_json:
         print_json(publish.document(analysis))
     else:
@@ -287,3 +286,39 @@ def _run(
             f"{' ...' * (len(analysis.missing) > 3)}; all records are kept: fix that, then {resume}"
         )
     return 1 if analysis.missing else 0
+
+
+def ran(
+    begun: Begun, hosts: Sequence[str], reporter: Reporter, resume: str,
+    grow: Grow = lambda *_: None, run: RunTrial | None = None,
+) -> bool:  # fmt: skip
+    """Run a plan, and what it grows by, to its end; return whether that was interrupted.
+
+    ``resume``: the command, in words, that goes on with it.
+    """
+    start.goes_on_by(f"go on with {resume}")
+    used, say = begun.images, reporter.say
+    with (
+        placing.present(begun.plan, used, say) as plan,
+        nodes.present(plan.cases, hosts, plan.limit_s) as several,
+    ):
+        begun.store.save_plan(plan)
+        settings = alike(
+            TrialSettings,
+            plan,
+            images=used,
+            placements=placing.by_location(plan),
+            lock_pages=not any(case.memory_bytes for case in plan.cases),
+            nodes=several,
+        )
+        suite = Suite(begun.store, settings, reporter.trial, grow, run)
+        if strays := suite.ledger.strays:
+            say(
+                f"note: {len(strays)} trials of the ladder ran on another host and run again: its "
+                "figures are of one host"
+            )
+        try:
+            suite.run()
+        except KeyboardInterrupt:
+            return True
+    return False

@@ -140,6 +140,7 @@ class Trial:
     epochs: int = 1  # in one loop: one long order of ids, through one iterator
     slice_s: float = 0.0  # the arms of its block take turns of this length; 0: no turns
     copy: int = 0  # of the data, one an arm of those that take turns cold; 0: the dataset itself
+    least: float = 0.0  # samples/s below which its loop ends early; 0: it never does
 
 
 @dataclasses.dataclass(frozen=True)

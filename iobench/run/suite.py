@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 
 from iobench.analysis.evidence import enters
 from iobench.core import clock
-from iobench.core.cases import Trial
+from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop, DatasetError
-from iobench.core.records import FAILED, INVALID
+from iobench.core.records import FAILED, INVALID, Record
 from iobench.host import scratch
 from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
 from iobench.run import copies
 from iobench.run.block import run_block
 from iobench.run.ledger import Ledger
-from iobench.run.next_trials import next_step
+from iobench.run.next_trials import Step, next_step
 from iobench.run.store import Store
 from iobench.run.trial import TrialSettings, run_trial
 
@@ -37,13 +37,23 @@ APART = "run apart from its block, only to see whether it still fails"
 READERS = 4
 #: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
 Watch = Callable[[int, int, float, Trial | None], None]
+#: Given the plan and what has run of it, when all of it has: the plan with more, or None.
+Grow = Callable[[Plan, Ledger], Plan | None]
+#: (trial, dataset, attempt, settings) -> the record of it.
+RunTrial = Callable[[Trial, Dataset, int, TrialSettings], Record]
 
 
 class Suite:
     """A suite under way in its folder."""
 
-    def __init__(self, store: Store, settings: TrialSettings, watch: Watch) -> None:
-        self.store, self.settings, self._watch = store, settings, watch
+    def __init__(
+        self, store: Store, settings: TrialSettings, watch: Watch, grow: Grow = lambda *_: None,
+        run: RunTrial | None = None,
+    ) -> None:  # fmt: skip
+        """``grow``: see there.  ``run``: in place of :func:`run_trial`."""
+        self.store, self.settings, self._watch, self._grow = store, settings, watch, grow
+        self._reads = run is None  # trials of a script read what only that one knows
+        self._run_trial = run or (lambda *given: run_trial(*given))
         self.plan = store.plan()
         if settings.enter:
             self.plan = without_turns(self.plan, "they run in a control group")
@@ -66,7 +76,7 @@ class Suite:
     def _run(self) -> None:
         while self.ledger.split:
             self._spare(self.ledger.split.pop(0))
-        while step := next_step(self.plan, self.ledger, self._room_s()):
+        while step := next_step(self.plan, self.ledger, self._room_s()) or self._grown():
             if step.plan is not self.plan:
                 self.plan = step.plan
                 self.store.save_plan(step.plan)
@@ -75,6 +85,16 @@ class Suite:
                 continue
             for trial in step.trials:
                 self._try(trial)
+
+    def _grown(self) -> Step | None:
+        """Return the plan with more to run; forms that are new in it are read once from cold."""
+        longer = self._grow(self.plan, self.ledger)
+        if longer is None:
+            return None
+        self.plan = longer
+        self.store.save_plan(longer)
+        self._discard_cold_pass()
+        return Step(longer)
 
     def _spare(self, block: Sequence[Trial]) -> None:
         """Keep the records of a block whose missing arms fail again: then no pair is to be made.
@@ -104,7 +124,7 @@ class Suite:
         """
         self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
-        record = run_trial(trial, self.plan.dataset, attempt, self.settings)
+        record = self._run_trial(trial, self.plan.dataset, attempt, self.settings)
         works = enters(record)
         if works and apart:
             record = dataclasses.replace(record, status=INVALID, reasons=(APART,))
@@ -161,12 +181,14 @@ class Suite:
 
     def _discard_cold_pass(self) -> None:
         """Read every stored form once from cold: the first pass after writing is unlike others."""
-        cases = {c.folder: c for c in self.plan.cases}
-        for case in cases.values():
+        cases = {c.folder: c for c in self.plan.cases} if self._reads else {}
+        for folder, case in cases.items():
+            if folder in self.settings.cold_rates:
+                continue
             if files := files_of(case, self.plan.dataset):
                 agent = self.settings.agent
                 agent.evict(files)
                 begun = clock.clock()
                 agent.warm(files, threads=READERS)
                 nbytes, took_s = sum(f.stat().st_size for f in files), clock.clock() - begun
-                self.settings.cold_rates[case.folder] = nbytes / took_s / READERS
+                self.settings.cold_rates[folder] = nbytes / took_s / READERS

@@ -56,6 +56,27 @@ def measure(
     )
 
 
+def worth_going_on(
+    batches: Iterator[Batch], *, least: float, warmup: int, steps: int,
+    clock: Callable[[], float] = clock,
+) -> Iterator[Batch]:  # fmt: skip
+    """Yield batches until what was trained since the warm-up is slower than ``least`` samples/s.
+
+    Not before a quarter of the steps that count: so long a run is not judged.
+    """
+    first = warmup + max(1, (steps - warmup) // 4)
+    begun = clock()
+    samples = 0
+    for step, batch in enumerate(batches):
+        if step == warmup:
+            begun = clock()
+        elif step > first and samples < least * (clock() - begun):
+            return
+        yield batch
+        if step >= warmup:
+            samples += len(batch.ids)
+
+
 def warmup_steps(*, queue_batches: int, workers: int, steps: int) -> int:
     """Return how many steps to discard: the queue's depth, rounded up so that the rest is whole
     rounds of the workers (a round-robin loader delivers in bursts of ``workers`` batches).

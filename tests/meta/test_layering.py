@@ -27,12 +27,22 @@ ROOMS: Tuple[Tuple[str, ...], ...] = (
     ("images",),
     ("run",),
     ("advise",),
+    ("tune",),
     ("report",),
     ("cli",),
 )
 #: Rooms that run under Caffe's Python 3.9 too: standard library and NumPy at import time.
 PYTHON39 = ("core", "host", "backends", "worker")
-DRIVER_LIBRARIES = {"pydantic", "rich", "click", "jinja2", "matplotlib", "pandas", "scipy"}
+DRIVER_LIBRARIES = {
+    "pydantic",
+    "rich",
+    "click",
+    "jinja2",
+    "matplotlib",
+    "pandas",
+    "scipy",
+    "optuna",
+}
 DRIVER_LIBRARIES |= {"tomllib", "docker", "spython"}
 CLOCKS = {"time", "perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime"}
 #: Processes of their own, which end with their exit code or answer on standard output.

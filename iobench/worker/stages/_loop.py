@@ -34,7 +34,10 @@ def epoch(job: RankRun) -> Outcome:
     if trainer.feeds_itself:
         measured = trainer.feed(loader, job.request, warmup=warmup)
     else:
-        measured = loop.measure(loader.batches(), trainer, warmup=warmup)
+        batches, least = loader.batches(), job.task.trial.least
+        if least and job.driver.world_size == 1:  # ranks that exchange gradients end together
+            batches = loop.worth_going_on(batches, least=least, warmup=warmup, steps=steps)
+        measured = loop.measure(batches, trainer, warmup=warmup)
     ended = io_counters.snapshot(alive)
     job.rest()
     loader.close()
@@ -45,6 +48,7 @@ def epoch(job: RankRun) -> Outcome:
         "queue_batches": loader.queue_batches,
         "trainer": dict(trainer.describe()),
         "loader": dict(getattr(loader, "describe", dict)()),
+        **({"ended_early": len(measured.ids) < steps} if job.task.trial.least else {}),
         **(job.far.notes() if job.far else {}),
         "buckets": [dict(b) for b in getattr(trainer, "buckets", list)()],
     }

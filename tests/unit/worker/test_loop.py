@@ -11,7 +11,7 @@ from iobench.analysis.windows import epoch, window
 from iobench.core.cases import Batch
 from iobench.core.clock import clock, delay
 from iobench.worker import sample_times
-from iobench.worker.loop import measure, warmup_steps
+from iobench.worker.loop import measure, warmup_steps, worth_going_on
 
 
 class World:
@@ -210,3 +210,22 @@ def test_a_delay_is_never_short() -> None:
         start = clock()
         delay(seconds)
         assert clock() - start >= seconds
+
+
+def test_a_loop_below_the_least_rate_ends_after_a_quarter_of_what_counts() -> None:
+    world, steps, warmup = World(), 40, 4
+
+    def ran(least: float) -> int:
+        trainer = Trainer(world, 1.0)
+        count = 0
+        made = worth_going_on(
+            batches(world, [0.0] * steps), least=least, warmup=warmup, steps=steps,
+            clock=world.clock,
+        )  # fmt: skip
+        for batch in made:
+            trainer.step(batch)
+            count += 1
+        return count
+
+    assert ran(least=4.1) == warmup + (steps - warmup) // 4 + 1
+    assert ran(least=3.9) == steps

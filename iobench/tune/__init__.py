@@ -1,0 +1,1 @@
+"""Search for the settings with which one case trains fastest."""

@@ -1,0 +1,65 @@
+"""A user's spec -> the plan that a search begins with: the ladder of the current settings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from iobench.core.cases import Case, Plan, Trial
+from iobench.core.errors import SpecError, near
+from iobench.plan.ladder import number
+from iobench.spec.load import expand
+from iobench.spec.schema import Spec
+from iobench.tune.code import spec_text
+from iobench.tune.settings import TuneSettings, default_of
+from iobench.tune.space import named, space
+from iobench.tune.tuning import RUNGS
+
+#: Repeats of each rung of the ceiling.
+REPEATS = 2
+
+
+def current_of(spec: Spec, wanted: str = "") -> Case:
+    """Return the case that is tuned; raises SpecError where the spec has several, or none so named.
+
+    ``wanted``: its label.
+    """
+    cases = {case.label: case for case in expand(spec)}
+    if wanted and wanted not in cases:
+        raise SpecError(f"--case {wanted!r} is no case of this spec{near(wanted, sorted(cases))}")
+    if len(cases) > 1 and not wanted:
+        raise SpecError(f"the spec has {len(cases)} cases: name one by --case: {', '.join(cases)}")
+    return cases[wanted] if wanted else next(iter(cases.values()))
+
+
+def ceiling_text(case: Case, spec: Spec, cache: str) -> str:
+    """Return the spec of what is measured before the search: all parts of the current settings."""
+    cold = cache == "cold"
+    ladder = {
+        "stages": ["ceiling", *RUNGS] if cold else list(RUNGS),
+        "caches": ["cold", "warm"] if cold else ["warm"],
+        "repeats": REPEATS,
+        "probe": False,
+        "digest": False,
+    }
+    return spec_text(case, spec, f"tune-{spec.name}", f"tune: {spec.about}"[:200], ladder)
+
+
+def with_default(plan: Plan, asked: TuneSettings) -> tuple[Plan, TuneSettings]:
+    """Return the plan with a trial of the library's defaults, unless they are the current settings.
+
+    The settings come back with the names of both.
+    """
+    current = plan.cases[0]
+    default = default_of(current)
+    asked = dataclasses.replace(asked, current=current.label)
+    if default == current:
+        return plan, asked
+    default = named(default, current)
+    more = number([Trial("", default, "train", asked.cache)], start=len(plan.trials) + 1)
+    plan = dataclasses.replace(plan, cases=(current, default), trials=(*plan.trials, *more))
+    return plan, dataclasses.replace(asked, default=default.label)
+
+
+def stored_forms(plan: Plan, asked: TuneSettings) -> list[Case]:
+    """Return a case of each pipeline that the search may try: their formats are to be made."""
+    return list(space(plan.cases[0], asked, None).pipelines.values())

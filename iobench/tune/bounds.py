@@ -1,0 +1,71 @@
+"""What can limit training here: the roofs of the current case decide which knobs are tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from iobench.analysis.case_results import CaseResult
+from iobench.equations import roofline
+
+#: What a knob acts on: reading, preparing, the queue between loader and trainer, shared cores.
+READ, PREPARE, OVERLAP, CORES = "read", "prepare", "overlap", "cores"
+#: A part that alone is so many times as fast as the compute does not limit training.
+SLACK = 2.0
+#: Below this share of the compute, on all cores, the queue is always empty: its depth is no limit.
+NEVER_FULL = 0.7
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Samples/s of the parts of the current case, and the cores that it has.
+
+    ``headroom``: how many times faster training is if the loader costs nothing.
+    """
+
+    compute: float
+    train: float
+    roofs: Mapping[str, float]
+    workers: int
+    cores: int
+    trains_here: bool  # the trainer computes on the loader's cores
+
+    @property
+    def headroom(self) -> float:
+        """Compute alone over training as it is."""
+        return self.compute / self.train
+
+    def why_not(self, part: str) -> str:
+        """Return why a part cannot limit training, with the figures; "" where it may."""
+        if part == CORES:
+            return "" if self.trains_here else "the trainer does not compute on the loader's cores"
+        if part == OVERLAP:
+            most = self._prepared() * max(1.0, self.cores / max(self.workers, 1))
+            if most >= NEVER_FULL * self.compute:
+                return ""
+            return (
+                f"{self.cores} cores prepare at most about {most:,.0f} samples/s, the compute "
+                f"takes {self.compute:,.0f}: the queue is always empty"
+            )
+        found = self._read() if part == READ else self._prepared()
+        if found < SLACK * self.compute:
+            return ""
+        what = "reading" if part == READ else "preparing"
+        return f"{what} gives {found:,.0f} samples/s, the compute takes {self.compute:,.0f}"
+
+    def _read(self) -> float:
+        known = [self.roofs[r] for r in (roofline.READ, roofline.STORAGE) if r in self.roofs]
+        return min(known, default=0.0)
+
+    def _prepared(self) -> float:
+        known = [self.roofs[r] for r in (roofline.LOAD, roofline.DECODE) if r in self.roofs]
+        return min(known, default=0.0)
+
+
+def bounds(case: CaseResult, cache: str, *, cores: int, trains_here: bool) -> Bounds | None:
+    """Return the bounds that a suite measured of a case; None where compute or train is missing."""
+    limit = case.limits["cold" if cache == "cold" else "warm"]
+    compute, train = limit.roofs.get(roofline.COMPUTE), limit.measured_samples_per_s
+    if compute is None or train is None:
+        return None
+    return Bounds(compute, train.value, limit.roofs, case.workers, cores, trains_here)

@@ -1,0 +1,100 @@
+"""What can be changed in a case, one row each: docs/tuning.md.  A knob more is a row more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Union
+
+from iobench.core import registry
+from iobench.core.cases import Case
+from iobench.tune.bounds import CORES, OVERLAP, PREPARE, READ
+from iobench.tune.settings import TuneSettings
+
+Value = Union[str, int, float, bool]
+_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+#: Workers beyond the cores: they hide latency.
+MORE_WORKERS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Knob:
+    """``field``: of a case, or ``axis_options.NAME``.  ``moves``: the parts that it acts on.
+
+    ``values``: those that make sense for a case of this pipeline, none where it has no such knob.
+    ``ordered``: neighbouring values behave alike.  ``usual``: of an option that is not set.
+    """
+
+    field: str
+    about: str
+    moves: tuple[str, ...]
+    values: Callable[[Case, TuneSettings], Sequence[Value]]
+    ordered: bool = True
+    usual: Value | None = None
+
+    def name(self, case: Case) -> str:
+        """Return the parameter's name in the search: options belong to their loader."""
+        axis, _, option = self.field.partition("_options.")
+        return f"{getattr(case, axis)}.{option}" if option else self.field
+
+    def set(self, case: Case, value: Value) -> Case:
+        """Return the case with this value."""
+        axis, _, option = self.field.partition(".")
+        if not option:
+            return dataclasses.replace(case, **{axis: value})  # type: ignore[arg-type]
+        options = {k: v for k, v in getattr(case, axis).items() if k != option}
+        if value != self.usual:
+            options[option] = value
+        return dataclasses.replace(case, **{axis: options})  # type: ignore[arg-type]
+
+
+def _workers(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    if registry.load("loaders", case.loader).threads:
+        return ()
+    most = MORE_WORKERS * asked.cores
+    return sorted({*(n for n in _COUNTS if n <= most), asked.cores, case.workers} - {0})
+
+
+def _prefetch(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    return (1, 2, 4, 8) if case.loader in ("torch", "dali", "spdl") else ()
+
+
+def _threads(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    return (1, 2, 4, 8) if case.loader == "torch" else ()
+
+
+def _in_order(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    return (True, False) if case.loader in ("torch", "spdl") else ()
+
+
+def _decoder(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    if not registry.load("loaders", case.loader).decodes or case.content != "jpeg":
+        return ()
+    here = [n for n in registry.names("decoders") if not registry.unavailable("decoders", n)]
+    return [case.decoder, *(name for name in here if name != case.decoder)]
+
+
+def _order(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    return list(dict.fromkeys((case.order, "shuffled", "stored"))) if asked.any_order else ()
+
+
+def _batch(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    return asked.batches
+
+
+def _trainer_threads(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    return sorted({0, 1, max(1, asked.cores - 1), asked.cores}) if case.trainer == "torch" else ()
+
+
+KNOBS = (
+    Knob("workers", "processes or threads that load", (READ, PREPARE, OVERLAP, CORES), _workers),
+    Knob("prefetch", "batches ahead", (OVERLAP,), _prefetch),
+    Knob("decoder", "library that decodes JPEGs", (PREPARE,), _decoder, ordered=False),
+    Knob("loader_options.in_order", "whether batches may overtake", (OVERLAP,), _in_order,
+         ordered=False, usual=True),
+    Knob("loader_options.threads", "reads at a time in a worker", (READ,), _threads, usual=1),
+    Knob("order", "order of the samples", (READ,), _order, ordered=False),
+    Knob("trainer_options.threads", "threads of the trainer", (CORES,), _trainer_threads,
+         usual=0),
+    Knob("batch", "samples a step", (READ, PREPARE, OVERLAP, CORES), _batch),
+)  # fmt: skip

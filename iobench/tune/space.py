@@ -1,0 +1,209 @@
+"""The settings that a search may try: pipelines, and what can be changed in each."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from iobench.core import registry, transforms
+from iobench.core.cases import Case, to_json
+from iobench.core.errors import IobenchError
+from iobench.spec.case_rules import check_case
+from iobench.spec.labels import label
+from iobench.tune.bounds import PREPARE, READ, Bounds
+from iobench.tune.code import WRITERS
+from iobench.tune.knobs import KNOBS, Knob, Value
+from iobench.tune.settings import TuneSettings
+
+#: Given a parameter's name, its values and whether they are ordered: the one that is taken.
+Choose = Callable[[str, Sequence[Value], bool], Value]
+PIPELINE = "pipeline"
+#: Knobs that are turned in a script from outside: keywords of its DataLoader, and torch's threads.
+IN_SCRIPTS = ("workers", "prefetch", "loader_options.in_order", "trainer_options.threads")
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """``pipelines``: name -> the current case with that loader and format.
+
+    ``knobs``: those that are tried.  ``left_out``: knob or pipeline -> why it is not.
+    """
+
+    current: Case
+    asked: TuneSettings
+    pipelines: Mapping[str, Case]
+    knobs: Sequence[Knob]
+    left_out: Mapping[str, str]
+
+    def case(self, choose: Choose) -> Case:
+        """Return the case whose settings are chosen one after the other."""
+        names = list(self.pipelines)
+        case = self.pipelines[str(choose(PIPELINE, names, False)) if names[1:] else names[0]]
+        for knob in self.knobs:
+            values = knob.values(case, self.asked)
+            if len(values) > 1:
+                case = knob.set(case, choose(knob.name(case), values, knob.ordered))
+            elif values:
+                case = knob.set(case, values[0])
+        return case
+
+    def starts(self) -> list[Case]:
+        """Return where a search begins: every pipeline on all cores, each decoder of the first."""
+        found = []
+        for name in self.pipelines:
+            decoders = self._decoders(name) if name == next(iter(self.pipelines)) else [None]
+            found += [self._usual(name, decoder) for decoder in decoders]
+        return found
+
+    def _decoders(self, name: str) -> Sequence[Value | None]:
+        knob = next((k for k in self.knobs if k.field == "decoder"), None)
+        return (knob and knob.values(self.pipelines[name], self.asked)) or [None]
+
+    def _usual(self, pipeline: str, decoder: Value | None) -> Case:
+        def choose(name: str, values: Sequence[Value], ordered: bool) -> Value:
+            if name == PIPELINE:
+                return pipeline
+            wanted = {"workers": self.asked.cores, "decoder": decoder}.get(name)
+            wanted = getattr(self.current, name, None) if wanted is None else wanted
+            if wanted in values:
+                return wanted  # type: ignore[return-value]
+            return values[0]
+
+        return self.case(choose)
+
+    def points(self) -> Iterator[Case]:
+        """Yield every case of the space that is allowed, once."""
+        walk, seen = _Walk(), set()
+        while not walk.ended:
+            case = self.case(walk.choose)
+            if key(case) not in seen and not self.why_not(case):
+                seen.add(key(case))
+                yield case
+            walk.advance()
+
+    def why_not(self, case: Case) -> str:
+        """Return why a case is not allowed, "" where it is."""
+        most = self.asked.memory_bytes
+        if most and queue_bytes(case) > most:
+            return (
+                f"its queue takes {queue_bytes(case) >> 20} MiB, at most {most >> 20} are allowed"
+            )
+        try:
+            check_case(case, "tune")
+        except IobenchError as error:
+            return str(error)
+        return ""
+
+
+class _Walk:
+    """Takes every combination of choices, the last one changing fastest."""
+
+    def __init__(self) -> None:
+        self._taken: list[int] = []
+        self._counts: list[int] = []
+        self.ended = False
+
+    def choose(self, name: str, values: Sequence[Value], ordered: bool) -> Value:
+        """Return the value of this choice in the combination at hand."""
+        if len(self._counts) == len(self._taken):
+            self._taken.append(0)
+        self._counts.append(len(values))
+        return values[self._taken[len(self._counts) - 1]]
+
+    def advance(self) -> None:
+        """Go on with the next combination; choices may depend on those before them."""
+        while self._taken and self._taken[-1] + 1 == self._counts[len(self._taken) - 1]:
+            self._taken.pop()
+        self._counts = []
+        if self._taken:
+            self._taken[-1] += 1
+        else:
+            self.ended = True
+
+
+def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
+    """Return what is worth trying; ``limits`` None: they are not measured yet, and all may be."""
+    left_out: dict[str, str] = {}
+    knobs = []
+    for knob in KNOBS:
+        reasons = [limits.why_not(part) if limits else "" for part in knob.moves]
+        if asked.script and knob.field not in IN_SCRIPTS:
+            left_out[knob.field] = "a script sets it in its own code"
+        elif not knob.values(current, asked) and knob.field in ("order", "batch"):
+            left_out[knob.field] = "it is tried only if asked for"
+        elif all(reasons):
+            left_out[knob.field] = reasons[0]
+        else:
+            knobs.append(knob)
+    pipelines = {current.pipeline: current}
+    reading, preparing = (limits.why_not(p) if limits else "" for p in (READ, PREPARE))
+    for loader, form in () if asked.script else _others(current, asked):
+        name = f"{loader}:{form}"
+        reason = reading and preparing
+        if form != current.format and not reason:
+            reason = reading
+        case = _moved(current, loader, form)
+        reason = reason or _unusable(case)
+        if reason:
+            left_out[name] = reason
+        else:
+            pipelines[name] = case
+    found = Space(current, asked, pipelines, knobs, left_out)
+    bad = {n: w for n, c in pipelines.items() if c is not current and (w := found.why_not(c))}
+    kept = {name: case for name, case in pipelines.items() if name not in bad}
+    return dataclasses.replace(found, pipelines=kept, left_out={**left_out, **bad})
+
+
+def _others(current: Case, asked: TuneSettings) -> Iterator[tuple[str, str]]:
+    for form in dict.fromkeys((current.format, *asked.formats)):
+        for loader in WRITERS:
+            if (loader, form) != (current.loader, current.format):
+                yield loader, form
+
+
+def _moved(current: Case, loader: str, form: str) -> Case:
+    """Return the current case with another loader or format; options of one are of no other."""
+    options: dict[str, Any] = {} if loader == current.loader else {"loader_options": {}}
+    if not registry.load("loaders", loader).decodes:
+        options["decoder"] = Case.decoder
+    if form != current.format:
+        options["format_options"] = {}
+    workers = max(1, current.workers)
+    return dataclasses.replace(current, loader=loader, format=form, workers=workers, **options)
+
+
+def _unusable(case: Case) -> str:
+    try:
+        members = registry.loading(case)
+        if case.runtime == "bare":
+            here = (registry.unavailable(axis, name) for axis, name in members.items())
+            return next(filter(None, here), "")
+        return registry.lacking(case)
+    except IobenchError as error:
+        return str(error)
+
+
+def queue_bytes(case: Case) -> int:
+    """Return the bytes of the batches that wait in a loader's queue and in the trainer's hands."""
+    ahead = case.workers * case.prefetch if case.loader == "torch" else case.prefetch
+    return (ahead + 1) * case.world_size * transforms.batch_bytes(case.transform, case.batch)
+
+
+def named(case: Case, current: Case) -> Case:
+    """Return the case with a label that names what differs from the current one.
+
+    A script's has the script's name in place of the pipeline, which is not known.
+    """
+    made = label([current, case], 0, usual=current)[1]
+    if current.label.startswith(current.pipeline):
+        return made
+    return dataclasses.replace(made, label=current.label + made.label.removeprefix(made.pipeline))
+
+
+def key(case: Case) -> str:
+    """Return the hash of a case's settings: two with one hash are measured once."""
+    fields: dict[str, Any] = {**to_json(case), "label": ""}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]

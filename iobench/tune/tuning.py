@@ -1,0 +1,306 @@
+"""A search as a suite that grows: the ceiling, then settings one by one, then the proof.
+
+Every step is computed from the plan and the records, as in a suite, so a search that was killed
+goes on where it stopped.  Settings that were measured once are never measured again by the search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from iobench.analysis.evidence import enters, trial_window
+from iobench.analysis.suite import analyse
+from iobench.core.cases import Case, Contrast, Plan, Trial
+from iobench.core.records import Record
+from iobench.equations.signed_rank import FLOOR_PAIRS
+from iobench.plan.blocks import blocks
+from iobench.plan.ladder import compute_key, number, rungs_missing
+from iobench.run.disturbance import disturbed
+from iobench.run.ledger import Ledger
+from iobench.tune.bounds import Bounds, bounds
+from iobench.tune.search import Search
+from iobench.tune.settings import TuneSettings
+from iobench.tune.space import key, named, space
+
+#: Rungs of the ladder: of the current settings before the search, of the winner after it.
+RUNGS = ("read", "decode", "load", "compute", "train")
+#: A setting slower than the best so far by this factor ends early.
+DOMINATED = 1.25
+#: The search ends after so many settings that were no better by ``BETTER``.
+PATIENCE, BETTER = 12, 1.02
+#: The best so many are measured so many times more before one of them is the winner.
+FINALISTS, FINALS = 3, 2
+#: Pairs of the proof, if the time allows it; never fewer than give an interval.
+PAIRS = 12
+GROUP = "g01"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """One setting that the search measured: the median rate of its whole trials.
+
+    ``early``: it was dominated, and ended before its last step; ``doubtful``: while others used the
+    cores.  ``finals``: how many of its ``runs`` were finals.  ``wall_s``: of all of its trials.
+    """
+
+    label: str
+    samples_per_s: float | None
+    early: bool
+    runs: int
+    wall_s: float
+    reason: str = ""
+    doubtful: bool = False
+    finals: int = 0
+
+
+class Tuning:
+    """One search in a suite's folder."""
+
+    def __init__(self, folder: Path, asked: TuneSettings) -> None:
+        self._folder, self.asked = folder, asked
+        self._limits: Bounds | None = None
+        self._search: Search | None = None
+        self._waiting: tuple[int, str] | None = None  # trial of the study, label of its case
+        self._known = 0  # settings that the study asked for again since the last new one
+
+    def grow(self, plan: Plan, ledger: Ledger) -> Plan | None:
+        """Return the plan with what is to be run next; None: the search has ended."""
+        if plan.contrasts:
+            return None
+        records = list(ledger.last.values())
+        found = self._limits = self._limits or limits_of(plan, records, self.asked)
+        if found is None or at_ceiling(found, self.asked):
+            return None
+        tried = measured(plan, records, self.asked)
+        longer = None
+        if not _finals_of(plan, self.asked):
+            longer = self._next(plan, ledger, found, tried) or self._finals(plan, tried)
+        return longer or self._proof(plan, ledger, winner_of(tried, self.asked))
+
+    # -- the search --------------------------------------------------------------------------
+
+    def _next(
+        self, plan: Plan, ledger: Ledger, found: Bounds, tried: Sequence[Tried]
+    ) -> Plan | None:
+        """Return the plan with one more setting; None where searching has ended."""
+        current = case_of(plan, self.asked.current)
+        space_ = space(current, self.asked, found)
+        if self._search is None:
+            self._search = Search(self._folder, space_, plan.seed + len(tried))
+        if again := [case_of(plan, t.label) for t in tried if t.doubtful and t.runs == 1]:
+            return _with(plan, [], [Trial("", again[0], "train", self.asked.cache, block=1)])
+        search, by_key = self._search, {key(case): case for case in plan.cases}
+        rates = {t.label: t for t in tried}
+        self._take(search, rates)
+        best = max(t.samples_per_s or 0.0 for t in tried)
+        self._known = 0
+        while not self._ended(plan, ledger, found, tried):
+            asked, case = search.ask()
+            known = by_key.get(key(case))
+            if known is not None and known.label in rates:
+                self._known += 1
+                self._waiting = asked, known.label
+                self._take(search, rates)
+            elif space_.why_not(case):
+                self._known += 1
+                search.tell(asked, None)
+            else:
+                case = known or named(case, current)
+                self._waiting = asked, case.label
+                trial = Trial("", case, "train", self.asked.cache, block=1, least=best / DOMINATED)
+                return _with(plan, [] if known else [case], [trial])
+        return None
+
+    def _take(self, search: Search, rates: Mapping[str, Tried]) -> None:
+        """Enter what has been measured since the study asked for it."""
+        if self._waiting is not None:
+            asked, name = self._waiting
+            self._waiting = None
+            search.tell(asked, rates[name].samples_per_s, early=rates[name].early)
+
+    def _ended(
+        self, plan: Plan, ledger: Ledger, found: Bounds, tried: Sequence[Tried]
+    ) -> bool:  # fmt: skip
+        """Return whether no more settings are tried: nothing better comes, or time is up."""
+        best = max(t.samples_per_s or 0.0 for t in tried)
+        if best * (1 + self.asked.margin) >= found.compute and not self.asked.batches:
+            return True
+        if stale(tried) >= PATIENCE or self._known >= PATIENCE:
+            return True
+        trains = [r.wall_s for r in ledger.last.values() if r.trial.stage == "train"]
+        spent = sum(r.wall_s for r in ledger.last.values())
+        return spent + median(trains) + self._kept_s(plan, ledger) > 60 * self.asked.minutes
+
+    def _kept_s(self, plan: Plan, ledger: Ledger) -> float:
+        """Return seconds that the finals and the proof will need, at least."""
+        arms = [case_of(plan, name) for name in (self.asked.current, self.asked.default) if name]
+        trials = [Trial("", case, "train", self.asked.cache) for case in arms]
+        longest = ledger.cost_s(trials[:1])
+        finals = FINALISTS * FINALS * longest
+        return finals + FLOOR_PAIRS * (ledger.cost_s(trials) + longest)
+
+    # -- the proof ---------------------------------------------------------------------------
+
+    def _finals(self, plan: Plan, tried: Sequence[Tried]) -> Plan | None:
+        """Return the plan with more trials of the best settings, in turn: the best of many noisy
+        figures flatters itself.
+        """
+        best = _ranked(tried, self.asked)[:FINALISTS]
+        if len(best) < 2:
+            return None
+        cases = [case_of(plan, t.label) for t in best]
+        more = [
+            Trial("", case, "train", self.asked.cache, block=block)
+            for block in range(2, FINALS + 2)
+            for case in (cases if block % 2 else reversed(cases))
+        ]
+        return _with(plan, [], more)
+
+    def _proof(self, plan: Plan, ledger: Ledger, winner: str) -> Plan | None:
+        """Return the plan with the winner's own ladder and its pairs; None where none has won."""
+        if not winner:
+            return None
+        best = case_of(plan, winner)
+        parts = [Trial("", best, stage, cache, block=1) for stage in self._parts(plan, best)
+                 for cache in caches_of(stage, self.asked.cache)]  # fmt: skip
+        plan = _with(plan, [], parts)
+        bases = [b for b in (self.asked.current, self.asked.default) if b not in ("", winner)]
+        arms = [Trial("", case_of(plan, b), "train", self.asked.cache) for b in (winner, *bases)]
+        spent = sum(r.wall_s for r in ledger.last.values())
+        left = 60 * self.asked.minutes - spent - ledger.cost_s(parts)
+        pairs = max(FLOOR_PAIRS, min(PAIRS, int(left // max(ledger.cost_s(arms), 1e-9))))
+        contrasts = tuple(
+            Contrast(
+                id=f"c{i:02d}", arm=winner, base=base, stage="train", cache=self.asked.cache,
+                margin=self.asked.margin, pairs=pairs, group=GROUP,
+            )
+            for i, base in enumerate(bases, 1)
+        )  # fmt: skip
+        drawn = blocks(contrasts, plan.cases, seed=plan.seed, start=len(plan.trials) + 1)
+        return dataclasses.replace(plan, contrasts=contrasts, trials=(*plan.trials, *drawn))
+
+    def _parts(self, plan: Plan, best: Case) -> list[str]:
+        """Return the rungs that show what limits a case; one compute serves all that compute alike.
+
+        A script's reading and decoding are not apart.
+        """
+        current = case_of(plan, self.asked.current)
+        left_out = ["train", *rungs_missing(best)]
+        left_out += ["compute"] * (compute_key(best) == compute_key(current))
+        left_out += ["read", "decode"] * bool(self.asked.script)
+        return [stage for stage in RUNGS if stage not in left_out]
+
+
+def caches_of(stage: str, cache: str) -> tuple[str, ...]:
+    """Return the cache states in which a part is measured: cold ones are judged beside warm."""
+    if stage == "compute":
+        return ("-",)
+    if stage == "decode":
+        return ("warm",)
+    return ("cold", "warm") if cache == "cold" and stage in ("read", "load") else (cache,)
+
+
+def case_of(plan: Plan, name: str) -> Case:
+    """Return the plan's case of this label."""
+    return next(case for case in plan.cases if case.label == name)
+
+
+def limits_of(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> Bounds | None:
+    """Return what limits the current settings, from the ladder that they ran."""
+    current = case_of(plan, asked.current)
+    mine = tuple(t for t in plan.trials if not t.contrast and t.case.label == asked.current)
+    alone = dataclasses.replace(plan, cases=(current,), trials=mine, contrasts=(), phase=2)
+    ids = {t.id for t in mine}
+    suite = analyse(alone, [r for r in records if r.trial.id in ids])
+    trains_here = current.trainer == "torch" and current.trainer_options.get("device") != "cuda"
+    return bounds(suite.pipelines[0], asked.cache, cores=asked.cores, trains_here=trains_here)
+
+
+def _trains(plan: Plan, asked: TuneSettings) -> list[Trial]:
+    """Return the trials whose rates are compared, the pairs of the proof left out."""
+    return [
+        t for t in plan.trials
+        if t.stage == "train" and t.cache == asked.cache and not t.contrast
+    ]  # fmt: skip
+
+
+def _finals_of(plan: Plan, asked: TuneSettings) -> list[Trial]:
+    return [t for t in _trains(plan, asked) if t.block > 1 and t.case.label != asked.current]
+
+
+def measured(plan: Plan, records: Iterable[Record], asked: TuneSettings) -> list[Tried]:
+    """Return what every setting gave, in the order in which they were tried.
+
+    The current settings and the library's defaults come first.
+    """
+    last = {r.trial.id: r for r in records}
+    by_label: dict[str, list[Record]] = {asked.current: [], asked.default: []}
+    for trial in _trains(plan, asked):
+        if trial.id in last:
+            by_label.setdefault(trial.case.label, []).append(last[trial.id])
+    return [_tried(name, runs) for name, runs in by_label.items() if runs]
+
+
+def _tried(name: str, runs: Sequence[Record]) -> Tried:
+    measured = [(r, w) for r in runs if enters(r) and (w := trial_window(r))]
+    whole = [w for r, w in measured if not _early(r)] or [w for _, w in measured]
+    reason = "" if measured else "; ".join(runs[-1].reasons)
+    return Tried(
+        label=name,
+        samples_per_s=1 / median(w.seconds_per_sample for w in whole) if whole else None,
+        early=bool(measured) and all(_early(r) for r, _ in measured),
+        runs=len(runs),
+        wall_s=sum(r.wall_s for r in runs),
+        reason=reason,
+        doubtful=any(_early(r) and disturbed(r) for r in runs),
+        finals=sum(r.trial.block > 1 for r in runs),
+    )
+
+
+def _early(record: Record) -> bool:
+    """Return whether a trial ended before its last step."""
+    trial = record.trial
+    if not trial.least or not record.ranks:
+        return False
+    return bool(record.ranks[0].notes.get("ended_early"))
+
+
+def at_ceiling(found: Bounds, asked: TuneSettings) -> bool:
+    """Return whether training is as fast as its compute alone.  Other batches, other ceilings."""
+    return found.headroom < 1 + asked.margin and not asked.batches
+
+
+def stale(tried: Sequence[Tried]) -> int:
+    """Return how many settings have been tried since the last that was better."""
+    best, since = 0.0, 0
+    for each in tried:
+        rate = each.samples_per_s or 0.0
+        since = 0 if rate > BETTER * best else since + 1
+        best = max(best, rate)
+    return since
+
+
+def winner_of(tried: Sequence[Tried], asked: TuneSettings) -> str:
+    """Return the label of the fastest setting; "" where none is faster than the current ones.
+
+    Where the best were measured several times, of those alone.
+    """
+    able = _ranked(tried, asked)
+    most = max((t.finals for t in able), default=0)
+    best = next((t for t in able if t.finals == most), None)
+    now = next((t.samples_per_s for t in tried if t.label == asked.current), None) or 0.0
+    return best.label if best and (best.samples_per_s or 0.0) > now else ""
+
+
+def _ranked(tried: Sequence[Tried], asked: TuneSettings) -> list[Tried]:
+    """Return the settings that ran to their end, but for the current ones, fastest first."""
+    able = [t for t in tried if t.samples_per_s and not t.early and t.label != asked.current]
+    return sorted(able, key=lambda t: -(t.samples_per_s or 0.0))
+
+
+def _with(plan: Plan, cases: Sequence[Case], trials: Sequence[Trial]) -> Plan:
+    numbered = number(trials, start=len(plan.trials) + 1)
+    return dataclasses.replace(plan, cases=(*plan.cases, *cases), trials=(*plan.trials, *numbered))

@@ -1,0 +1,106 @@
+"""What a search may try: knobs that can bind, settings that are allowed, each once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iobench.core.cases import Case
+from iobench.core.errors import ResultsError
+from iobench.tune.bounds import Bounds
+from iobench.tune.knobs import KNOBS
+from iobench.tune.settings import TuneSettings, load
+from iobench.tune.space import Space, key, queue_bytes, space
+
+CURRENT = Case(label="torch:jpeg", workers=2)
+
+
+def asked(**changes: Any) -> TuneSettings:
+    return TuneSettings(**{"minutes": 1.0, "cache": "warm", "current": "x", "cores": 4, **changes})
+
+
+def bounds(compute: float = 500.0, **roofs: float) -> Bounds:
+    parts = {"read": 5000.0, "decode": 400.0, "load": 300.0, **roofs}
+    return Bounds(compute, 250.0, parts, workers=2, cores=4, trains_here=False)
+
+
+def fields(found: Space) -> set[str]:
+    return {knob.field for knob in found.knobs}
+
+
+def test_what_cannot_bind_is_left_out_with_its_figures() -> None:
+    found = space(CURRENT, asked(formats=("lmdb",)), bounds())
+    assert "decoder" in fields(found)
+    assert "loader_options.threads" not in fields(found)
+    assert "torch:lmdb" not in found.pipelines
+    assert found.left_out["torch:lmdb"] == "reading gives 5,000 samples/s, the compute takes 500"
+    assert "does not compute on the loader's cores" in found.left_out["trainer_options.threads"]
+
+
+def test_slow_reading_brings_formats_and_threads_in() -> None:
+    found = space(CURRENT, asked(formats=("lmdb",)), bounds(read=200.0))
+    assert "torch:lmdb" in found.pipelines
+    assert "loader_options.threads" in fields(found)
+
+
+def test_preparing_that_is_fast_enough_leaves_the_queue_alone_to_be_tried() -> None:
+    found = space(CURRENT, asked(), bounds(load=1500.0, decode=2000.0))
+    assert {"workers", "prefetch", "loader_options.in_order"} <= fields(found)
+    assert "decoder" not in fields(found)
+    assert list(found.pipelines) == ["torch:jpeg"]
+
+
+def test_a_queue_that_is_always_empty_has_no_depth_to_try() -> None:
+    found = space(CURRENT, asked(), bounds(compute=5000.0))
+    assert not {"prefetch", "loader_options.in_order"} & fields(found)
+    assert "the queue is always empty" in found.left_out["prefetch"]
+
+
+def test_batch_and_order_are_tried_only_if_asked_for() -> None:
+    assert not {"batch", "order"} & fields(space(CURRENT, asked(), None))
+    wanted = asked(batches=(32, 64), any_order=True)
+    found = space(CURRENT, wanted, bounds(compute=3000.0, decode=9000.0, load=9000.0))
+    assert {"batch", "order"} <= fields(found)
+    assert {case.order for case in found.points()} == {"shuffled", "stored"}
+
+
+def test_points_are_allowed_and_each_comes_once() -> None:
+    limits = bounds(compute=400.0)
+    found = space(CURRENT, asked(memory_bytes=400 << 20), limits)
+    points = list(found.points())
+    keys = [key(case) for case in points]
+    assert len(keys) == len(set(keys))
+    assert all(queue_bytes(case) <= 400 << 20 for case in points)
+    assert len(points) < len(list(space(CURRENT, asked(), limits).points()))
+
+
+def test_it_begins_on_all_cores_with_every_pipeline_and_decoder() -> None:
+    found = space(CURRENT, asked(), bounds(compute=3000.0))
+    starts = found.starts()
+    assert {case.workers for case in starts} == {4}
+    assert {case.loader for case in starts} == {c.loader for c in found.pipelines.values()}
+    points = {key(case) for case in found.points()}
+    assert {key(case) for case in starts} <= points
+
+
+@pytest.mark.parametrize("knob", KNOBS, ids=lambda k: k.field)
+def test_a_knob_sets_what_it_says(knob: Any) -> None:
+    case = dataclasses.replace(CURRENT, trainer="torch")
+    values = list(knob.values(case, asked(batches=(32, 64), any_order=True)))
+    assert len(values) > 1
+    owner, _, option = knob.field.partition(".")
+    for value in values:
+        got = getattr(knob.set(case, value), owner)
+        assert (got.get(option, knob.usual) if option else got) == value
+        assert not option or option not in got or value != knob.usual
+
+
+def test_settings_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    wanted = asked(formats=("lmdb",), batches=(32,), memory_bytes=5)
+    wanted.save(tmp_path)
+    assert load(tmp_path) == wanted
+    with pytest.raises(ResultsError, match=r"no search of `iobench tune`"):
+        load(tmp_path / "elsewhere")

@@ -1,0 +1,149 @@
+"""A search on machines of stated rates: where it ends, what it tries, and that it can be killed."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+
+from iobench.core.cases import Case
+from iobench.equations.signed_rank import FLOOR_PAIRS
+from iobench.tune.answer import CHANGE, LEAVE_IT, NOT_SHOWN, UNFINISHED, answer
+from iobench.tune.settings import default_of
+from iobench.tune.space import key, space
+from iobench.tune.tuning import case_of
+from tests.build.tuned import DOCUMENT, begun, searched, world
+
+
+def document(**case: Any) -> Dict[str, Any]:
+    found = copy.deepcopy(DOCUMENT)
+    found["case"].update(case)
+    return found
+
+
+def test_compute_bound_is_left_alone_without_one_trial(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(workers=2, prefetch=4))
+    after, records = searched(tmp_path, plan, asked, world(800, 1200))
+    assert after == plan
+    found = answer(after, records, asked)
+    assert found.verdict == LEAVE_IT
+    assert "no setting of the loader can gain more than 1.0%" in found.words
+    assert found.search_s == 0
+
+
+def test_the_best_of_the_space_is_found_for_a_fifth_of_its_cost(tmp_path: Path) -> None:
+    rates = world(2000, 150)
+    plan, asked = begun(tmp_path, document(decoder="opencv"))
+    after, records = searched(tmp_path, plan, asked, rates)
+    found = answer(after, records, asked)
+    grid = list(space(case_of(plan, asked.current), asked, found.limits).points())
+    assert len(grid) > 20
+    best = max(rates(case, "train") for case in grid)
+    winner = case_of(after, found.winner)
+    assert rates(winner, "train") >= 0.97 * best
+    assert found.verdict == CHANGE
+    assert [g.than for g in found.gains] == [asked.current, asked.default]
+    assert all(g.shown and g.pairs >= FLOOR_PAIRS for g in found.gains)
+    assert f"num_workers={winner.workers}" in found.code
+
+
+def test_a_search_that_is_killed_after_every_trial_measures_nothing_twice(tmp_path: Path) -> None:
+    rates = world(2000, 150)
+    plan, asked = begun(tmp_path, document())
+    after, records = searched(tmp_path, plan, asked, rates, killed=True)
+    tried = Counter(key(t.case) for t in after.trials if t.least)
+    assert tried
+    assert set(tried.values()) == {1}
+    assert answer(after, records, asked).verdict == CHANGE
+
+
+def test_dominated_settings_end_early_and_never_win(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(workers=3))
+    after, records = searched(tmp_path, plan, asked, world(5000, 200))
+    found = answer(after, records, asked)
+    early = [t for t in found.tried if t.early]
+    assert early
+    assert found.winner not in {t.label for t in early}
+    assert all(not t.least for t in after.trials if t.contrast or t.block > 1)
+
+
+def test_time_bounds_the_search_and_keeps_the_proof(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(), minutes=6.0)
+    after, records = searched(tmp_path, plan, asked, world(2000, 150))
+    found = answer(after, records, asked)
+    assert 0 < found.wall_s < 60 * 6.0 * 1.25
+    assert any(t.contrast for t in after.trials)
+
+
+def test_too_little_time_is_no_answer(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(workers=4, prefetch=8), minutes=0.1)
+    after, records = searched(tmp_path, plan, asked, world(2000, 150))
+    found = answer(after, records, asked)
+    assert found.verdict in (NOT_SHOWN, UNFINISHED)
+    assert "more --minutes" in found.words
+
+
+def test_a_winner_that_fresh_pairs_do_not_confirm_is_not_shown(tmp_path: Path) -> None:
+    lucky: Dict[str, int] = Counter()
+
+    def rates(case: Case, stage: str) -> float:
+        lucky[case.label] += stage == "train"
+        fast = stage == "train" and case.workers == 4 and lucky[case.label] <= 4
+        return 300.0 if fast else world(2000, 150)(case.__class__(workers=1), stage)
+
+    plan, asked = begun(tmp_path, document())
+    after, records = searched(tmp_path, plan, asked, rates)
+    found = answer(after, records, asked)
+    assert found.winner
+    assert found.verdict == NOT_SHOWN
+    assert "keep the current ones" in found.words
+
+
+def test_the_current_settings_may_be_the_library_s_defaults(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(workers=0, prefetch=2))
+    assert asked.default == ""
+    assert default_of(plan.cases[0]) == plan.cases[0]
+    after, records = searched(tmp_path, plan, asked, world(2000, 150))
+    assert [g.than for g in answer(after, records, asked).gains] == [asked.current]
+
+
+@pytest.mark.parametrize("stopped", [0, 11, 14])
+def test_an_answer_under_way_is_unfinished_or_whole(tmp_path: Path, stopped: int) -> None:
+    plan, asked = begun(tmp_path, document())
+    after, records = searched(tmp_path, plan, asked, world(2000, 150))
+    found = answer(after, records[:stopped], asked)
+    assert found.verdict in (UNFINISHED, NOT_SHOWN)
+
+
+def test_of_a_script_only_the_parts_are_measured_that_it_has(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(trainer="torch", transform="rrc224", trainer_options={}),
+                        script=("python", "train.py"))  # fmt: skip
+    after, records = searched(tmp_path, plan, asked, world(2000, 150))
+    assert after.contrasts
+    winner = case_of(after, after.contrasts[0].arm)
+    mine = {t.stage for t in after.trials if t.case == winner}
+    own = {"compute"} if winner.trainer_options else set()
+    assert mine == {"train", "load", *own}
+    assert {t.case.pipeline for t in after.trials} == {"torch:jpeg"}
+    assert {t.case.decoder for t in after.trials} == {"simplejpeg"}
+    found = answer(after, records, asked)
+    assert found.binds
+    assert "decode" not in found.code
+
+
+def test_an_early_end_beside_others_is_measured_again_to_its_end(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(workers=3))
+    after, _ = searched(tmp_path, plan, asked, world(5000, 200), disturbed=True)
+    cut = Counter(key(t.case) for t in after.trials if t.least)
+    again = Counter(
+        key(t.case)
+        for t in after.trials
+        if t.stage == "train" and t.block == 1 and not t.least and not t.contrast
+        and t.case.label != asked.current
+    )  # fmt: skip
+    assert again
+    assert set(again) <= set(cut)
+    assert set(again.values()) == {1}
