@@ -162,11 +162,7 @@ def _mean_buckets(case: Case, known: Sequence[Sequence[Mapping[str, Any]]]) -> _
         tuple(fmean(float(b[i][key]) for b in known) for i in places)
         for key in ("bytes", "ready_s", "comm_s")
     )
-    if len(set(sizes)) > 1:
-        exchange = ssgd.fitted(sizes, comm)
-    else:  # one size does not part latency from bandwidth
-        exchange = AllReduce(0.0, fmean(comm) / sizes[0])
-    return _Buckets(case.world_size, case.nodes, sizes, ready, exchange)
+    return _Buckets(case.world_size, case.nodes, sizes, ready, ssgd.fitted(sizes, comm))
 
 
 def _step(compute_s: float, buckets: _Buckets | None, *, ahead: bool) -> StepParts:
@@ -192,7 +188,9 @@ def _note(buckets: _Buckets | None, inputs: _Inputs, cache: str) -> str:
     parts = []
     if not buckets:
         parts.append("the ranks exchange no gradients")
-    elif buckets.nodes == 1:
+    elif not buckets.exchange.latency_s:
+        parts.append("latency was not parted from bandwidth, and is none")
+    if buckets and buckets.nodes == 1:
         parts.append("the exchange was measured inside one node, not over a network")
     if cache == "cold" and max(nodes for _, nodes in inputs) == 1:
         parts.append("what the storage has for several nodes was not measured: see the worst case")

@@ -35,7 +35,10 @@ class _Slowest:
 
 
 def stragglers(found: Evidence) -> list[StragglerResult]:
-    """Return every straggler: the slowest rank of all repeats of a rung, by 5 % in each."""
+    """Return every straggler: the slowest rank of all repeats of a rung, by 5 % in each.
+
+    One repeat names none: one of the ranks is always the slowest.
+    """
     several = [case for case in found.plan.cases if case.world_size > 1]
     rungs = itertools.product(several, STAGES, ("cold", *WARM_STATES))
     return [one for rung in rungs if (one := _of_rung(found, *rung))]
@@ -46,6 +49,8 @@ def _of_rung(found: Evidence, case: Case, stage: str, cache: str) -> StragglerRe
     if not slowest:
         return None
     excess_s = stats.t_interval([one.excess_s for one in slowest])
+    if excess_s.low <= 0:
+        return None
     return StragglerResult(
         case=case.label,
         stage=stage,

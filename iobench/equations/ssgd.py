@@ -25,19 +25,16 @@ class AllReduce:
 
 
 def fitted(nbytes: Sequence[float], seconds: Sequence[float]) -> AllReduce:
-    """Return the all-reduce that fits measured ones by least squares; neither part is below 0.
+    """Return the all-reduce that fits measured ones by least squares.
 
-    Raises ValueError for fewer than two different sizes.
+    Where they do not part latency from bandwidth (one size, or a part below 0), all is the bytes'.
     """
-    if len(set(nbytes)) < 2:
-        raise ValueError("two different sizes are needed to part latency and bandwidth")
     sizes, times = np.asarray(nbytes, float), np.asarray(seconds, float)
-    byte_s, latency_s = np.polyfit(sizes, times, 1)
-    if byte_s < 0:
-        return AllReduce(float(times.mean()), 0.0)
-    if latency_s < 0:
-        return AllReduce(0.0, float(times @ sizes / (sizes @ sizes)))
-    return AllReduce(float(latency_s), float(byte_s))
+    if len(set(nbytes)) > 1:
+        byte_s, latency_s = np.polyfit(sizes, times, 1)
+        if byte_s >= 0 and latency_s >= 0:
+            return AllReduce(float(latency_s), float(byte_s))
+    return AllReduce(0.0, float(times @ sizes / (sizes @ sizes)))
 
 
 def ring(exchange: AllReduce, measured: int, n: int) -> AllReduce:

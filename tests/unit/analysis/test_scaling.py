@@ -200,10 +200,11 @@ def test_who_waits_for_a_straggler_is_none() -> None:
 def test_one_that_is_slow_cold_alone_reads_slower() -> None:
     slow, usual = steps_of(0.10, 0.0), steps_of(0.03, 0.0)
     plan, records = fixture.suite([case_of(2)])
-    cold = Trial("cold", plan.cases[0], "load", "cold", block=1)
-    ranks = [rank_of(cold.case, r, (usual, slow)[r]) for r in range(2)]
-    ranks = [dataclasses.replace(r, notes={}) for r in ranks]
-    found = plan, [*records, record_of(cold, ranks)]
+    case = plan.cases[0]
+    ranks = [rank_of(case, r, (usual, slow)[r], notes={}) for r in range(2)]
+    colds = [record_of(Trial(f"cold{i}", case, "load", "cold", block=i), ranks) for i in (1, 2)]
+    found = plan, [*records, *colds]
+    assert one((plan, [*records, colds[0]]), "load") is None, "one repeat names nobody"
     assert one(found, "load") == (1, "n1", "read")
     without = [r for r in found[1] if (r.trial.stage, r.trial.cache) != ("load", "warm")]
     assert one((plan, without), "load") == (1, "n1", "read or decode")
@@ -211,12 +212,12 @@ def test_one_that_is_slow_cold_alone_reads_slower() -> None:
 
 def test_one_that_began_late_is_not_slow_at_its_work() -> None:
     case = case_of(2)
-    trial = Trial("t", case, "load", "warm", block=1)
+    trials = [Trial(f"{i}", case, "load", "warm", block=i) for i in (1, 2)]
     ranks = [
         rank_of(case, r, steps_of(0.01, 0.0), began_s=100.0 + 0.5 * r, notes={}) for r in range(2)
     ]
-    plan = dataclasses.replace(fixture.suite([case])[0], trials=(trial,))
-    assert one((plan, [record_of(trial, ranks)]), "load") == (1, "n1", "arrival")
+    plan = dataclasses.replace(fixture.suite([case])[0], trials=tuple(trials))
+    assert one((plan, [record_of(t, ranks) for t in trials]), "load") == (1, "n1", "arrival")
 
 
 def test_waits_of_ranks_that_were_stopped_meanwhile_are_not_known() -> None:

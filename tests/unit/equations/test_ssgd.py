@@ -42,12 +42,17 @@ def test_the_exchange_is_fitted() -> None:
     assert found.latency_s == pytest.approx(0.5)
     assert found.byte_s == pytest.approx(1e-6)
     assert found.seconds(3e6) == pytest.approx(3.5)
-    assert ssgd.fitted([1.0, 2.0], [3.0, 1.0]) == AllReduce(2.0, 0.0)
-    below = ssgd.fitted([1.0, 2.0], [1.0, 3.0])
-    assert below.latency_s == 0.0
-    assert below.byte_s == pytest.approx(1.4)
-    with pytest.raises(ValueError, match="two different sizes"):
-        ssgd.fitted([5.0, 5.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "byte_s"),
+    [((1.0, 2.0), (3.0, 1.0), 1.0), ((1.0, 2.0), (1.0, 3.0), 1.4), ((5.0, 5.0), (10.0, 20.0), 3.0)],
+)
+def test_what_does_not_part_latency_from_bandwidth_is_all_bytes(
+    sizes: tuple[float, ...], seconds: tuple[float, ...], byte_s: float
+) -> None:
+    """Else a latency that is none would grow with the ranks of a ring."""
+    assert ssgd.fitted(sizes, seconds) == AllReduce(0.0, pytest.approx(byte_s))
 
 
 def test_a_ring_of_more_ranks() -> None:
