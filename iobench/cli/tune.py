@@ -224,9 +224,9 @@ def _tuned(begun: Begun, asked: TuneSettings, reporter: Reporter, as_json: bool)
     plan, records = begun.store.plan(), begun.store.records()
     publish.publish(begun.store)
     found = answer(plan, records, asked)
-    best = case_of(plan, found.winner or asked.current)
-    if not asked.script:
+    if found.code and not asked.script:
         spec = load.parse_text((folder / "spec.toml").read_text(), "spec.toml")
+        best = case_of(plan, found.winner)
         about = f"found by iobench tune: {best.label}"
         store.write_atomic(folder / WINNER, spec_text(best, spec, "tuned", about, LADDER))
     if plot := tune_plot.tried(found):
@@ -302,7 +302,7 @@ def _render(found: TuneResult, folder: Path) -> None:
             out.print(Text(f"  {name:16}", style="dim") + Text(text), soft_wrap=True)
     for name, why in found.left_out.items():
         out.print(Text(f"  {name} was left out: {why}", style="dim"), soft_wrap=True)
-    if found.winner and found.code:
+    if found.code:
         out.print(Text("\npaste this", style="bold"))
         out.print(Text(found.code), soft_wrap=True)
     written = [name for name in (WINNER, PLOT, "report.html") if (folder / name).exists()]

@@ -56,8 +56,8 @@ class TuneResult:
 
     ``headroom``: how many times faster the current settings train where the loader costs nothing.
     ``left_out``: knob or pipeline -> why it was not tried.  ``search_s``, ``wall_s``: seconds of
-    the search's own trials, and of all.  ``binds``: what limits the winner, else the current
-    settings.
+    the search's own trials, and of all.  ``binds``, ``next``, ``what_ifs``: of the winner where it
+    was shown to be faster, else of the current settings; only then there is ``code``.
     """
 
     verdict: str
@@ -89,7 +89,7 @@ def answer(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> TuneRe
     won = plan.contrasts[0].arm if plan.contrasts else ""
     winner = won or winner_of(tried, asked)
     verdict, words = _verdict(limits, tried, gains, won, asked)
-    best = case_of(plan, winner if verdict in (CHANGE, NOT_SHOWN) and winner else asked.current)
+    best = case_of(plan, winner if verdict == CHANGE else asked.current)
     searched = {t.label for t in tried} - {asked.current, asked.default}
     here = next(c for c in suite.pipelines if c.case == best.label)
     limit = here.limits["cold" if asked.cache == "cold" else "warm"]
@@ -106,7 +106,7 @@ def answer(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> TuneRe
         next=[f for f in explain(suite).findings if _of(f, best.label, asked)],
         what_ifs=_what_ifs(suite, best.label, asked),
         queue_bytes=queue_bytes(best),
-        code=code(best, decodes=not asked.script),
+        code=code(best, decodes=not asked.script) if verdict == CHANGE else "",
         tried=tried,
         left_out=space(case_of(plan, asked.current), asked, limits).left_out,
         search_s=sum(t.wall_s for t in tried if t.label in searched),

@@ -97,7 +97,8 @@ class Tuning:
         self._take(search, rates)
         best = max(t.samples_per_s or 0.0 for t in tried)
         self._known = 0
-        while not self._ended(plan, ledger, found, tried):
+        first = len(space_.starts())
+        while not self._ended(plan, ledger, found, tried, first):
             asked, case = search.ask()
             known = by_key.get(key(case))
             if known is not None and known.label in rates:
@@ -122,14 +123,20 @@ class Tuning:
             search.tell(asked, rates[name].samples_per_s, early=rates[name].early)
 
     def _ended(
-        self, plan: Plan, ledger: Ledger, found: Bounds, tried: Sequence[Tried]
+        self, plan: Plan, ledger: Ledger, found: Bounds, tried: Sequence[Tried], first: int
     ) -> bool:  # fmt: skip
-        """Return whether no more settings are tried: nothing better comes, or time is up."""
+        """Return whether no more settings are tried: nothing better comes, or time is up.
+
+        The ``first`` ones, every pipeline on all cores, are tried whatever the time is.
+        """
         best = max(t.samples_per_s or 0.0 for t in tried)
         if best * (1 + self.asked.margin) >= found.compute and not self.asked.batches:
             return True
         if stale(tried) >= PATIENCE or self._known >= PATIENCE:
             return True
+        searched = [t for t in tried if t.label not in (self.asked.current, self.asked.default)]
+        if len(searched) < first:
+            return False
         trains = [r.wall_s for r in ledger.last.values() if r.trial.stage == "train"]
         spent = sum(r.wall_s for r in ledger.last.values())
         return spent + median(trains) + self._kept_s(plan, ledger) > 60 * self.asked.minutes
