@@ -4,11 +4,10 @@
 
 F = 1 / (x/C + (1-x)/S) (Mohan et al., VLDB 14(5), 2021): x the share of the data's pages in memory,
 C the rate from memory, S the rate from storage. That is one reader on a device that rests while the
-reader takes samples from memory. A device that does not rest gives more, up to min(C, S/(1-x)):
-several readers keep it busy, and so does a throttle, which lets more through after a pause. The
-stage `read` on a throttled disk, cold, with shares of the data cached, and warm; C and S are the
-two ends of the curve. Wanted: between the two rates, within 5 %, and no more bytes from storage
-than are not cached. Needs root.
+reader takes samples from memory. The stage `read` on a throttled disk, cold, with shares of the
+data cached, and warm; C and S are the two ends of the curve. Wanted: F within 5 %, and no more bytes
+from storage than are not cached. Beside it stands min(C, S/(1-x)), what a device gives that never
+rests: several readers keep it busy. Needs root.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class Row:
     @property
     def reached(self) -> bool:
         """Whether rate and bytes are as wanted."""
-        low, high = (1 - WITHIN) * self.resting, (1 + WITHIN) * self.busy
-        return low <= self.rate <= high and self.crossed <= AMPLIFIED
+        return abs(self.rate / self.resting - 1) <= WITHIN and self.crossed <= AMPLIFIED
 
 
 def fetch_rate(cached: float, memory: float, storage: float) -> float:
