@@ -5,9 +5,9 @@
 F = 1 / (x/C + (1-x)/S) (Mohan et al., VLDB 14(5), 2021): x the share of the data's pages in memory,
 C the rate from memory, S the rate from storage. That is one reader on a device that rests while the
 reader takes samples from memory. The stage `read` on a throttled disk, cold, with shares of the
-data cached, and warm; C and S are the two ends of the curve. Wanted: F within 5 %, and no more bytes
-from storage than are not cached. Beside it stands min(C, S/(1-x)), what a device gives that never
-rests: several readers keep it busy. Needs root.
+data cached, and warm; C and S are the two ends of the curve. Wanted: F within 5 %, and no more
+bytes from storage than are not cached. Beside it stands min(C, S/(1-x)), what a device gives that
+never rests: several readers keep it busy. Needs root.
 """
 
 from __future__ import annotations
