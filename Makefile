@@ -10,7 +10,8 @@ BUDGET ?=
 IN_PLACE ?=
 IMAGES ?= images
 ARGS ?=
-export PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA BUNDLE_CAFFE
+# PYTHON TORCH_INDEX PIP_ARGS WHEELS BUNDLE_DATA BUNDLE_CAFFE: make passes them on where they are set.
+# Exported here they would be "" otherwise, and an empty PYTHON breaks other programs (glusterd).
 
 IOBENCH := .venv/bin/iobench
 INSTALL := requirements/install.sh

@@ -12,7 +12,7 @@ from iobench.analysis.results import SuiteResult
 from iobench.equations import roofline
 from iobench.equations.stats import Interval
 
-#: Every cause, in the order in which equal gains are told.
+#: Every cause, in the order in which equal gains are listed.
 RULES: tuple[Rule, ...] = (*storage.RULES, *preparing.RULES, *overlap.RULES, *container.RULES)
 CACHES = ("cold", "warm")
 #: A cure that makes training less than this much faster is none.
@@ -21,7 +21,7 @@ WORTH = 1.05
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The causes found, and those of which nobody can tell yet."""
+    """The causes found, and those that this suite cannot decide."""
 
     findings: list[Finding]
     unjudged: list[Unjudged]

@@ -59,7 +59,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Unjudged:
-    """A cause that a case may have or not, and the run that would tell."""
+    """A cause that a case may have or not, and the run that would decide it."""
 
     case: str
     cache: str

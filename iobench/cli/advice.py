@@ -41,8 +41,8 @@ def explain(results: Path, as_json: bool) -> None:
 
     Each cause comes with its figures in this suite, the settings to change, how many times faster
     training is expected to be (95 % limits from the measured ones; "not known" where no run of
-    this suite can tell) and its source. Where a case loses nothing that way, it says so. A cause of
-    which nobody can tell names the run that would. docs/advice.md lists all causes.
+    this suite can tell) and its source. Where a case loses nothing that way, it says so. A cause
+    that cannot be decided names the run that would. docs/advice.md lists all causes.
     """
     found = explained(_suite(results))
     if as_json:

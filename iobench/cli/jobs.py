@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.text import Text
 
 from iobench.cli.console import JSON, PATH, err, out, print_json
-from iobench.cli.run import RESULTS, with_places
+from iobench.cli.run import RESULTS, typed, with_places
 from iobench.core import units
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable, SpecError
@@ -89,12 +88,13 @@ def submit(
         **{key: options[key] for key in ("queue", "account", "qos", "constraint")},
     )  # fmt: skip
     around = JobExtras(os.getcwd(), options["modules"], options["lines"])
+    passed_on = [word for key, words in typed().items() if key in _RUN for word in words]
     if dry_run:
         folders = [results / f"<time>-{text.name}" for text in texts]
         for suites in jobs.in_jobs(name, folders):
-            click.echo(jobs.written(name, request, suites, _passed_on(), around))
+            click.echo(jobs.written(name, request, suites, passed_on, around))
         return
-    made = jobs.submit(name, request, texts, results, _passed_on(), around)
+    made = jobs.submit(name, request, texts, results, passed_on, around)
     job = jobs.of(made[0])
     assert job is not None
     _tell(made, job, as_json)
@@ -130,17 +130,6 @@ def _directive(line: str) -> str:
     if not line.isprintable():
         raise SpecError(f"--line {line!r} is not one line; give each by a --line of its own")
     return re.sub(r"^#\s*(SBATCH|PBS|flux:)\s*", "", line)
-
-
-def _passed_on() -> list[str]:
-    """Return the options of this command line that are the suite's own."""
-    context, words = click.get_current_context(), []
-    for parameter in context.command.params:
-        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        if parameter.name in _RUN and given:
-            value = context.params[parameter.name]
-            words += [parameter.opts[-1], *([] if value is True else [str(value)])]
-    return words
 
 
 def _tell(folders: list[Path], job: jobs.SubmittedJob, as_json: bool) -> None:

@@ -102,7 +102,7 @@ def run(
         if not dry_run:
             undo.enter_context(LOCAL.announced())
         if resume:
-            for name in _unused():
+            for name in (words[0] for key, words in typed().items() if key not in _RESUMING):
                 reporter.say(f"note: {name} has no effect: a resumed suite goes on as planned")
         there = nodes.allocated(hosts)
         if resume or (into and (into / "plan.json").exists()):
@@ -167,27 +167,16 @@ def _claimed(
     return dataclasses.replace(plan, notes=tuple(dict.fromkeys([*plan.notes, *found])))
 
 
-def _again() -> list[str]:
-    """Return the options on this command line that a resumed run needs as well."""
+def typed() -> dict[str, list[str]]:
+    """Return option name -> its words, for the options that stand on this command line."""
     context = click.get_current_context()
-    given = [
-        (parameter.opts[-1], str(context.params[str(parameter.name)]))
-        for parameter in context.command.params
-        if parameter.name in ("images", "hosts")
-        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    ]
-    return [word for pair in given for word in pair]
-
-
-def _unused() -> list[str]:
-    """Return the arguments of a resumed run that have no effect: it goes on as it was planned."""
-    context = click.get_current_context()
-    return [
-        parameter.opts[-1]
-        for parameter in context.command.params
-        if context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        and parameter.name not in _RESUMING
-    ]
+    words = {}
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            value = context.params[name]
+            words[name] = [parameter.opts[-1], *([] if value is True else [str(value)])]
+    return words
 
 
 def _plan(
@@ -256,7 +245,8 @@ def _run(
     reporter: Reporter, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a plan to its end in its folder, write the report; return the exit status."""
-    resume = store.resume_command(suite_store.folder, _again())
+    again = [word for key in ("images", "hosts") for word in typed().get(key, [])]
+    resume = store.resume_command(suite_store.folder, again)
     start.goes_on_by(f"go on with {resume}")
     interrupted = False
     with (

@@ -32,7 +32,7 @@ class Backend(Generic[T]):
     importable module -> distribution; the fingerprint records their versions and files.
     ``judge``: raises SpecError for a case whose options do not go together or with the case;
     called before anything is made.  ``unused``: (case) -> key or ``axis_options.key`` -> why it has
-    no effect there; a user who wrote it is told.
+    no effect there; a user who set it gets a warning.
     """
 
     make: Callable[..., T]

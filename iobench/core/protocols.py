@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ContextManager, List, NamedTuple, Optional, Protocol, Tuple
 
 from iobench.core.cases import Batch, Case, Dataset, Extent, Placement, Scalar
+from iobench.core.errors import SpecError
 from iobench.core.records import IoCounters, Steps
 
 #: Receives progress messages, one line at a time.
@@ -121,7 +122,7 @@ class Loader(Protocol):
 
 
 class Trainer(Protocol):
-    """Consumes batches.
+    """Consumes batches; ranks that exchange gradients: :mod:`iobench.core.peers`.
 
     One that ``feeds_itself`` (a program with its own data layer) has two methods instead of
     ``step``: ``feed(loader, request, warmup=)`` trains on what the loader would have read,
@@ -145,11 +146,6 @@ class Trainer(Protocol):
     def close(self) -> None:
         """Free what is held.  Idempotent."""
         return
-
-    # One whose ranks exchange gradients may have ``exchanges() -> Mapping[str, Sequence[float]]``:
-    # ``peers_s`` and ``exchange_s`` of :class:`iobench.core.records.Steps`; and ``buckets()``:
-    # for each part of the gradients that is exchanged by itself, in order, medians over the steps:
-    # ``bytes``, ``ready_s`` after the batch was there, ``comm_s`` of its exchange.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,34 +201,54 @@ class Runtime(Protocol):
         return
 
 
+@dataclasses.dataclass(frozen=True)
+class Ranks:
+    """What one start asks of a launcher.  Raises SpecError where they cannot be shared out."""
+
+    count: int = 1
+    hosts: Sequence[str] = ()  # the nodes that get equally many each, in this order; (): this one
+    forward: Sequence[str] = ()  # names of variables that ranks on ``hosts`` get as they are here
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise SpecError(f"world_size = {self.count} is no number of ranks; use 1 or more")
+        if self.hosts and self.count % len(self.hosts):
+            raise SpecError(
+                f"world_size = {self.count} is not divisible by {len(self.hosts)} nodes; set "
+                "ranks_per_node"
+            )
+
+    @property
+    def on_each(self) -> int:
+        """Number of ranks on each host."""
+        return self.count // max(len(self.hosts), 1)
+
+
 class Launcher(Protocol):
     """How ranks start."""
+
+    #: Variables of a rank's environment: its rank, the number of ranks, its rank on its node.
+    rank_variables: Tuple[str, str, str] = ("", "", "")
 
     def available(self) -> str:
         """Return "" when it can start ranks here, else the reason with the remedy."""
         return ""
 
-    def argv(
-        self,
-        command: Sequence[str],
-        *,
-        world_size: int,
-        hosts: Sequence[str] = (),
-        forward: Sequence[str] = (),
-    ) -> List[str]:
-        """Return the command that starts ``world_size`` ranks of ``command``; pure, a new list.
+    def argv(self, command: Sequence[str], ranks: Ranks) -> List[str]:
+        """Return the command that starts ``ranks`` of ``command``; pure, a new list.
 
-        ``hosts``: the nodes that get equally many each, in this order (one that has
-        ``LauncherBackend.across``); (): this one.  ``forward``: names of variables that ranks
-        there get as they are here.
+        Only one that has ``LauncherBackend.across`` gets hosts.  Raises SpecError.
         """
 
     def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
-        """Return (rank, world size) from a worker's environment."""
-        return 0, 1
+        """Return (rank, world size) from a worker's environment; (0, 1) without its variables."""
+        return int(env.get(self.rank_variables[0], "0")), int(env.get(self.rank_variables[1], "1"))
 
-    # It may have ``local_rank(env)`` too, the rank on its node; without it all are on one node.
-    # ``by``: the name of the launcher that starts it on each of several nodes, and agents there.
+    def local_rank(self, env: Mapping[str, str]) -> int:
+        """Return the rank among those of its node."""
+        return int(env.get(self.rank_variables[2], "0"))
+
+    # It may have ``by``: the launcher that starts it and agents, once on each of several nodes.
 
 
 class Crossed(NamedTuple):
@@ -245,19 +261,6 @@ class Crossed(NamedTuple):
     nbytes: Optional[int]
     counter: str
     whole: bool = False
-
-
-class Peers(NamedTuple):
-    """The ranks of a case, as one of them finds the others.
-
-    ``address``: of this rank's node, as the others reach it.  ``agree``: gives every rank the value
-    of rank 0; all ranks call it equally often, in one order.
-    """
-
-    rank: int
-    world_size: int
-    address: str
-    agree: Callable[[str], str]
 
 
 class Filesystem(Protocol):

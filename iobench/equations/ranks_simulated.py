@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from iobench.equations.ssgd import StepParts, exposed_s
@@ -75,7 +75,7 @@ class _Simulation:
             for _ in range(max(job.workers, 1)):
                 self.env.process(self.worker(rank))
 
-    def worker(self, rank: int) -> Iterator[Any]:
+    def worker(self, rank: int) -> Generator[Any, Any, None]:
         """Make batches as long as there is room for them."""
         job = self.job
         while True:
@@ -87,7 +87,7 @@ class _Simulation:
             yield self.env.timeout(self.drawn(job.prepare_s * job.factor(rank)))
             yield self.queues[rank].put(None)
 
-    def steps(self, count: int) -> Iterator[Any]:
+    def steps(self, count: int) -> Generator[Any, Any, None]:
         """Have all ranks compute, then exchange what the backward pass does not hide."""
         env, job = self.env, self.job
         exposed = exposed_s(job.step.backward_s, job.comm_s) if job.comm_s else 0.0
@@ -96,7 +96,7 @@ class _Simulation:
             yield env.timeout(exposed + job.step.update_s)
             self.ended.append(env.now)
 
-    def computed(self, rank: int) -> Iterator[Any]:
+    def computed(self, rank: int) -> Generator[Any, Any, None]:
         """Take a batch and compute on it, up to the end of the backward pass."""
         step = self.job.step
         yield self.queues[rank].get()

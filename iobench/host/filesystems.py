@@ -82,7 +82,7 @@ def unseen(path: Path) -> str:
 
 
 def _counted(mount: MountInfo) -> bool:
-    """Return whether the mount's own counter tells what came to its client."""
+    """Return whether the mount's own counter has what came to its client."""
     _, filesystem = filesystem_of(mount)
     return filesystem.crossed(IoCounters(), zeros(filesystem, mount.path)).nbytes is not None
 

@@ -217,7 +217,7 @@ class _File:
         return bool(self._far) and holder.elsewhere
 
     def _lock(self, slot: int, length: int) -> bool:
-        """Lock a slot, or with length 0 all from it on; tell whether nobody else has it."""
+        """Lock a slot, or with length 0 all from it on; return whether nobody else has it."""
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, slot * SLOT)
         except (BlockingIOError, PermissionError):

@@ -34,7 +34,10 @@ VIRTUAL = frozenset(
 
 
 class Unanswered:
-    """Watches a process and those that it started; ``say`` is told of mounts, in words."""
+    """Watches a process and those that it started.
+
+    ``say`` gets a sentence for each mount that does not answer.
+    """
 
     def __init__(self, pid: int, say: Callable[[str], object]) -> None:
         self._pid, self._say = pid, say

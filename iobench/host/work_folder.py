@@ -38,7 +38,7 @@ def made(folder: Path, texts: Mapping[str, str], links: Mapping[str, str]) -> It
 
 
 def _make(folder: Path) -> bool:
-    """Make the folder; tell whether it was not there before."""
+    """Make the folder; return whether it is new."""
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:

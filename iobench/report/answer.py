@@ -10,7 +10,7 @@ from iobench.analysis.contrast_results import ContrastResult
 from iobench.report import contrast_words
 from iobench.report.numbers import percent
 
-#: Verdicts in the order in which they are told.
+#: Verdicts in the order in which they are listed.
 _TOLD = ("SLOWER", "FASTER", "EQUIVALENT")
 
 
@@ -54,12 +54,12 @@ def _mixed(arm: str, base: str, found: Sequence[ContrastResult]) -> str:
     """Return one arm's results by verdict, then what could not be decided and why."""
     parts = []
     for verdict in _TOLD:
-        told = [c for c in found if c.outcome.verdict == verdict]
-        if told and verdict == "EQUIVALENT":
-            margin = percent(max(c.margin for c in told)).replace(".0", "")
-            parts.append(f"EQUIVALENT within {margin} in {len(told)} of {len(found)}")
-        elif told:
-            parts.append(f"{verdict} in {', '.join(_where(c) + _by(c) for c in told)}")
+        these = [c for c in found if c.outcome.verdict == verdict]
+        if these and verdict == "EQUIVALENT":
+            margin = percent(max(c.margin for c in these)).replace(".0", "")
+            parts.append(f"EQUIVALENT within {margin} in {len(these)} of {len(found)}")
+        elif these:
+            parts.append(f"{verdict} in {', '.join(_where(c) + _by(c) for c in these)}")
     open_ = [c for c in found if c.outcome.verdict not in _TOLD]
     if open_:
         parts.append(f"not decided in {'; '.join(_where(c) + _why(c) for c in open_)}")

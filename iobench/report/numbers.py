@@ -42,7 +42,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def ratio(x: float | None, digits: int = 3) -> str:
-    """Return a ratio; one that is not 1 has as many digits as tell it from 1, to a millionth."""
+    """Return a ratio; one that is not 1 has enough digits to differ from 1, to a millionth."""
     while x is not None and digits < 9 and x != 1 and number(x, digits).rstrip("0") == "1.":
         digits += 1
     return number(x, digits)
@@ -75,6 +75,6 @@ def bracketed(entry: Interval | None, form: Callable[[float], str] = "{:.2f}".fo
 
 
 def ratio3(x: float) -> str:
-    """Return a ratio with three decimals, or as many as tell it from 1."""
+    """Return a ratio with three decimals, or as many as it takes to differ from 1."""
     text = f"{x:.3f}"
     return ratio(x) if text == "1.000" and x != 1 else text

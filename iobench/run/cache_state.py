@@ -168,7 +168,7 @@ def _unseen(proof: CacheProof) -> List[str]:
 
 
 def _beyond(share: float, limit: float) -> str:
-    """Return a share as a percentage whose digits tell it from the limit that it missed."""
+    """Return a share as a percentage with enough digits to differ from the limit that it missed."""
     digits = next(d for d in range(2, 17) if d == 16 or f"{share:.{d}%}" != f"{limit:.{d}%}")
     return f"{share:.{digits}%}"
 

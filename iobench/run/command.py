@@ -33,7 +33,7 @@ from iobench.core.inside import (
     WORK_INSIDE,
 )
 from iobench.core.own_images import is_own
-from iobench.core.protocols import ImageUse, Launcher, Mount, Runtime, Say, Start
+from iobench.core.protocols import ImageUse, Launcher, Mount, Ranks, Runtime, Say, Start
 from iobench.core.registry import form_of, runtime_of, stack_of
 from iobench.host.fingerprint import steering
 from iobench.run import nodes
@@ -198,10 +198,10 @@ def _launched(
         check_launcher(case, asked.env)
     launcher: Launcher = launching.make(**case.launcher_options)
     if starts_inside:
-        return runtime.argv(launcher.argv(command, world_size=world_size), asked)
-    there: dict[str, Any] = {"hosts": hosts, "forward": nodes.forwarded()} if hosts else {}
+        return runtime.argv(launcher.argv(command, Ranks(world_size)), asked)
+    ranks = Ranks(world_size, hosts, nodes.forwarded() if hosts else ())
     asked = dataclasses.replace(asked, passed=launching.passed)
-    return launcher.argv(runtime.argv(command, asked), world_size=world_size, **there)
+    return launcher.argv(runtime.argv(command, asked), ranks)
 
 
 def work_folder(work: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -218,7 +218,7 @@ def check_launcher(case: Case, env: Mapping[str, str]) -> None:
     """
     backend = registry.load("launchers", case.launcher)
     launcher = backend.make(**case.launcher_options)
-    program = launcher.argv((), world_size=case.world_size)[:1] if backend.inside else []
+    program = launcher.argv((), Ranks(case.world_size))[:1] if backend.inside else []
     if program and "PATH" in env and shutil.which(program[0], path=env["PATH"]):
         return
     registry.require("launchers", case.launcher)

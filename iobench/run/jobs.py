@@ -165,7 +165,7 @@ def _enter(scheduler: Scheduler, script: Path, element: int = 0) -> str:
     code, output = probes.ask(argv)
     number = "" if code else scheduler.number(output)
     if not number:
-        raise BackendUnavailable(f"{argv[0]} did not take the job: {output or 'it said nothing'}")
+        raise BackendUnavailable(f"{argv[0]} did not take the job: {output or 'no output'}")
     return number
 
 

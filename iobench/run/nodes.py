@@ -19,6 +19,7 @@ from iobench.core.cases import Case
 from iobench.core.channel import AgentHello, ControlChannel
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, SpecError
+from iobench.core.protocols import Ranks
 from iobench.host import probes
 from iobench.host.fingerprint import steering
 from iobench.host.remote_agent import INVITATION, Invited, RemoteAgent
@@ -144,9 +145,7 @@ def _started(
     if name != case.launcher:
         launcher = registry.require("launchers", name).make()
     command = [sys.executable, "-m", "iobench.host.agent_process", name]
-    argv = launcher.argv(
-        command, world_size=len(hosts), hosts=hosts, forward=[*forwarded(), INVITATION]
-    )
+    argv = launcher.argv(command, Ranks(len(hosts), hosts, [*forwarded(), INVITATION]))
     invited = Invited(door.address, door.key)
     bare = not registry.form_of(case)
     stack = registry.installed(registry.stack_of(case)).env if bare else {}  # with its own MPI

@@ -19,7 +19,7 @@ from iobench.host.agent import LOCAL
 
 #: Memory of nodes of one kind differs by what their firmware keeps.
 MEMORY_SHARE = 0.02
-#: So many differences are told.
+#: At most so many differences are listed.
 TOLD = 6
 
 

@@ -90,7 +90,7 @@ class Suite:
             self.ledger.keep(block)
 
     def _try(self, trial: Trial, *, apart: bool = False) -> bool:
-        """Run a trial until it is not INVALID, three times at most; tell whether it is usable."""
+        """Run a trial until it is not INVALID, three times at most; return whether it is usable."""
         for _ in range(ATTEMPTS):
             works = self._attempt(trial, apart=apart)
             if works or self.ledger.last[trial.id].status != INVALID:
@@ -98,7 +98,7 @@ class Suite:
         return False
 
     def _attempt(self, trial: Trial, *, apart: bool) -> bool:
-        """Run a trial once and keep its record; tell whether it is usable, or would be.
+        """Run a trial once and keep its record; return whether it is usable, or would be.
 
         ``apart``: away from its block, so no figure may use it.
         """

@@ -8,6 +8,7 @@ from iobench.core.errors import SpecError
 from iobench.core.options import check_options
 from iobench.core.order import check_order
 from iobench.core.own_images import EXAMPLES, is_own
+from iobench.core.protocols import Ranks
 from iobench.worker import remote_loader
 
 
@@ -74,7 +75,7 @@ def _check_options(case: Case) -> None:
     # only these know which of their values are possible
     launcher = registry.load("launchers", case.launcher).make(**case.launcher_options)
     if case.nodes == 1:
-        launcher.argv((), world_size=case.world_size)
+        launcher.argv((), Ranks(case.world_size))
     registry.load("trainers", case.trainer).step_s(case.batch, case.trainer_options)
     registry.runtime_of(case)
 
@@ -192,7 +193,7 @@ def _check_nodes(case: Case) -> None:
             "ranks_per_node"
         )
     hosts = [f"node{i}" for i in range(case.nodes)]
-    launcher.make(**case.launcher_options).argv((), world_size=case.world_size, hosts=hosts)
+    launcher.make(**case.launcher_options).argv((), Ranks(case.world_size, hosts))
     if case.cpus or case.memory_bytes:
         raise SpecError(
             f"nodes = {case.nodes} with cpus or memory: limits are enforced on one node alone; "

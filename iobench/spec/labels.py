@@ -1,4 +1,4 @@
-"""Names of cases: the pipeline, and what tells a case from the others of its suite."""
+"""Names of cases: the pipeline, and what differs from the other cases of its suite."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PIPELINE_FIELDS = ("loader", "format", "content")
 
 
 def label(cases: Sequence[Case], extra: int, usual: Case | None = None) -> tuple[Case, ...]:
-    """Name each case by its pipeline and what tells it from the others.
+    """Name each case by its pipeline and what differs from the others.
 
     The last ``extra`` cases stand beside the matrix: they name what differs from it.  ``usual``: in
     a study of one factor after the other, the case that all vary: each names what is different
-    there, as long as that tells all apart.
+    there, as long as all names differ.
     """
     if usual is not None:
         short = tuple(_named(c, _varying([c, usual])) for c in cases)

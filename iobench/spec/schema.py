@@ -12,7 +12,7 @@ from iobench.core import stages
 #: fewest in which one disturbed pair, however far out, cannot hide a stage's difference (2 * 110 of
 #: 2^14 signed-rank sums lie as low as that pair's rank, below 5 % / 3 stages).
 PROBES = 14
-#: Three stages are told apart at 95 % together: seven pairs are the fewest whose interval exists.
+#: Three stages are judged at 95 % together: their intervals exist from seven pairs on.
 MIN_PROBES = 7
 #: More than a week of the shortest trials; every pair of a plan is held in memory.
 MOST_PAIRS = 100_000

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Any, Tuple, Type, TypeVar
+from typing import Tuple, Type, TypeVar
 
 from iobench.core import channel, registry
 from iobench.core.cases import Task, task_from_json
@@ -70,11 +70,9 @@ def join(path: Path) -> Tuple[Driver, Task]:
     invitation = Invitation(**json.loads(path.read_text()))
     launcher = registry.load("launchers", invitation.launcher).make(**invitation.launcher_options)
     rank, world_size = launcher.rank(os.environ)
-    local_rank: Any = getattr(launcher, "local_rank", lambda _: rank)
     line, proof = _connect(path.parent, invitation)
-    hello = Hello(
-        rank, local_rank(os.environ), world_size, socket.gethostname(), os.getpid(), proof
-    )
+    local_rank = launcher.local_rank(os.environ)
+    hello = Hello(rank, local_rank, world_size, socket.gethostname(), os.getpid(), proof)
     line.send(hello)
     task = task_from_json(dict(_expect(line, Assignment).task))
     lifeline, proof = _connect(path.parent, invitation)

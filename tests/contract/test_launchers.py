@@ -6,6 +6,7 @@ import pytest
 
 from iobench.core import registry
 from iobench.core.members import LauncherBackend
+from iobench.core.protocols import Ranks
 
 members = pytest.mark.parametrize("name", registry.names("launchers"))
 COMMAND = ("python3", "-m", "iobench.worker", "/tmp/a task.json")
@@ -22,7 +23,7 @@ def test_it_is_a_launcher_backend(name: str) -> None:
 @members
 def test_argv_is_a_pure_new_list_that_ends_in_the_command(name: str) -> None:
     launcher = registry.load("launchers", name).make()
-    first, second = (launcher.argv(COMMAND, world_size=1) for _ in range(2))
+    first, second = (launcher.argv(COMMAND, Ranks(1)) for _ in range(2))
     assert first == second
     assert first is not second
     assert tuple(first[-len(COMMAND) :]) == COMMAND

@@ -33,7 +33,7 @@ def _words(au: Interval) -> str:
 
 
 def _contended(scene: Scene) -> bool | None:
-    """Return whether slower steps cost more than waits; None where nobody can tell."""
+    """Return whether slower steps cost more than waits; None where it is not measured."""
     stall, waits = scene.case.prep_stall_s, scene.waits
     if not isinstance(stall, PrepStall) or not waits:  # or a program that reports no wait
         return None

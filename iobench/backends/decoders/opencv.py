@@ -1,4 +1,4 @@
-"""OpenCV's imdecode, told not to turn pictures by their EXIF orientation; releases the GIL."""
+"""OpenCV's imdecode, without turning pictures by their EXIF orientation; releases the GIL."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class LmdbReader(LazyReader):
     def extents(self, index: int) -> Sequence[Extent]:
         """Return the message's bytes in ``data.mdb``; the few pages of the tree are left out.
 
-        The file is mapped whole from offset 0, so a value's address tells its offset.
+        The file is mapped whole from offset 0, so a value's address gives its offset.
         """
         value = self._value(index)
         address = int(np.frombuffer(value, np.uint8).ctypes.data)

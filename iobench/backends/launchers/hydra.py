@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import List, Literal, Mapping, Sequence, Tuple, get_args
+from typing import List, Literal, Sequence, get_args
 
 from iobench.backends.launchers import _hosts
 from iobench.core.errors import SpecError
 from iobench.core.members import LauncherBackend
-from iobench.core.protocols import Launcher
+from iobench.core.protocols import Launcher, Ranks
 from iobench.host.probes import asked_once
 
 Bindings = Literal["none", "hwthread", "core", "socket", "numa"]
@@ -17,6 +17,8 @@ BINDINGS = get_args(Bindings)
 
 class Hydra(Launcher):
     """Starts ranks by Hydra."""
+
+    rank_variables = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
 
     def __init__(self, *, program: str = "mpiexec.hydra", bind_to: Bindings = "none") -> None:
         """``program``: its name or path.  ``bind_to``: ``none`` leaves ranks and their loader
@@ -43,31 +45,15 @@ class Hydra(Launcher):
             )
         return ""
 
-    def argv(
-        self,
-        command: Sequence[str],
-        *,
-        world_size: int,
-        hosts: Sequence[str] = (),
-        forward: Sequence[str] = (),
-    ) -> List[str]:
+    def argv(self, command: Sequence[str], ranks: Ranks) -> List[str]:
         """Return ``mpiexec.hydra ... command``.
 
         ``forward``: it gives ranks the whole environment (``-genvall``).
         """
-        each = _hosts.ranks_each(world_size, hosts)
         words = [self._program, "-genvall"]
         # "localhost": it would take every node of the batch job
-        words += ["-hosts", ",".join(hosts) or "localhost", "-ppn", str(each)]
-        return [*words, "-bind-to", self._bind_to, "-n", str(world_size), *command]
-
-    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
-        """Return (rank, world size) from the process manager's variables; (0, 1) outside of it."""
-        return int(env.get("PMI_RANK", "0")), int(env.get("PMI_SIZE", "1"))
-
-    def local_rank(self, env: Mapping[str, str]) -> int:
-        """Return the rank among those of this node."""
-        return int(env.get("MPI_LOCALRANKID", "0"))
+        words += ["-hosts", ",".join(ranks.hosts) or "localhost", "-ppn", str(ranks.on_each)]
+        return [*words, "-bind-to", self._bind_to, "-n", str(ranks.count), *command]
 
 
 BACKEND = LauncherBackend(

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import List, Literal, Mapping, Optional, Sequence, Tuple, get_args
+from typing import List, Literal, Mapping, Optional, Sequence, get_args
 
 from iobench.backends.launchers import _hosts
 from iobench.core.errors import SpecError
 from iobench.core.members import Failure, LauncherBackend
-from iobench.core.protocols import Launcher
+from iobench.core.protocols import Launcher, Ranks
 from iobench.host.probes import asked_once
 
 Bindings = Literal["none", "hwthread", "core", "socket", "numa"]
@@ -47,6 +47,8 @@ _TRACE = re.compile(r"\[\S+:\d+\] ")
 class MpiRun(Launcher):
     """Starts ranks on this node by Open MPI."""
 
+    rank_variables = (RANK, SIZE, LOCAL_RANK)
+
     def __init__(
         self, *, program: str = "mpirun", bind_to: Bindings = "none", oversubscribe: bool = True
     ) -> None:
@@ -73,31 +75,15 @@ class MpiRun(Launcher):
             return f"{self._program} is not Open MPI's ({first}): put Open MPI's first on PATH"
         return ""
 
-    def argv(
-        self,
-        command: Sequence[str],
-        *,
-        world_size: int,
-        hosts: Sequence[str] = (),
-        forward: Sequence[str] = (),
-    ) -> List[str]:
+    def argv(self, command: Sequence[str], ranks: Ranks) -> List[str]:
         """Return ``mpirun ... command``, for root too (a container's only user may be root)."""
-        each = _hosts.ranks_each(world_size, hosts)
         words = [self._program, "--allow-run-as-root"]
         words += ["--oversubscribe"] if self._oversubscribe else []
-        if hosts:
-            words += ["--host", ",".join(f"{host}:{each}" for host in hosts)]
-            words += ["--map-by", f"ppr:{each}:node"]
-        words += ["--bind-to", self._bind_to, "-np", str(world_size)]
-        return [*words, *(word for name in forward for word in ("-x", name)), *command]
-
-    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
-        """Return (rank, world size) from Open MPI's variables; (0, 1) outside of it."""
-        return int(env.get(RANK, "0")), int(env.get(SIZE, "1"))
-
-    def local_rank(self, env: Mapping[str, str]) -> int:
-        """Return the rank among those of this node."""
-        return int(env.get(LOCAL_RANK, "0"))
+        if ranks.hosts:
+            words += ["--host", ",".join(f"{host}:{ranks.on_each}" for host in ranks.hosts)]
+            words += ["--map-by", f"ppr:{ranks.on_each}:node"]
+        words += ["--bind-to", self._bind_to, "-np", str(ranks.count)]
+        return [*words, *(word for name in ranks.forward for word in ("-x", name)), *command]
 
 
 def failure(text: str) -> Optional[Failure]:

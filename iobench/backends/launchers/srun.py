@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from typing import List, Literal, Mapping, Sequence, Tuple, get_args
+from typing import List, Literal, Sequence, get_args
 
-from iobench.backends.launchers import _hosts
 from iobench.core.errors import SpecError
 from iobench.core.members import LauncherBackend
-from iobench.core.protocols import Launcher
+from iobench.core.protocols import Launcher, Ranks
 
 Bindings = Literal["none", "threads", "cores", "sockets", "ldoms"]
 BINDINGS = get_args(Bindings)
@@ -16,6 +15,8 @@ BINDINGS = get_args(Bindings)
 
 class SRun(Launcher):
     """Starts ranks by Slurm."""
+
+    rank_variables = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
     def __init__(self, *, mpi: str = "", bind_to: Bindings = "none") -> None:
         """``mpi``: how ranks find each other, as in ``srun --mpi=pmix`` ("": the site's default;
@@ -35,36 +36,20 @@ class SRun(Launcher):
             return "no program srun: this is no node of a Slurm cluster; use launcher mpirun"
         return ""
 
-    def argv(
-        self,
-        command: Sequence[str],
-        *,
-        world_size: int,
-        hosts: Sequence[str] = (),
-        forward: Sequence[str] = (),
-    ) -> List[str]:
+    def argv(self, command: Sequence[str], ranks: Ranks) -> List[str]:
         """Return ``srun ... command``.
 
         A step shares the job's cores with the agents' step, which waits.  ``forward``: srun gives
         ranks the whole environment by itself.
         """
-        each = _hosts.ranks_each(world_size, hosts)
-        words = ["srun", "--overlap", f"--ntasks={world_size}"]
-        if hosts:
-            words += [f"--nodes={len(hosts)}", f"--ntasks-per-node={each}"]
-            words += [f"--nodelist={','.join(hosts)}", "--distribution=block"]
+        words = ["srun", "--overlap", f"--ntasks={ranks.count}"]
+        if ranks.hosts:
+            words += [f"--nodes={len(ranks.hosts)}", f"--ntasks-per-node={ranks.on_each}"]
+            words += [f"--nodelist={','.join(ranks.hosts)}", "--distribution=block"]
         else:  # all on the job's first node, where the driver is, whatever others it has
             words += ["--nodes=1", "--relative=0"]
         words += [f"--cpu-bind={self._bind_to}", "--kill-on-bad-exit=1", "--export=ALL"]
         return [*words, *([f"--mpi={self._mpi}"] if self._mpi else []), *command]
-
-    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
-        """Return (rank, world size) from Slurm's variables; (0, 1) outside of a step."""
-        return int(env.get("SLURM_PROCID", "0")), int(env.get("SLURM_STEP_NUM_TASKS", "1"))
-
-    def local_rank(self, env: Mapping[str, str]) -> int:
-        """Return the rank among those of this node."""
-        return int(env.get("SLURM_LOCALID", "0"))
 
 
 BACKEND = LauncherBackend(

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import shutil
 import sys
-from typing import Annotated, List, Literal, Mapping, Sequence, Tuple, get_args
+from typing import Annotated, List, Literal, Sequence, get_args
 
 from iobench.backends.launchers import _hosts
 from iobench.core import registry
 from iobench.core.errors import SpecError
 from iobench.core.members import LauncherBackend
 from iobench.core.options import Range
-from iobench.core.protocols import Launcher
+from iobench.core.protocols import Launcher, Ranks
 
 Carriers = Literal["mpirun", "srun", "hydra"]
 CARRIERS = get_args(Carriers)
 Port = Annotated[int, Range(1, 65_535)]
-#: Each carrier tells its process on a node which one that is by one of these.
+#: Each carrier numbers its processes, one a node, by one of these.
 _NODE = "${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}}"
 
 
 class TorchRun(Launcher):
     """Starts ranks by PyTorch's elastic launcher, without restarts."""
+
+    rank_variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
     def __init__(self, *, by: Carriers = "mpirun", program: str = "", port: Port = 29_500) -> None:
         """``by``: the launcher that starts it on each of several nodes.  ``program``: torchrun's
@@ -43,35 +46,19 @@ class TorchRun(Launcher):
             return "this Python has no torch: `make setup`, or set launcher_options program"
         return ""
 
-    def argv(
-        self,
-        command: Sequence[str],
-        *,
-        world_size: int,
-        hosts: Sequence[str] = (),
-        forward: Sequence[str] = (),
-    ) -> List[str]:
+    def argv(self, command: Sequence[str], ranks: Ranks) -> List[str]:
         """Return ``torchrun ... command``, on several nodes after the carrier's words."""
-        each = _hosts.ranks_each(world_size, hosts)
         usual = [sys.executable, "-m", "torch.distributed.run"]
         words = [self._program] if self._program else usual
-        words += [f"--nproc-per-node={each}", "--no-python", "--log-dir=/dev/null"]
-        if not hosts:
+        words += [f"--nproc-per-node={ranks.on_each}", "--no-python", "--log-dir=/dev/null"]
+        if not ranks.hosts:
             return [*words, "--standalone", *command]
-        words += [f"--nnodes={len(hosts)}", f"--master-addr={hosts[0]}"]
+        words += [f"--nnodes={len(ranks.hosts)}", f"--master-addr={ranks.hosts[0]}"]
         words += [f"--master-port={self._port}"]
         script = f'exec {shlex.join(words)} --node-rank={_NODE} "$@"'
         inner = ["/bin/sh", "-c", script, "sh", *command]
         carrier: Launcher = registry.load("launchers", self.by).make()
-        return carrier.argv(inner, world_size=len(hosts), hosts=hosts, forward=forward)
-
-    def rank(self, env: Mapping[str, str]) -> Tuple[int, int]:
-        """Return (rank, world size) from torchrun's variables; (0, 1) outside of it."""
-        return int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1"))
-
-    def local_rank(self, env: Mapping[str, str]) -> int:
-        """Return the rank among those of this node."""
-        return int(env.get("LOCAL_RANK", "0"))
+        return carrier.argv(inner, dataclasses.replace(ranks, count=len(ranks.hosts)))
 
 
 BACKEND = LauncherBackend(

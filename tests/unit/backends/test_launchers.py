@@ -9,11 +9,12 @@ import pytest
 from iobench.backends.launchers.mpirun import QUIET
 from iobench.core import registry
 from iobench.core.errors import BackendUnavailable, SpecError
+from iobench.core.protocols import Ranks
 
 
 def test_argv_is_the_command_alone() -> None:
     command = ["worker", "task.json"]
-    argv = registry.load("launchers", "local").make().argv(command, world_size=1)
+    argv = registry.load("launchers", "local").make().argv(command, Ranks(1))
     assert argv == command
     assert argv is not command
 
@@ -21,7 +22,7 @@ def test_argv_is_the_command_alone() -> None:
 @pytest.mark.parametrize("world_size", [0, 2])
 def test_it_starts_one_rank_only(world_size: int) -> None:
     with pytest.raises(SpecError, match=f"world_size = {world_size}"):
-        registry.load("launchers", "local").make().argv(["worker"], world_size=world_size)
+        registry.load("launchers", "local").make().argv(["worker"], Ranks(world_size))
 
 
 def test_rank_is_0_of_1_whatever_the_environment_says() -> None:
@@ -64,12 +65,12 @@ def mpirun(**options: object) -> object:
 
 
 def test_mpirun_is_asked_for_so_many_ranks_of_the_command() -> None:
-    assert mpirun().argv(["worker", "a task.json"], world_size=3) == [
+    assert mpirun().argv(["worker", "a task.json"], Ranks(3)) == [
         "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "3",
         "worker", "a task.json",
     ]  # fmt: skip
     other = mpirun(program="/opt/ompi/bin/mpirun", bind_to="core", oversubscribe=False)
-    assert other.argv(["worker"], world_size=2) == [
+    assert other.argv(["worker"], Ranks(2)) == [
         "/opt/ompi/bin/mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", "2", "worker",
     ]  # fmt: skip
 
@@ -85,7 +86,7 @@ def test_mpirun_refuses_impossible_options(options: dict[str, str], said: str) -
 
 def test_mpirun_starts_one_rank_at_least() -> None:
     with pytest.raises(SpecError, match="world_size = 0"):
-        mpirun().argv(["worker"], world_size=0)
+        mpirun().argv(["worker"], Ranks(0))
 
 
 def test_a_rank_is_told_who_it_is() -> None:
@@ -197,15 +198,11 @@ def test_a_missing_mpirun_is_said_before_anything_starts(begun, tmp_path, monkey
 
 # -- several nodes ---------------------------------------------------------------------------------
 
-HOSTS: dict[str, Any] = {
-    "world_size": 4,
-    "hosts": ["h1", "h2"],
-    "forward": ["PATH", "LD_LIBRARY_PATH"],
-}
+HOSTS = Ranks(4, ["h1", "h2"], ["PATH", "LD_LIBRARY_PATH"])
 
 
 def test_mpirun_over_hosts() -> None:
-    assert mpirun().argv(["worker", "i"], **HOSTS) == [
+    assert mpirun().argv(["worker", "i"], HOSTS) == [
         "mpirun", "--allow-run-as-root", "--oversubscribe", "--host", "h1:2,h2:2",
         "--map-by", "ppr:2:node", "--bind-to", "none", "-np", "4",
         "-x", "PATH", "-x", "LD_LIBRARY_PATH", "worker", "i",
@@ -214,12 +211,12 @@ def test_mpirun_over_hosts() -> None:
 
 def test_srun_over_hosts() -> None:
     srun = registry.load("launchers", "srun").make
-    assert srun(mpi="pmix").argv(["worker", "i"], **HOSTS) == [
+    assert srun(mpi="pmix").argv(["worker", "i"], HOSTS) == [
         "srun", "--overlap", "--ntasks=4", "--nodes=2", "--ntasks-per-node=2", "--nodelist=h1,h2",
         "--distribution=block", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL",
         "--mpi=pmix", "worker", "i",
     ]  # fmt: skip
-    assert srun().argv(["worker"], world_size=2) == [
+    assert srun().argv(["worker"], Ranks(2)) == [
         "srun", "--overlap", "--ntasks=2", "--nodes=1", "--relative=0", "--cpu-bind=none",
         "--kill-on-bad-exit=1", "--export=ALL", "worker",
     ]  # fmt: skip
@@ -233,12 +230,12 @@ def test_srun_over_hosts() -> None:
 
 def test_hydra_over_hosts(tmp_path) -> None:
     hydra = registry.load("launchers", "hydra").make
-    assert hydra().argv(["worker", "i"], **HOSTS) == [
+    assert hydra().argv(["worker", "i"], HOSTS) == [
         "mpiexec.hydra", "-genvall", "-hosts", "h1,h2", "-ppn", "2", "-bind-to", "none", "-n", "4",
         "worker", "i",
     ]  # fmt: skip
     env = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
-    here = hydra().argv(["worker"], world_size=2)
+    here = hydra().argv(["worker"], Ranks(2))
     assert here[2:6] == ["-hosts", "localhost", "-ppn", "2"], "not all nodes of the batch job"
     assert (hydra().rank(env), hydra().local_rank(env)) == ((3, 4), 1)
     ours = tmp_path / "mpiexec"
@@ -253,7 +250,7 @@ def test_hydra_over_hosts(tmp_path) -> None:
 
 def test_torchrun_is_started_once_a_node_by_another_launcher() -> None:
     torchrun = registry.load("launchers", "torchrun").make
-    here = torchrun(program="torchrun").argv(["worker", "i"], world_size=2)
+    here = torchrun(program="torchrun").argv(["worker", "i"], Ranks(2))
     assert here == [
         "torchrun",
         "--nproc-per-node=2",
@@ -263,11 +260,9 @@ def test_torchrun_is_started_once_a_node_by_another_launcher() -> None:
         "worker",
         "i",
     ]
-    argv = torchrun(program="torchrun", by="srun", port=7).argv(["worker", "i"], **HOSTS)
+    argv = torchrun(program="torchrun", by="srun", port=7).argv(["worker", "i"], HOSTS)
     at = argv.index("/bin/sh")
-    assert argv[:at] == registry.load("launchers", "srun").make().argv(
-        [], world_size=2, hosts=["h1", "h2"]
-    )
+    assert argv[:at] == registry.load("launchers", "srun").make().argv([], Ranks(2, ["h1", "h2"]))
     assert argv[at + 1 :] == [
         "-c",
         "exec torchrun --nproc-per-node=2 --no-python --log-dir=/dev/null --nnodes=2 "
@@ -285,7 +280,7 @@ def test_torchrun_is_started_once_a_node_by_another_launcher() -> None:
 def test_ranks_that_cannot_be_shared_out_are_refused(name: str) -> None:
     launcher = registry.load("launchers", name).make()
     with pytest.raises(SpecError, match="world_size = 3 is not divisible by 2 nodes"):
-        launcher.argv(["worker"], world_size=3, hosts=["h1", "h2"])
+        launcher.argv(["worker"], Ranks(3, ["h1", "h2"]))
 
 
 def test_across_nodes_the_launcher_stands_outside_and_shows_ranks_who_they_are(

@@ -19,8 +19,8 @@ from tests.capabilities import need
 #: Two threads and a child, all of which count.
 BUSY = """
 import os, threading
-if os.fork(): threading.Thread(target=lambda: [0 for _ in iter(int, 1)], daemon=True).start()
-print("up", flush=True)
+if os.fork(): threading.Thread(target=lambda: sum(0 for _ in iter(int, 1)), daemon=True).start()
+os.write(1, b"up\\n")
 while True: pass
 """
 #: As another user, where one is given: whoever that is may not read this .venv.
@@ -44,10 +44,12 @@ def busy() -> Iterator[int]:
     with subprocess.Popen(
         [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, start_new_session=True
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() + process.stdout.readline() == b"up\nup\n"
-        yield process.pid
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() + process.stdout.readline() == b"up\nup\n"
+            yield process.pid
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def ticks(processes: List[int]) -> int:
