@@ -122,7 +122,7 @@ class Loader(Protocol):
 
 
 class Trainer(Protocol):
-    """Consumes batches.
+    """Consumes batches; ranks that exchange gradients: :mod:`iobench.core.peers`.
 
     One that ``feeds_itself`` (a program with its own data layer) has two methods instead of
     ``step``: ``feed(loader, request, warmup=)`` trains on what the loader would have read,
@@ -146,11 +146,6 @@ class Trainer(Protocol):
     def close(self) -> None:
         """Free what is held.  Idempotent."""
         return
-
-    # One whose ranks exchange gradients may have ``exchanges() -> Mapping[str, Sequence[float]]``:
-    # ``peers_s`` and ``exchange_s`` of :class:`iobench.core.records.Steps`; and ``buckets()``:
-    # for each part of the gradients that is exchanged by itself, in order, medians over the steps:
-    # ``bytes``, ``ready_s`` after the batch was there, ``comm_s`` of its exchange.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,19 +261,6 @@ class Crossed(NamedTuple):
     nbytes: Optional[int]
     counter: str
     whole: bool = False
-
-
-class Peers(NamedTuple):
-    """The ranks of a case, as one of them finds the others.
-
-    ``address``: of this rank's node, as the others reach it.  ``agree``: gives every rank the value
-    of rank 0; all ranks call it equally often, in one order.
-    """
-
-    rank: int
-    world_size: int
-    address: str
-    agree: Callable[[str], str]
 
 
 class Filesystem(Protocol):

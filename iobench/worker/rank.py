@@ -12,7 +12,8 @@ from typing import Any, Dict, List, Optional
 from iobench.core import clock, protocols, registry, stages
 from iobench.core.cases import Task
 from iobench.core.order import multiset_sum
-from iobench.core.protocols import Loader, LoadRequest, Peers
+from iobench.core.peers import Peers
+from iobench.core.protocols import Loader, LoadRequest
 from iobench.core.records import IoCounters, RankResult, Startup
 from iobench.host.fingerprint import collect
 from iobench.worker import remote_loader

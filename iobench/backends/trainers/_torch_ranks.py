@@ -17,7 +17,7 @@ import numpy as np
 from iobench.core.cases import Scalar
 from iobench.core.clock import clock as real_clock
 from iobench.core.errors import BackendUnavailable
-from iobench.core.protocols import Peers
+from iobench.core.peers import Peers
 
 
 def split(

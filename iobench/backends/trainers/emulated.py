@@ -14,7 +14,8 @@ from iobench.core.clock import clock as real_clock
 from iobench.core.errors import SpecError
 from iobench.core.members import TrainerBackend
 from iobench.core.options import Count, Range, Seconds
-from iobench.core.protocols import Peers, Trainer
+from iobench.core.peers import Peers
+from iobench.core.protocols import Trainer
 
 #: Of ResNet-50 on ImageNet-sized images.
 ACCELERATORS = WORKLOADS["resnet50"].accelerators

@@ -12,7 +12,8 @@ from iobench.core.cases import Batch, Case, Scalar
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.members import TrainerBackend
 from iobench.core.options import Count, Rate
-from iobench.core.protocols import Peers, Trainer
+from iobench.core.peers import Peers
+from iobench.core.protocols import Trainer
 
 DEFAULT_NET = "resnet18"
 
