@@ -198,7 +198,6 @@ class Runtime(Protocol):
 
     def stop(self, name: str) -> None:
         """End what a killed ``argv`` may leave behind; nothing where all are its children."""
-        return
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ def steps(make: List[float]) -> Steps:
         done.append(ready[-1] + STEP)
         request.append(done[-1])
     count = [fixture.BATCH] * len(make)
-    return Steps(request[:-1], ready, done, count, count, 4, begun, made)
+    return Steps(request[:-1], ready, done, count, count, 4, begun_s=begun, made_s=made)
 
 
 def with_steps(suite: tuple[Plan, List[Record]], **fields: Any) -> Dict[str, Any]:

@@ -136,14 +136,13 @@ BACKEND = RuntimeBackend(Shed, "a shed behind the house")
 """,
     "launchers/slingshot.py": """
 from iobench.core.members import LauncherBackend
+from iobench.core.protocols import Launcher
 
-class Slingshot:
+class Slingshot(Launcher):
     def available(self):
         return ""
-    def argv(self, command, *, world_size):
+    def argv(self, command, ranks):
         return ["nice", "-n", "0", *command]
-    def rank(self, env):
-        return 0, 1
 
 BACKEND = LauncherBackend(Slingshot, "throws one rank far")
 """,
@@ -361,7 +360,7 @@ def test_a_stage_is_planned_run_and_reported(plugins: Path, tmp_path: Path) -> N
     page = (results.folder / "report.html").read_text()
     assert "glance cold" in page
     assert ",glance," in (results.folder / "trials.csv").read_text()
-    assert list(listing.tables()["stages"])[:3] == ["ceiling", "read", "glance"]
+    assert list(listing.tables()["stages"])[:4] == ["requests", "ceiling", "read", "glance"]
 
 
 def test_a_trial_of_a_stage_that_is_not_here_fails_with_the_stages_there_are(

@@ -45,7 +45,7 @@ def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_loop.clock, "clock", lambda: clock[0])
     job: Any = SimpleNamespace(
         stage=SimpleNamespace(trained=False),
-        task=SimpleNamespace(trial=SimpleNamespace(contrast="")),
+        task=SimpleNamespace(trial=SimpleNamespace(contrast="", least=0)),
         request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1),
         trainer=lambda: NullTrainer(batch=1),
         loader=lambda **_: Walker(clock),
