@@ -9,6 +9,7 @@ peers', what passes from then on is the exchange's.  No gradient waits for a tok
 from __future__ import annotations
 
 import hashlib
+import socket
 from array import array
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
@@ -63,11 +64,14 @@ class TorchRanks:
         self._steps: List[List[Tuple[float, float]]] = []
         self._waits: Dict[str, array[float]] = {"peers_s": array("d"), "exchange_s": array("d")}
         self._whole = array("d")
-        store = None
-        if not peers.rank:
-            store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
-        host, _, port = peers.agree(f"{peers.address}:{store.port if store else 0}").rpartition(":")
-        store = store or dist.TCPStore(host, int(port), is_master=False)
+        mine: Dict[str, Any] = {}
+        if not peers.rank:  # at the address that the others use; by itself it takes all interfaces
+            family = socket.AF_INET6 if ":" in peers.address else socket.AF_INET
+            listener = socket.create_server((peers.address, 0), family=family)
+            port = listener.getsockname()[1]
+            mine = {"master_listen_fd": listener.detach(), "wait_for_workers": False}
+        host, _, port = peers.agree(f"{peers.address}:{port if mine else 0}").rpartition(":")
+        store = dist.TCPStore(host, int(port), is_master=bool(mine), **mine)
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=peers.address)]

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from iobench.backends.trainers import torch as torch_trainer
 from iobench.backends.trainers._torch_ranks import split
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError
+from tests.capabilities import need
+
+LISTENS = """
+import psutil
+from iobench.backends.trainers._torch_ranks import TorchRanks
+from iobench.core.peers import Peers
+ranks = TorchRanks(Peers(0, 1, "127.0.0.1", lambda value: value))
+found = psutil.Process().net_connections("tcp")
+print(*{c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN})
+"""
 
 
 @pytest.mark.parametrize(
@@ -39,3 +54,12 @@ def test_several_ranks_on_gpus_are_refused() -> None:
     case = Case(trainer="torch", world_size=2, trainer_options={"device": "cuda"})
     with pytest.raises(SpecError, match="several ranks exchange gradients by gloo"):
         torch_trainer.BACKEND.judge(case)
+
+
+def test_ranks_meet_at_the_address_of_the_trial_and_no_other() -> None:
+    need("torch")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENS], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.stdout.split() == ["127.0.0.1"], done.stderr
