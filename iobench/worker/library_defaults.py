@@ -144,8 +144,10 @@ def _failed(files: List[Path]) -> str:
             raise ValueError("no JPEG")
         return sample
 
-    builder: Any = PipelineBuilder().add_source(range(len(files)))
-    pipeline = builder.pipe(decoded).add_sink(BATCH).build(num_threads=1)
+    builder: Any = PipelineBuilder()
+    pipeline = (
+        builder.add_source(range(len(files))).pipe(decoded).add_sink(BATCH).build(num_threads=1)
+    )
     with pipeline.auto_stop():
         return f"{counted(list(pipeline), len(files))}; no error"
 
