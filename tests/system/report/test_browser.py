@@ -65,7 +65,7 @@ def test_every_chart_is_drawn_and_named(page: Any) -> None:
         " f.querySelector('svg'); const r = s.getBoundingClientRect(); return [r.width, r.height,"
         " s.querySelectorAll('path').length, (s.getAttribute('aria-label') || '').length]; })"
     )
-    assert len(sizes) == 9
+    assert len(sizes) == 10
     for width, height, paths, label in sizes:
         assert width > 250
         assert height > 80
@@ -104,5 +104,5 @@ def test_no_name_runs_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert browser.execute_script("return typeof owned") == "undefined"
     assert browser.execute_script(count, "script") == 1
     assert browser.execute_script(count, "img, b, iframe, object, a[href^='javascript']") == 0
-    assert browser.execute_script(count, "figure.plot svg") == 9
+    assert browser.execute_script(count, "figure.plot svg") == 10
     assert browser.get_log("browser") == []
