@@ -250,7 +250,24 @@ class Scene:
     def workers(self) -> list[psutil.Process]:
         """Return the processes of ranks that run now, or are stopped."""
         assert self.process is not None
-        return [p for p in family(self.process.pid) if "iobench.worker" in line_of(p)]
+        own = [p for p in family(self.process.pid) if "iobench.worker" in line_of(p)]
+        clients = [p for p in own if line_of(p).startswith("podman ")]  # no parents of their ranks
+        return self._in_containers() if clients else own
+
+    def _in_containers(self) -> list[psutil.Process]:
+        """Return ranks that see a folder of this scene mounted."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                mounts = Path(f"/proc/{process.pid}/mountinfo").read_text()
+                line = line_of(process)
+                if (
+                    "iobench.worker" in line
+                    and "python" in line.split()[0]
+                    and str(self.root) in mounts
+                ):
+                    found.append(process)
+        return found
 
 
 def family(pid: int) -> list[psutil.Process]:
