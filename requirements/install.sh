@@ -198,11 +198,17 @@ install_test_tools() {
 
 without_services() { # run a command whose packages start no daemon (sshd, slurmctld, glusterd ...)
     policy=/usr/sbin/policy-rc.d # asked by every Debian package before it starts one
-    [ ! -e $policy ] || policy=
-    [ -z "$policy" ] || as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy" || true
     status=0
+    if [ -e $policy ] || ! as_root true; then
+        "$@" || status=$?
+        return $status
+    fi
+    trap 'as_root rm -f $policy' EXIT
+    trap 'exit 130' INT TERM
+    as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
     "$@" || status=$?
-    [ -z "$policy" ] || as_root rm -f "$policy" || true
+    as_root rm -f $policy
+    trap - EXIT INT TERM
     return $status
 }
 
