@@ -10,6 +10,7 @@ from iobench.core.cases import Case, ContrastRule, Plan
 from iobench.core.errors import shown
 from iobench.core.own_images import is_own
 from iobench.plan.contrasts import contrasts
+from iobench.plan.ladder import ladder
 from iobench.plan.rules import COLD_SLICE_S, rules
 from iobench.spec.contrast_rules import check_cache, matches
 from iobench.spec.load import expand, pipeline
@@ -55,6 +56,10 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
         for cache in spec.ladder.caches:
             state = check_cache("ladder.caches", cache)
             yield from _unless(state in there, "ladder.caches", f"no trial of it can be {state}")
+    for key in sorted({"digest", "probe"} & spec.ladder.model_fields_set):
+        other = spec.ladder.model_copy(update={key: not getattr(spec.ladder, key)})
+        changes = ladder(spec.model_copy(update={"ladder": other}), plan.cases) != ladder(spec, plan.cases)
+        yield from _unless(changes, f"ladder.{key}", "it makes no trial of any case")
     if spec.cases and not spec.matrix:
         for key in ("stages", "repeats"):
             own = all(key in extra.model_fields_set for extra in spec.cases)
