@@ -35,7 +35,7 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
     looks, alpha = contrast.looks or (contrast.pairs,), stats.ALPHA / family
     reached = _reached(evidence, contrast, mine, max(planned, default=0))
     decision = _decide(kept, reached, looks, contrast, family)
-    level = decision.level if decision else sequential.levels(looks, alpha)[0]
+    level = decision.level if decision else sequential.levels(looks, alpha, contrast.pairs)[0]
     taken = looks.index(level.pairs) + 1 if decision else 0
     upto = reached[taken - 1] if decision else looks[0]
     used = _upto(kept, upto)
@@ -49,7 +49,7 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
             planned=looks,
             taken=taken,
             alpha=alpha,
-            spent=sequential.spent(level.pairs / looks[-1], alpha) if decision else 0.0,
+            spent=_spent(taken, looks, contrast.pairs, alpha),
             level=level.differ,
             level_equal=level.equal,
         ),
@@ -171,7 +171,16 @@ def _decide(
     tables = [_sides(_upto(pairs, n)) for n in reached]
     if not tables or not tables[0][0]:
         return None
-    return sequential.judge(tables, looks, margin=contrast.margin, family=family)
+    return sequential.judge(
+        tables, looks, margin=contrast.margin, family=family, most=contrast.pairs
+    )
+
+
+def _spent(taken: int, looks: Sequence[int], most: int, alpha: float) -> float:
+    """Return the alpha that is gone after so many looks; the last one spends all of it."""
+    if taken == len(looks):
+        return alpha
+    return sequential.spent(looks[taken - 1] / most, alpha) if taken else 0.0
 
 
 def _verdict(

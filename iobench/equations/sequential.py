@@ -51,16 +51,18 @@ def spent(share: float, alpha: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def levels(looks: tuple[int, ...], alpha: float = 0.05) -> tuple[Level, ...]:
+def levels(looks: tuple[int, ...], alpha: float = 0.05, most: int = 0) -> tuple[Level, ...]:
     """Return the nominal levels of each look (numbers of pairs, ascending), ``alpha`` in all.
 
-    Raises ValueError for looks that do not ascend.
+    ``most``: the pairs that were planned at first, where the time allowed fewer at the last look,
+    which spends whatever is left.  Raises ValueError for looks that do not ascend.
     """
     if not looks or looks[0] < 1 or any(b <= a for a, b in zip(looks, looks[1:], strict=False)):
         raise ValueError(f"looks {looks} do not ascend")
     if len(looks) == 1:
         return (Level(looks[0], alpha, alpha),)
-    differ, equal = _nominal(looks, alpha, two_sided=True), _nominal(looks, alpha, two_sided=False)
+    spending = [*(spent(n / max(most, looks[-1]), alpha) for n in looks[:-1]), alpha]
+    differ, equal = (_nominal(looks, spending, two_sided=both) for both in (True, False))
     return tuple(Level(n, d, e) for n, d, e in zip(looks, differ, equal, strict=True))
 
 
@@ -70,15 +72,16 @@ def judge(
     *,
     margin: float,
     family: int = 1,
+    most: int = 0,
 ) -> LookVerdict:
     """Judge by the first look that is not INCONCLUSIVE; ``at_looks``: (arm, base) of each reached.
 
-    Bonferroni over the family goes first, then the looks share what is left.  Raises ValueError
-    when no look has been reached.
+    Bonferroni over the family goes first, then the looks share what is left; ``most``: as of
+    :func:`levels`.  Raises ValueError when no look has been reached.
     """
     if not at_looks:
         raise ValueError("no look has been reached")
-    planned = levels(looks, stats.ALPHA / family)
+    planned = levels(looks, stats.ALPHA / family, most)
     for level, (arm, base) in zip(planned, at_looks, strict=False):
         found = stats.verdict(
             arm, base, margin=margin, family=family, differ=level.differ, equal=level.equal
@@ -89,9 +92,10 @@ def judge(
     return LookVerdict(found, level, False)
 
 
-def _nominal(looks: tuple[int, ...], alpha: float, *, two_sided: bool) -> list[float]:
+def _nominal(looks: tuple[int, ...], spending: Sequence[float], *, two_sided: bool) -> list[float]:
     """Return each look's nominal p, by recursive integration (Armitage, McPherson, Rowe 1969).
 
+    ``spending``: the alpha that is gone after each look.
     The walk B has variance t at share t; what goes on after a look is its density between the
     boundaries, and the next boundary lets exactly the newly spent alpha out.
     """
@@ -104,9 +108,9 @@ def _nominal(looks: tuple[int, ...], alpha: float, *, two_sided: bool) -> list[f
     points: Floats = np.zeros(1)
     weights: Floats = np.ones(1)  # the walk starts at 0
     out, before, gone = [], 0.0, 0.0
-    for share in shares:
+    for share, upto in zip(shares, spending, strict=True):
         step, root = math.sqrt(share - before), math.sqrt(share)
-        new = spent(share, alpha) - gone
+        new = upto - gone
 
         def left(z: float, at: Any = (points, weights, step, root, new)) -> float:
             points, weights, step, root, new = at
@@ -121,5 +125,5 @@ def _nominal(looks: tuple[int, ...], alpha: float, *, two_sided: bool) -> list[f
         density = norm.pdf((fresh[:, None] - points[None, :]) / step) / step
         mass = density @ weights
         points, weights = fresh, 0.5 * (z * root - low) * rule * mass
-        before, gone = share, spent(share, alpha)
+        before, gone = share, upto
     return out

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from iobench.analysis import hosts
-from iobench.analysis.evidence import enters, last_attempts
+from iobench.analysis.evidence import enters, last_attempts, trial_window
 from iobench.core.cases import Plan, Trial
 from iobench.core.records import Record
 from iobench.plan.cost import guess_s
@@ -25,6 +25,9 @@ class Ledger:
     def __init__(self, plan: Plan, records: Iterable[Record], host: str = "") -> None:
         self.before, self._compute_s = last_attempts(records), plan.compute_s
         self._costs: dict[tuple[Any, ...], list[float]] = {}
+        self._parts: dict[
+            tuple[str, ...], list[tuple[float, float]]
+        ] = {}  # around a loop, an epoch
         done = {i: r for i, r in self.before.items() if enters(r)}
         for record in done.values():
             self._note_cost(record)
@@ -61,8 +64,15 @@ class Ledger:
 
     def cost_s(self, trials: Iterable[Trial]) -> float:
         """Return what such trials took so far (the median of each), or a first guess; seconds."""
-        known = [(t, self._costs.get(_kind(t))) for t in trials]
-        return sum(median(s) if s else guess_s(t, self._compute_s) for t, s in known)
+        return sum(self._trial_s(trial) for trial in trials)
+
+    def _trial_s(self, trial: Trial) -> float:
+        if known := self._costs.get(_kind(trial)):
+            return float(median(known))
+        if alike := self._parts.get(_alike(trial)):
+            around_s, epoch_s = (float(median(part)) for part in zip(*alike, strict=True))
+            return around_s + trial.epochs * epoch_s
+        return guess_s(trial, self._compute_s)
 
     def _usable_before(self, block: Sequence[Trial]) -> dict[str, Record]:
         of_block = {t.id for t in block}
@@ -70,6 +80,12 @@ class Ledger:
 
     def _note_cost(self, record: Record) -> None:
         self._costs.setdefault(_kind(record.trial), []).append(record.wall_s)
+        window = trial_window(record)
+        if window is not None and not record.slices:
+            samples = sum(sum(rank.steps.samples) for rank in record.ranks)
+            loop_s = window.seconds_per_sample * samples
+            parts = record.wall_s - loop_s, loop_s / record.trial.epochs
+            self._parts.setdefault(_alike(record.trial), []).append(parts)
 
 
 def _strays(plan: Plan, done: Mapping[str, Record], host: str) -> list[str]:
@@ -86,6 +102,11 @@ def _strays(plan: Plan, done: Mapping[str, Record], host: str) -> list[str]:
 def _kind(trial: Trial) -> tuple[Any, ...]:
     """Return what trials share that take alike long."""
     return trial.case.label, trial.stage, trial.cache, trial.epochs, trial.slice_s > 0
+
+
+def _alike(trial: Trial) -> tuple[str, ...]:
+    """Return what trials share whose loops take alike long an epoch, whatever runs them."""
+    return trial.case.pipeline, trial.stage, trial.cache
 
 
 def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:

@@ -38,6 +38,8 @@ from iobench.run.ledger import Ledger
 
 #: More would be a list of ids that takes longer to make than the loop.
 MOST_EPOCHS = 1000
+#: Fewer pairs more change no verdict worth their start.
+FEWEST_MORE = 3
 
 
 class Step(NamedTuple):
@@ -60,7 +62,9 @@ def next_step(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
             return Step(plan, _at_once(plan, trial))
     if plan.phase == 1:
         return _second_phase(plan, ledger, room_s)
-    for due_ in (_next_looks, _probes, _calls):
+    if step := _next_looks(plan, ledger, room_s):
+        return step
+    for due_ in (_probes, _calls):
         if found := due_(plan, ledger, room_s):
             return _extended(plan, found)
     return None
@@ -162,8 +166,8 @@ def within_budget(
 ) -> list[Contrast]:
     """Set, before the first pair, how many each contrast gets: the spec's, or what the budget buys.
 
-    Contrasts with several looks keep them where the budget reaches the first, else they get one;
-    a larger budget than the spec's adds a last look.
+    Of several looks the first comes earlier where the budget does not reach it; the last stays, for
+    the time that may be left.  A larger budget than the spec's adds one.
     """
     single = [dataclasses.replace(c, pairs=1, looks=()) for c in found]
     round_s = {
@@ -187,25 +191,48 @@ def within_budget(
         if more or wanted <= fit:
             return contrast
         pairs = min(wanted, max(signed_rank.FLOOR_PAIRS, fit))
-        return dataclasses.replace(contrast, pairs=pairs, looks=())
+        if looks:
+            return dataclasses.replace(contrast, looks=(pairs, looks[-1]))
+        return dataclasses.replace(contrast, pairs=pairs)
 
     return [within(c) for c in found]
 
 
-def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:
-    """Return the next look of every undecided group that the budget allows."""
+def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
+    """Return the next look of the undecided groups; None where there is none or no time.
+
+    A look that the budget does not hold becomes the last, after the pairs that it does hold: as
+    many for every group, by what blocks took.  No ratio has a say in their number.
+    """
+    due = spans_due(Evidence(plan, ledger.last))
+    start = len(plan.trials) + 1
 
     def planned(spans: Spans) -> list[Trial]:
-        start = len(plan.trials) + 1
         return blocks(plan.contrasts, plan.cases, seed=plan.seed, start=start, spans=spans)
 
-    spans: dict[str, tuple[int, int]] = {}
-    for group, span in spans_due(Evidence(plan, ledger.last)).items():
-        cost = ledger.cost_s(planned({group: span}))
-        if cost <= room_s:
-            room_s -= cost
-            spans[group] = span
-    return planned(spans) if spans else []
+    def cost_s(spans: Spans) -> float:
+        return ledger.cost_s(planned(spans))
+
+    while due:
+        most = max(upto - done for done, upto in due.values())
+        for more in range(most, min(most, FEWEST_MORE) - 1, -1):
+            spans = {g: (done, min(upto, done + more)) for g, (done, upto) in due.items()}
+            if cost_s(spans) <= room_s:
+                found = [_ended(c, spans, due) for c in plan.contrasts]
+                longer = dataclasses.replace(plan, contrasts=tuple(found))
+                return _extended(longer, planned(spans))
+        due.popitem()  # what is left is too little for all of them
+    return None
+
+
+def _ended(contrast: Contrast, spans: Spans, due: Spans) -> Contrast:
+    """Return a contrast whose next look is its last where it comes early; ``pairs`` stay."""
+    group = group_of(contrast)
+    if group not in spans or spans[group] == due[group]:
+        return contrast
+    done, upto = spans[group]
+    looks = (*(n for n in contrast.looks if n <= done), upto)
+    return dataclasses.replace(contrast, looks=looks)
 
 
 def _probes(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:

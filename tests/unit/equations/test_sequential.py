@@ -31,6 +31,18 @@ def test_all_looks_together_cost_alpha(planned: tuple[int, ...], alpha: float) -
     assert 1 - normal.cdf(one_sided) == pytest.approx(alpha, abs=2e-4)
 
 
+@pytest.mark.parametrize("last", [13, 16, 19])
+def test_a_last_look_that_time_brings_early_spends_what_is_left(last: int) -> None:
+    """The first look keeps its level; both together still cost alpha."""
+    planned, early = sequential.levels((12, 20)), sequential.levels((12, last), most=20)
+    assert early[0] == pytest.approx(planned[0])
+    assert early[1].differ > planned[1].differ
+    root = math.sqrt(12 / last)
+    normal = scipy_stats.multivariate_normal(cov=[[1.0, root], [root, 1.0]])
+    z = np.array([scipy_stats.norm.isf(level.differ / 2) for level in early])
+    assert 1 - normal.cdf(z, lower_limit=-z) == pytest.approx(0.05, abs=2e-4)
+
+
 def test_the_first_look_spends_what_the_function_says() -> None:
     assert sequential.levels((10, 20, 30))[0].differ == pytest.approx(sequential.spent(1 / 3, 0.05))
     assert sequential.spent(1.0, 0.05) == pytest.approx(0.05)

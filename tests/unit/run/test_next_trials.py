@@ -271,6 +271,27 @@ def test_without_budget_no_further_look_and_resume_goes_on(
     assert blocks_run(make()) == {"1": 30, "2": 30, "3": 30}
 
 
+def test_the_last_look_comes_after_the_pairs_that_the_budget_holds(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ladder and first look leave 24 s of stated times: eight blocks, and alpha that is left."""
+
+    def room_s(suite: scheduler.Suite) -> float:
+        return suite.plan.budget_s - sum(r.wall_s for r in suite.store.records())
+
+    monkeypatch.setattr(scheduler.Suite, "_room_s", room_s)
+    make = begin(NOISY, budget="60s")
+    make().run()
+    suite = make()
+    assert blocks_run(suite) == {"1": 18, "2": 18, "3": 18}
+    found = judged(suite)
+    assert found["3"]["look"]["planned"] == [10, 18]
+    assert found["3"]["look"]["spent"] == pytest.approx(found["3"]["look"]["alpha"])
+    assert found["3"]["final"]
+    assert (found["2"]["verdict"], found["2"]["pairs"]) == ("EQUIVALENT", 10)
+    assert found["2"]["look"]["level"] == pytest.approx(0.02264 / 2, rel=0.01)
+
+
 def test_repeated_blocks_do_not_collide_with_those_of_later_looks(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
