@@ -173,11 +173,13 @@ def _cachestat() -> str:
 
 
 def _package_index() -> str:
-    """Ask pip, as it is set up here, for one small package."""
+    """Ask pip, as it is set up here, for one small package of ours, in its pinned version."""
+    pins = (Path(__file__).parent.parent / "requirements/driver.txt").read_text().splitlines()
+    package = next(pin for pin in pins if pin.startswith("click=="))
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir"]
         done = subprocess.run(
-            [*pip, "iniconfig", "-d", folder], capture_output=True, text=True, check=False
+            [*pip, package, "-d", folder], capture_output=True, text=True, check=False
         )
     return "pip reaches no package index" if done.returncode else ""
 

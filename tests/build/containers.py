@@ -41,6 +41,11 @@ def daemon() -> Iterator[None]:
         yield
 
 
+def services() -> contextlib.AbstractContextManager[None]:
+    """Return :func:`daemon` where it can be had; the other runtimes need none."""
+    return contextlib.nullcontext() if missing("docker") else daemon()
+
+
 def images_of(case: Case) -> Dict[str, protocols.ImageUse]:
     """Return the case's image in the form that its runtime takes; made where it is not yet."""
     form = registry.runtime_of(case).form()
@@ -87,5 +92,5 @@ def needs(case: Case) -> None:
 
 
 if __name__ == "__main__":  # runs a command beside a Docker daemon, which its processes share
-    with contextlib.nullcontext() if missing("docker") else daemon():
+    with services():
         sys.exit(subprocess.call(sys.argv[1:]))

@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[None]:
-    with containers.daemon():
+    with containers.services():
         yield
 
 

@@ -209,7 +209,7 @@ def test_a_rank_without_its_trainer_says_so(run: Run, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[None]:
-    with containers.daemon():
+    with containers.services():
         yield
 
 

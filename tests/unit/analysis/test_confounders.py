@@ -280,6 +280,7 @@ JOIN = (
 
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
+    need("root")
     found = cgroups.membership("memory")
     if found is None or not (found[0] / "memory.limit_in_bytes").exists():
         pytest.skip("no cgroup v1 memory hierarchy here")
@@ -294,7 +295,6 @@ def memory_group() -> Iterator[Path]:
 def test_planted_confounders_are_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_group: Path
 ) -> None:
-    need("root")
     need("torch")
     libjpeg = next(Path("/usr/lib").glob("*/libjpeg.so.62"), None)
     if libjpeg is None or shutil.which("unshare") is None:
