@@ -70,7 +70,8 @@ def _rungs(spec: Spec, extra: ExtraCase | None, case: Case) -> list[str]:
 def rungs_missing(case: Case) -> Mapping[str, str]:
     """Return stage -> why this case's loader cannot run it alone."""
     loader = registry.load("loaders", case.loader)
-    fileless = registry.load("formats", case.format).fileless
+    stored = registry.load("formats", case.format)
+    fileless = stored.fileless
     no_bytes = fileless and case.stored_form not in loader.native
     placement = registry.load("placements", case.placement)
     no_host = ""
@@ -79,14 +80,16 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
     elif placement.in_memory:
         no_host = "the data is in memory"
     elif placement.in_image:
-        no_host = "the data is inside an image, and fio reads on the host"
+        no_host = "the data is inside an image, and it reads on the host"
     elif case.nodes > 1:
-        no_host = "fio reads on one node"
+        no_host = "it reads on one node"
     reasons = {}
     for name in stages.rungs():
         stage = stages.of(name)
         if stage.on_host:
             reasons[name] = no_host
+            if stage.per_file and not (stored.per_file or no_host):
+                reasons[name] = f"format {case.format!r} stores several samples a file"
         elif stage.reads and no_bytes and stage.asks != "read":
             reasons[name] = f"format {case.format!r} has no bytes to decode"
         elif stage.reads and stage.asks not in loader.stages:

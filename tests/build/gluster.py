@@ -105,7 +105,7 @@ class Gluster:
         device = Path("/sys/class/block", Path(self.loop).name, "dev").read_text().strip()
         group = BLKIO / f"{NAME}-{os.getpid()}"
         group.mkdir()
-        servers = [pid for pid in _pids(self._namespace) if _program(pid) == "glusterfsd"]
+        servers = self.servers
         try:
             for name, value in limits.items():
                 (group / f"blkio.throttle.{name}").write_text(f"{device} {value}")
@@ -116,6 +116,26 @@ class Gluster:
             for pid in servers:
                 (BLKIO / "cgroup.procs").write_text(str(pid))
             group.rmdir()
+
+    @property
+    def servers(self) -> List[int]:
+        """Processes of the bricks."""
+        return [pid for pid in _pids(self._namespace) if _program(pid) == "glusterfsd"]
+
+    @property
+    def client(self) -> int:
+        """The process that serves the mount."""
+        (pid,) = [
+            pid for pid in _pids(self._namespace)
+            if str(self.mount).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        ]  # fmt: skip
+        return pid
+
+    def fill(self) -> None:
+        """Leave no byte free on the bricks' disk."""
+        there = os.statvfs(self._folder / "disk")
+        with open(self._folder / "disk/ballast", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, there.f_bavail * there.f_frsize - (1 << 20))
 
     def served(self) -> int:
         """Return the bytes that the bricks have read for clients, since the volume started."""

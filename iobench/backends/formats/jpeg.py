@@ -80,4 +80,6 @@ class JpegFormat:
         return [root / name for name in load_index(dataset).files]
 
 
-BACKEND = FormatBackend(JpegFormat, "one JPEG file a sample, a folder a class (ImageFolder)")
+BACKEND = FormatBackend(
+    JpegFormat, "one JPEG file a sample, a folder a class (ImageFolder)", per_file=True
+)
