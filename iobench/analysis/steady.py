@@ -12,6 +12,9 @@ from iobench.core.cases import STEADY, STEADY_EPOCHS, Case
 from iobench.core.records import Record
 from iobench.equations import stalls, stats
 
+#: Bytes that crossed more often than needed, beyond the ends of pages.
+AMPLIFIED = 0.05
+
 
 def steady_of(found: Evidence, case: Case) -> SteadyResult | None:
     """Return what a case's later epochs found in memory; None without a trial that counted it."""
@@ -24,7 +27,12 @@ def steady_of(found: Evidence, case: Case) -> SteadyResult | None:
     lru = None if cached is None else stalls.lru_hit_ratio(cached)
     hits = stats.t_interval(ratios)
     words = f"after the first epoch, {hits.value:.0%} of the bytes needed came from memory"
-    if cached is not None and lru is not None:
+    if hits.value < -AMPLIFIED:
+        words = (
+            f"after the first epoch, {1 - hits.value:.1f} x the bytes needed crossed the mount: "
+            "read-ahead brought in what was evicted before it was used"
+        )
+    elif cached is not None and lru is not None:
         words += (
             f", which held {cached:.0%} of the data: strict LRU would give {lru:.0%}, without "
             f"eviction {cached:.0%}"

@@ -125,3 +125,7 @@ def test_later_epochs_have_a_hit_ratio_between_two_caches() -> None:
     row = trials_frame(plan, records).set_index("trial").loc["9990-steady"]
     assert row["hit_ratio"] == pytest.approx(0.5)
     assert row["samples_per_s"] > 0
+
+    cache = dataclasses.replace(made.cache, bytes_storage=700)
+    found = pipeline(plan, [*records[:-1], dataclasses.replace(made, cache=cache)])
+    assert "3.0 x the bytes needed crossed the mount" in words.steady(found)
