@@ -27,7 +27,12 @@ def notes(spec: Spec, plan: Plan) -> list[str]:
 
     ``plan``: of the whole spec, as if all its runtimes could run.
     """
-    found = [*_of_suite(spec, plan), *_of_defaults(spec, plan.cases), *_of_excludes(spec)]
+    found = [
+        *_of_suite(spec, plan),
+        *_of_ladder(spec, plan),
+        *_of_defaults(spec, plan.cases),
+        *_of_excludes(spec),
+    ]
     for i, (wanted, rule) in enumerate(zip(spec.contrasts, rules(spec, plan.cases), strict=True)):
         found += [(f"contrasts[{i}].{key}", why) for key, why in _of_contrast(wanted, rule)]
     found += [*_of_members(spec, plan.cases), *_of_threads(spec)]
@@ -49,21 +54,27 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
         yield from _unless(bool(spec.contrasts), "max_repeated_pairs", "nothing is compared")
     if spec.allow_drop_caches:
         states = {t.cache for t in trials} | {cell.cache for r in plan.rules for cell in r.cells}
-        yield from _unless(bool(states - {"warm", "-"}), "allow_drop_caches", "no trial is cold")
-    if "caches" in spec.ladder.model_fields_set:
+        used = bool(states - {"warm", "-"}) or any(stages.of(t.stage).writes for t in trials)
+        yield from _unless(used, "allow_drop_caches", "no trial is cold")
+
+
+def _of_ladder(spec: Spec, plan: Plan) -> Iterator[Finding]:
+    typed, trials = spec.ladder.model_fields_set, plan.trials
+    if "caches" in typed:
         rungs = [(t.cache, stages.of(t.stage)) for t in trials]
         there = {cache for cache, stage in rungs if stage.rung is not None and not stage.always}
         for cache in spec.ladder.caches:
             state = check_cache("ladder.caches", cache)
             yield from _unless(state in there, "ladder.caches", f"no trial of it can be {state}")
-    for key in sorted({"digest", "probe"} & spec.ladder.model_fields_set):
+    for key in sorted({"digest", "probe"} & typed):
         other = spec.ladder.model_copy(update={key: not getattr(spec.ladder, key)})
-        changes = ladder(spec.model_copy(update={"ladder": other}), plan.cases) != ladder(spec, plan.cases)
+        flipped = ladder(spec.model_copy(update={"ladder": other}), plan.cases)
+        changes = flipped != ladder(spec, plan.cases)
         yield from _unless(changes, f"ladder.{key}", "it makes no trial of any case")
     if spec.cases and not spec.matrix:
         for key in ("stages", "repeats"):
             own = all(key in extra.model_fields_set for extra in spec.cases)
-            if key in spec.ladder.model_fields_set and own:
+            if key in typed and own:
                 yield f"ladder.{key}", "every case has its own"
 
 
