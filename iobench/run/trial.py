@@ -156,19 +156,19 @@ class Attempt:
                 self.ranks = worker.finished()
 
     def finish(self, worker: Worker, traced: Trace | None = None) -> None:
-        """Complete the proof of ranks that have ended, and judge."""
+        """Complete the proof of ranks that have ended, and judge.
+
+        Raises TrialFailed where the kernel ended any of their processes.
+        """
+        if reason := worker.short_of_memory():
+            raise TrialFailed(reason)
         self.count_again()
         self.prove(worker)
         self.judge(traced)
 
     def prove(self, worker: Worker) -> None:
-        """Complete the proof of ranks that have ended.
-
-        Raises TrialFailed where the kernel ended any of their processes.
-        """
+        """Complete the proof of ranks that have ended."""
         self.ranks = worker.finished()
-        if reason := worker.short_of_memory():
-            raise TrialFailed(reason)
         self._prove_after(inside=worker.inside)
 
     def judge(self, traced: Trace | None = None) -> None:
