@@ -110,7 +110,14 @@ def number(trials: Iterable[Trial], start: int) -> list[Trial]:
 
 def shared_key(stage: str) -> Callable[[Case], tuple[Any, ...]]:
     """Return what decides a rung that equal cases share: of the mount, or without its data."""
+    if stages.of(stage).writes:
+        return place_key
     return mount_key if stages.of(stage).of_mount else compute_key
+
+
+def place_key(case: Case) -> tuple[Any, ...]:
+    """Return the mount of a case's files, whatever they are."""
+    return case.location, case.placement
 
 
 def mount_key(case: Case) -> tuple[Any, ...]:

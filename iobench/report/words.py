@@ -76,12 +76,16 @@ def steady(case: CaseResult) -> str:
 
 
 def many_files(cases: Iterable[CaseResult]) -> list[CaseResult]:
-    """Return the first case of each mount on which the cost of files was measured."""
-    found: list[CaseResult] = []
-    for case in cases:
-        if case.metadata and case.metadata not in [c.metadata for c in found]:
-            found.append(case)
-    return found
+    """Return one case of each mount on which the cost of files was measured, or of its files."""
+    found: dict[str, CaseResult] = {}
+    measured = [case for case in cases if case.metadata]
+    for case in sorted(measured, key=lambda c: not (c.metadata and c.metadata.whole_files)):
+        assert case.metadata is not None
+        known = [c.metadata for c in found.values() if c.metadata]
+        alike = [m for m in known if m.rates == case.metadata.rates]
+        if not any(case.metadata.whole_files in ([], m.whole_files) for m in alike):
+            found[case.case] = case
+    return [case for case in measured if case.case in found]
 
 
 def metadata(case: CaseResult) -> str:

@@ -96,8 +96,8 @@ def test_small_files_are_told_from_slow_bytes(open_s: float, read_s: float, bind
 def test_cases_on_one_mount_share_the_table() -> None:
     plan, records = noted("metadata", metadata(opens=265.0))
     found = analyse(plan, records).pipelines
-    assert [c.case for c in words.many_files(found)] == [LABEL]
-    assert sum(c.metadata is not None for c in found) > 1  # dali:jpeg reads the same files
+    assert len(words.many_files(found)) == 1
+    assert {c.case for c in found if c.metadata} >= {LABEL, "dali:jpeg", "torch:lmdb"}
 
 
 def test_later_epochs_have_a_hit_ratio_between_two_caches() -> None:
