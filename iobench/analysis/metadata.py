@@ -47,15 +47,15 @@ def _noted(records: Sequence[Record], name: str) -> list[Any]:
 
 def _rates(points: Iterable[dict[str, Any]]) -> list[MetadataRates]:
     """Return one entry for each number of files and processes; a trial is one repeat."""
-    times: defaultdict[tuple[int, int], defaultdict[str, list[float]]]
-    times = defaultdict(lambda: defaultdict(list))
+    found: defaultdict[tuple[int, int], defaultdict[str, list[float]]]
+    found = defaultdict(lambda: defaultdict(list))
     for p in points:
         if p["count"]:
-            seconds = p["seconds"] / p["count"]
-            times[p["files"], p["processes"]][p["operation"]].append(seconds)
+            rate = p["count"] / p["seconds"]
+            found[p["files"], p["processes"]][p["operation"]].append(rate)
     return [
-        MetadataRates(*key, {name: stats.t_interval(v).inverse() for name, v in each.items()})
-        for key, each in sorted(times.items())
+        MetadataRates(*key, {name: stats.geometric_interval(v) for name, v in each.items()})
+        for key, each in sorted(found.items())
     ]
 
 
@@ -66,9 +66,12 @@ def _whole_files(trials: Sequence[Sequence[dict[str, Any]]]) -> list[FileTimes]:
     return [
         FileTimes(
             processes=processes,
-            files_per_s=stats.t_interval([p["seconds"] / p["files"] for p in points]).inverse(),
+            files_per_s=stats.geometric_interval([p["files"] / p["seconds"] for p in points]),
             bytes_per_s=sum(p["bytes"] for p in points) / sum(p["seconds"] for p in points),
-            **{part: stats.t_interval([p[part] / p["files"] for p in points]) for part in PARTS},
+            **{
+                part: stats.geometric_interval([p[part] / p["files"] for p in points])
+                for part in PARTS
+            },
         )
         for processes, points in sorted(by_processes.items())
     ]

@@ -107,6 +107,11 @@ def metadata(case: CaseResult) -> str:
     return "; ".join(lines)
 
 
+def within_ten(entry: Interval) -> bool:
+    """Return whether an interval is narrower than a factor of ten; two repeats seldom are."""
+    return entry.limited and 0 < entry.high <= 10 * entry.low
+
+
 def metadata_cache(found: MetadataResult) -> str:
     """Return what stat and open could find in this client's memory."""
     if found.dropped:

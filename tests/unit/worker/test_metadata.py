@@ -22,8 +22,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "POINT_S", 0.02)
 
 
-def measured(folder: Path) -> Dict[str, Any]:
-    job = SimpleNamespace(task=SimpleNamespace(scratch=str(folder), allow_drop_caches=False))
+def measured(folder: Path, *, dropping: bool = False) -> Dict[str, Any]:
+    job = SimpleNamespace(task=SimpleNamespace(scratch=str(folder), allow_drop_caches=dropping))
     found: Dict[str, Any] = metadata._rates(job)[2]["notes"]["metadata"]  # type: ignore[arg-type]
     return found
 
@@ -40,6 +40,19 @@ def test_every_point_has_all_operations_and_nothing_is_left(tmp_path: Path) -> N
     assert all(p["count"] > 0 and p["seconds"] > 0 for p in found["points"])
     assert (found["left_out"], found["dropped"]) == ("", False)
     assert not list(tmp_path.iterdir())
+
+
+def test_names_that_are_dropped_are_asked_for_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: List[Any] = []
+    monkeypatch.setattr(metadata.page_cache, "drop_caches", lambda **how: dropped.append(how))
+    found = measured(tmp_path, dropping=True)
+    looked_up = [p for p in found["points"] if p["operation"] in ("stat", "open")]
+    assert found["dropped"]
+    assert all(p["count"] <= metadata.DROPS * p["files"] for p in looked_up)
+    assert len(looked_up) <= len(dropped) <= metadata.DROPS * len(looked_up)
+    assert dropped[0] == {"allowed": True, "names": True}
 
 
 def test_a_directory_that_takes_too_long_to_fill_is_left_out(
