@@ -300,6 +300,13 @@ def _gluster() -> str:
     return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened: `make test-host`")
 
 
+def _moosefs() -> str:
+    """What tests/build/moosefs.py starts (Debian: moosefs-master, -chunkserver, -client)."""
+    absent = _program("mfsmaster", "mfschunkserver", "mfsmount", "mfsfileinfo", "ip", "nsenter")()
+    opened = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened: `make test-host`")
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -314,6 +321,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "fuse": _fuse,
     "open-fuse": _open_fuse,
     "gluster": _gluster,
+    "moosefs": _moosefs,
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),

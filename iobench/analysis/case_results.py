@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from iobench.analysis.storage_results import MetadataResult, SteadyResult, StorageResult
 from iobench.equations.stats import Interval
 
 #: What rounds to more than 1 is no utilisation.
@@ -127,32 +128,6 @@ class LimitResult:
     predicted_samples_per_s: Interval | None = None
     measured_samples_per_s: Interval | None = None
     reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class StorageResult:
-    """What the mount gives a case's own requests, and why not more.
-
-    ``bandwidth`` in bytes/s, ``iops`` in requests/s, ``latency_s`` of one request of the case's
-    size ``request_bytes``, alone in flight; ``ridge_bytes``: smaller requests are bound by IOPS.
-    ``*_reached`` False: a lower bound.  ``roofs``: samples/s.  ``deeper_samples_per_s``: with
-    ``deepest`` requests in flight instead of ``readers``.
-    """
-
-    request_bytes: float
-    requests_per_sample: float
-    readers: int
-    bandwidth: float
-    bandwidth_reached: bool
-    iops: float
-    iops_reached: bool
-    ridge_bytes: float
-    latency_s: float
-    roofs: Mapping[str, float]
-    binding: str | None
-    deepest: int
-    deeper_samples_per_s: float
-    words: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,6 +294,8 @@ class CaseResult:
     au: Mapping[str, Interval | None]
     limits: Mapping[str, LimitResult]
     storage: StorageResult | None
+    metadata: MetadataResult | None
+    steady: SteadyResult | None
     bytes: BytesResult
     startup_s: StartupResult | None
     step_wait_s: Mapping[str, WaitResult | None]

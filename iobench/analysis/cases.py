@@ -25,10 +25,12 @@ from iobench.analysis.case_results import (
 )
 from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.limits import limits
+from iobench.analysis.metadata import metadata_of
 from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
 from iobench.analysis.sample_times import head_of_line, sample_times
 from iobench.analysis.scaling import communication
+from iobench.analysis.steady import steady_of
 from iobench.analysis.storage import storage_of
 from iobench.analysis.surroundings import surroundings
 from iobench.core import registry, stages
@@ -42,7 +44,7 @@ from iobench.equations.stalls import Window
 def describe(found: Evidence, case: Case) -> CaseResult:
     """Return everything that the suite measured of one case."""
     compute, source = found.compute(case)
-    storage = storage_of(found, case)
+    metadata, storage = metadata_of(found, case), storage_of(found, case)
     return alike(
         CaseResult,
         case,
@@ -57,6 +59,8 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         au={c: _au(found.windows(case, "train", c), compute) for c in _caches(found, case)},
         limits=limits(found, case, compute, storage),
         storage=storage,
+        metadata=metadata,
+        steady=steady_of(found, case),
         bytes=_bytes(found, case),
         startup_s=_startup(found, case),
         step_wait_s={c: _waits(found, case, c) for c in _caches(found, case)},

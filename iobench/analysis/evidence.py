@@ -14,7 +14,7 @@ from iobench.analysis.case_results import Validity
 from iobench.analysis.ranks import in_step, running, step_times
 from iobench.analysis.windows import between, epoch, window
 from iobench.core import stages
-from iobench.core.cases import Case, Plan, Trial
+from iobench.core.cases import STEADY, Case, Plan, Trial
 from iobench.core.errors import SpecError
 from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, RankResult, Record, Startup
 from iobench.equations import stats
@@ -47,7 +47,7 @@ def trial_window(record: Record, *, whole: bool | None = None) -> Window | None:
     Wait and compute of ranks that go :func:`~iobench.analysis.ranks.in_step` are the job's.
     ``whole``: the whole epoch or the steady window after the warm-up; None: by the cache state.
     """
-    whole = record.trial.cache not in WARM_STATES if whole is None else whole
+    whole = record.trial.cache not in (*WARM_STATES, STEADY) if whole is None else whole
     measured, ranks = epoch if whole else window, running(record.ranks, record.slices)
     try:
         found = [measured(rank.steps) for rank in ranks]

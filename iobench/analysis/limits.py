@@ -6,8 +6,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from iobench.analysis.case_results import LimitResult, StorageResult
+from iobench.analysis.case_results import LimitResult
 from iobench.analysis.evidence import WARM_STATES, Evidence, ceiling_samples_per_s, why_missing
+from iobench.analysis.storage_results import StorageResult
 from iobench.core.cases import Case, alike
 from iobench.equations import roofline, stats
 from iobench.equations.stalls import Window

@@ -6,17 +6,27 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
-from iobench.analysis.case_results import StorageResult
+from iobench.analysis import metadata
 from iobench.analysis.evidence import Evidence
+from iobench.analysis.storage_results import StorageResult
 from iobench.core.cases import Case
 from iobench.core.records import Record
 from iobench.equations import storage
-from iobench.equations.storage import BANDWIDTH, IOPS, LATENCY, MountLimits, Pattern, Point
+from iobench.equations.storage import (
+    BANDWIDTH,
+    IOPS,
+    LATENCY,
+    METADATA,
+    MountLimits,
+    Pattern,
+    Point,
+)
 
 
 def storage_of(found: Evidence, case: Case) -> StorageResult | None:
     """Return what binds a case's requests; None without the rungs ``requests`` and ``ceiling``."""
-    mount = storage.mount(_points(found.shared(case, "requests")))
+    opened = metadata.opens(metadata.metadata_of(found, case))
+    mount = storage.mount(_points(found.shared(case, "requests")), opened)
     pattern = _pattern(found.shared(case, "ceiling")) if mount else None
     if mount is None or pattern is None:
         return None
@@ -61,22 +71,31 @@ def _pattern(records: Sequence[Record]) -> Pattern | None:
         size=fmean(f["io_bytes"] / f["samples"] for f in fio) / requests,
         readers=fio[0]["readers"],
         rate=fmean(f["samples_per_s"] for f in fio),
+        opens=fmean(f.get("opens", 0) / f["samples"] for f in fio),
     )
 
 
 def _words(binding: str | None, mount: MountLimits, pattern: Pattern, deeper: float) -> str:
     request_ms = 1e3 * mount.request_s(pattern.size)
     size = f"{pattern.size / 1024:,.0f} KiB"
+    opening = ""
+    if mount.opens and pattern.opens:
+        opening = f" and to open a file {1e3 * mount.opens.alone_s:.2g} ms"
     if binding == BANDWIDTH:
         return f"the mount's bandwidth binds: {mount.bandwidth / 1e6:,.1f} MB/s"
     if binding == IOPS:
         ridge = f"those above {mount.ridge / 1024:,.0f} KiB meet its bandwidth"
         larger = ridge if mount.bandwidth_reached else "larger ones would give more bytes"
         return f"the mount's IOPS bind: {mount.iops:,.0f} requests/s, of {size} here; {larger}"
+    if binding == METADATA and mount.opens:
+        return (
+            f"the mount's metadata bind: {mount.opens.per_s:,.0f} opens/s, of which a sample needs "
+            f"{pattern.opens:,.1f}"
+        )
     if binding == LATENCY:
         return (
-            f"the mount's latency binds: a request of {size} takes {request_ms:,.1f} ms, and "
-            f"{pattern.readers} are in flight; {mount.deepest} would give up to "
+            f"the mount's latency binds: a request of {size} takes {request_ms:,.1f} ms{opening}, "
+            f"and {pattern.readers} are in flight; {mount.deepest} would give up to "
             f"{deeper:,.0f} samples/s"
         )
     return ""

@@ -95,7 +95,7 @@ def _checks(found: Evidence) -> Checks:
     summed = all(rank.ids_sum for r in read for rank in r.ranks)
     for record in read:
         case = record.trial.case
-        key: tuple[Any, ...] = (_wanted(found.plan, case), case.seed, record.trial.epochs)
+        key: tuple[Any, ...] = (_wanted(found.plan, case), case.seed, record.trial.all_epochs)
         seen = add_sums([r.ids_sum for r in record.ranks])
         if not summed:  # results of an earlier version: rank by rank
             key = (case.samples, case.batch, case.world_size, case.order, case.seed)

@@ -22,6 +22,9 @@ from iobench.host.unanswered import Unanswered
 #: Seconds between two looks; that a child which was interrupted gets where a mount is silent; that
 #: the kernel gets to end it.
 LOOK_S, GRACE_S, KILL_S = 5.0, 10.0, 5.0
+#: A mount that is silent for longer is given up: servers that fail over take minutes.
+SILENT_S = 1800.0
+FAILED = 2
 _LIKELY = {signal.SIGKILL: " (out of memory?)"}
 
 
@@ -46,7 +49,7 @@ def watched(command: Callable[[], int]) -> int:
 def _watch(child: int, passed_on: set[signal.Signals]) -> int:
     unanswered = Unanswered(child, _say)
     look_at, give_up_at = clock() + LOOK_S, float("inf")
-    silent = False
+    silent, answered_at = False, clock()
     try:
         while True:
             wait_s = max(0.0, min(look_at, give_up_at) - clock())
@@ -63,9 +66,13 @@ def _watch(child: int, passed_on: set[signal.Signals]) -> int:
             if clock() >= look_at:
                 silent = unanswered.look()
                 look_at = clock() + LOOK_S
+                answered_at = answered_at if silent else clock()
+            if silent and clock() > answered_at + SILENT_S:
+                return _give_up(child, f"a filesystem did not answer for {SILENT_S:.0f} s", FAILED)
             if clock() >= give_up_at:
                 if silent:
-                    return _give_up(child)
+                    words = "interrupted while a filesystem did not answer"
+                    return _give_up(child, words, INTERRUPTED)
                 give_up_at = clock() + LOOK_S  # it is cleaning up
     finally:
         unanswered.close()
@@ -90,14 +97,11 @@ def _as_child(status: int) -> int:
     return 128 + number
 
 
-def _give_up(child: int) -> int:
+def _give_up(child: int, why: str, status: int) -> int:
     """End a child that a filesystem holds; the kernel may keep it until that answers."""
     os.kill(child, signal.SIGKILL)
     end = clock() + KILL_S
     while clock() < end and not os.waitpid(child, os.WNOHANG)[0]:
         signal.sigtimedwait({signal.SIGCHLD}, end - clock())
-    complain(
-        "interrupted while a filesystem did not answer; all that was finished is kept: when it "
-        f"does, {goes_on()}"
-    )
-    return INTERRUPTED
+    complain(f"{why}; all that was finished is kept: when it does, {goes_on()}")
+    return status

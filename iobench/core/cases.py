@@ -15,6 +15,10 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Ty
 #:    files may be among them (1 wrote 0 in their place, and the count into ``cache.counter``).
 SCHEMA = 2
 
+#: Cache state of data that need not fit into memory: the first epoch of a trial from cold is not
+#: measured, the others are, with what it and they left in memory.
+STEADY, STEADY_EPOCHS = "steady", 3
+
 Scalar = Union[str, int, float, bool, None]
 Options = Mapping[str, Scalar]
 T = TypeVar("T")
@@ -131,7 +135,7 @@ class Trial:
     id: str
     case: Case
     stage: str
-    cache: str  # cold, warm, - (no data read) or a cached fraction as text (0.35)
+    cache: str  # cold, warm, steady, - (no data read) or a cached fraction as text (0.35)
     contrast: str = ""  # this and ``arm`` are empty for ladder trials
     arm: str = ""
     block: int = 0  # numbers the pair
@@ -141,6 +145,11 @@ class Trial:
     slice_s: float = 0.0  # the arms of its block take turns of this length; 0: no turns
     copy: int = 0  # of the data, one an arm of those that take turns cold; 0: the dataset itself
     least: float = 0.0  # samples/s below which its loop ends early; 0: it never does
+
+    @property
+    def all_epochs(self) -> int:
+        """Epochs in its loop, with those that are not measured."""
+        return STEADY_EPOCHS if self.cache == STEADY else self.epochs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +218,8 @@ class Task:
     seconds: float = 0.0  # compute stage: stop after this long, 0 = no limit
     decode_delay_s: float = 0.0  # slept in every decode: a known truth, to test the instrument
     inside: bool = False  # the rank itself sets the cache's state, when the driver asks it to
+    scratch: str = ""  # folder on the mount of the data, for a stage that writes
+    allow_drop_caches: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,6 +45,13 @@ class TrialFailed(IobenchError):
     """One trial ended without a result; the suite goes on."""
 
 
+#: What a mount answers whose client, server or network has gone.
+GONE = (
+    errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errno.ESTALE, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+)  # fmt: skip
+
+
 def environment(error: OSError) -> str:
     """Return what a full disk, a missing right or a wrong path means for the user.
 
@@ -52,6 +59,9 @@ def environment(error: OSError) -> str:
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         cure = "free some space, or choose other folders by --out, --results and TMPDIR"
+    elif error.errno in GONE:
+        where = error.filename or "a filesystem"
+        return f"{where}: {error.strerror}; its filesystem has gone: have it mounted again"
     elif isinstance(error, FileNotFoundError) and os.sep not in os.fsdecode(error.filename or "/"):
         return f"no program {os.fsdecode(error.filename)} is on PATH: install it, or set PATH"
     elif error.filename is not None:

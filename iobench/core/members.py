@@ -50,13 +50,14 @@ class FormatBackend(Backend[Format]):
 
     ``fileless``: nothing on disk, so no cache state and no ceiling.  ``mapped``: reads go through
     mmap, which fio cannot replay (the ceiling's record states it).  ``shared``: contents of which
-    several samples lie in a unit that is read whole.
+    several samples lie in a unit that is read whole.  ``per_file``: a sample is a whole file.
     """
 
     contents: FrozenSet[str] = frozenset({"jpeg"})
     fileless: bool = False
     mapped: bool = False
     shared: FrozenSet[str] = frozenset()
+    per_file: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

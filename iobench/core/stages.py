@@ -25,9 +25,10 @@ class Stage:
 
     A ``trained`` one takes its steps from the case's trainer (else nobody trains).  One that does
     not read the dataset replays a batch for ``compute_s``; cases with the same computation share
-    it.  ``on_host``: the worker only locates the samples, without the case's runtime; fio then
-    reads them on the host.  An ``of_mount`` one measures the mount and not the case: cases on the
-    same files share it, it gives no rate of samples, and it runs only where a spec names it.
+    it.  ``on_host``: on the driver's node, without the case's runtime.  ``by_fio``: the worker only
+    locates the samples there, and fio reads them.  An ``of_mount`` one measures the mount and not
+    the case: cases on the same files share it, it gives no rate of samples, and it runs only where
+    a spec names it.  ``writes``: in a folder of its own beside the data (``Task.scratch``).
     """
 
     run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
@@ -42,11 +43,15 @@ class Stage:
     one_rank: bool = False  # one process answers for all ranks of a case
     contrasted: bool = False  # an epoch of batches, one reading a step: it can be paired
     on_host: bool = False
+    by_fio: bool = False
     of_mount: bool = False
+    writes: bool = False
+    per_file: bool = False  # only of formats that store one file a sample
     traced: bool = False  # the driver counts the system calls between the loop's marks
     in_process: bool = False  # reads in the worker's own Python, wherever the loader runs
     beside: str = ""  # stage that runs in the same round, where a case has several ranks
-    rate: float = 0.0  # first guess, samples/s a worker (one core, 110 KB JPEGs); 0: takes a second
+    rate: float = 0.0  # first guess, samples/s a worker (one core, 110 KB JPEGs); 0: ``loop_s``
+    loop_s: float = 1.0  # first guess without a rate
 
 
 def of(name: str) -> Stage:

@@ -37,6 +37,15 @@ def cache_needed(cache_rate: float, storage_rate: float, prep: float, compute: f
     return min(1.0, max(0.0, (1 / storage_rate - demand) / gain))
 
 
+def lru_hit_ratio(cached: float) -> float:
+    """Return the hit ratio of an LRU cache of this fraction of the data, each epoch reshuffled.
+
+    x + (1 - x) ln(1 - x) (derived: a sample is still cached if fewer than x of the others came
+    since).  A cache that never evicts gives x.
+    """
+    return cached + (1 - cached) * math.log1p(-cached) if cached < 1 else 1.0
+
+
 def cores_needed(compute: float, prep_per_core: float) -> int:
     """Return ceil(G / one core's prep rate) (derived); check that it scales."""
     return math.ceil(compute / prep_per_core)

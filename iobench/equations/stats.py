@@ -90,6 +90,15 @@ def t_interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half, LEVEL, n, "t")
 
 
+def geometric_interval(values: Sequence[float]) -> Interval:
+    """Return geometric mean and limits of positive values (Student's t of their logarithms).
+
+    Of times and rates over wide ranges: no limit is below 0, and that of a rate is that of the time
+    turned over.  Raises ValueError for no value and for one that is not positive.
+    """
+    return _exp(t_interval(list(_logs(values))))
+
+
 def unpaired_difference(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Return mean(a) - mean(b) with Welch's t limits; a side of one value has infinite limits.
 

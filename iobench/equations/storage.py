@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-BANDWIDTH, IOPS, LATENCY = "bandwidth", "IOPS", "latency"
+BANDWIDTH, IOPS, LATENCY, METADATA = "bandwidth", "IOPS", "latency", "metadata"
 #: Roofs whose ratio is below this are as tight as each other.
 TIE = 1.1
 #: Between two sizes the rate in bytes follows the size (exponent 1: requests/s bind) or does not
@@ -33,13 +33,25 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
+class Opens:
+    """Files opened and closed: at most ``per_s``, and ``alone_s`` seconds of one alone.
+
+    ``per_s`` is a lower bound where it is not ``reached``: no number of processes was large enough.
+    """
+
+    per_s: float
+    reached: bool
+    alone_s: float
+
+
+@dataclasses.dataclass(frozen=True)
 class MountLimits:
     """What a mount gives at most.
 
     ``bandwidth`` in bytes/s and ``iops`` in requests/s are lower bounds where they are not
     ``*_reached``: no measured size was large, or small, enough, or no depth deep enough.
     ``alone_s``: size in bytes -> seconds of a request that is alone in flight.  ``deepest``: the
-    most requests that were in flight.
+    most requests that were in flight.  ``opens``: None where they were not measured.
     """
 
     bandwidth: float
@@ -48,6 +60,7 @@ class MountLimits:
     iops_reached: bool
     alone_s: Mapping[int, float]
     deepest: int
+    opens: Opens | None = None
 
     @property
     def ridge(self) -> float:
@@ -67,7 +80,15 @@ class MountLimits:
         return low_s + (max(size, known[0][0]) - low) * (high_s - low_s) / (high - low)
 
 
-def mount(points: Sequence[Point]) -> MountLimits | None:
+def opens(rates: Mapping[int, float]) -> Opens | None:
+    """Return what opening files costs, of processes -> opens/s; None without one alone."""
+    if not rates.get(1):
+        return None
+    reached = _exponent([*rates.items()]) < HALF
+    return Opens(max(rates.values()), reached, 1 / rates[1])
+
+
+def mount(points: Sequence[Point], opened: Opens | None = None) -> MountLimits | None:
     """Return what the mount gives; None without requests that were alone in flight."""
     alone: dict[int, float] = {}
     for p in sorted(points, key=lambda p: -p.size):  # no request is slower than a larger one
@@ -88,6 +109,7 @@ def mount(points: Sequence[Point]) -> MountLimits | None:
         iops_reached=_exponent(sizes[:2]) > HALF > _exponent(smallest),
         alone_s=alone,
         deepest=max(p.depth for p in points),
+        opens=opened,
     )
 
 
@@ -103,13 +125,15 @@ def _exponent(curve: Sequence[tuple[int, float]]) -> float:
 class Pattern:
     """What one sample asks of the mount, and how many readers ask at once.
 
-    ``requests`` of ``size`` bytes a sample.  ``rate``: samples/s of a replay of just this, cold.
+    ``requests`` of ``size`` bytes and ``opens`` of files a sample.  ``rate``: samples/s of a replay
+    of just this, cold.
     """
 
     requests: float
     size: float
     readers: int
     rate: float
+    opens: float = 0.0
 
 
 def roofs(found: MountLimits, pattern: Pattern) -> dict[str, float]:
@@ -123,10 +147,18 @@ def roofs(found: MountLimits, pattern: Pattern) -> dict[str, float]:
         at[BANDWIDTH] = max(found.bandwidth / (pattern.requests * pattern.size), pattern.rate)
     if found.iops_reached:
         at[IOPS] = max(found.iops / pattern.requests, pattern.rate)
-    latency = pattern.readers / (found.request_s(pattern.size) * pattern.requests)
+    if found.opens and found.opens.reached and pattern.opens:
+        at[METADATA] = max(found.opens.per_s / pattern.opens, pattern.rate)
+    latency = pattern.readers / sample_s(found, pattern)
     if latency * TIE >= pattern.rate:
         at[LATENCY] = latency
     return at
+
+
+def sample_s(found: MountLimits, pattern: Pattern) -> float:
+    """Return the seconds of one sample's opens and requests, one after the other."""
+    opening = found.opens.alone_s * pattern.opens if found.opens else 0.0
+    return opening + found.request_s(pattern.size) * pattern.requests
 
 
 def binding(at: Mapping[str, float]) -> str | None:
@@ -147,8 +179,9 @@ def deeper(found: MountLimits, pattern: Pattern) -> float:
 
     What was seen at that depth bounds it, reached or not.
     """
-    most = [found.deepest / (found.request_s(pattern.size) * pattern.requests)]
-    most.append(found.iops / pattern.requests)
+    most = [found.deepest / sample_s(found, pattern), found.iops / pattern.requests]
+    if found.opens and pattern.opens:
+        most.append(found.opens.per_s / pattern.opens)
     if found.bandwidth_reached:
         most.append(found.bandwidth / (pattern.requests * pattern.size))
     return max(min(most), pattern.rate)

@@ -95,6 +95,7 @@ class Agent:
     same_mount = staticmethod(mounts.same_mount)
     check_limits = staticmethod(limits.check)
     group = staticmethod(limits.group)
+    killed = staticmethod(limits.killed)
     processes = staticmethod(strace.processes)
     trace = staticmethod(strace.trace)
     speed_noise = staticmethod(speed_noise.measure)

@@ -159,6 +159,17 @@ def group(cpus: float, memory_bytes: int, name: str) -> Iterator[list[str]]:
         yield [sys.executable, "-I", "-S", "-c", _JOIN, *files, "--"] if files else []
 
 
+def killed(enter: Sequence[str]) -> int:
+    """Return how many processes the kernel has ended for want of memory in the groups of
+    :func:`group`; ``enter``: what that yielded."""
+    count = 0
+    for path in (Path(word) for word in enter if word.endswith("/cgroup.procs")):
+        for name in ("memory.events", "memory.oom_control"):
+            fields = dict(line.split() for line in read(path.with_name(name)).splitlines())
+            count += int(fields.get("oom_kill", 0))
+    return count
+
+
 def _enable(parent: Path, controllers: Sequence[str]) -> None:
     """Version 2: let the children of ``parent`` have the controllers."""
     control = parent / "cgroup.subtree_control"

@@ -150,7 +150,8 @@ def held(
             else:
                 file.write(slot, "")
     finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # of a mount that has gone; it is closed all the same
+            os.close(fd)
 
 
 def named(folder: Path) -> Optional[Holder]:

@@ -154,13 +154,16 @@ def _choose(
     return chosen
 
 
-def drop_caches(*, allowed: bool) -> None:
-    """Drop the whole machine's page cache, which slows down everybody; raises CacheStateError."""
+def drop_caches(*, allowed: bool, names: bool = False) -> None:
+    """Drop the whole machine's page cache, which slows down everybody; raises CacheStateError.
+
+    ``names``: what it knows of names and attributes of files (dentries, inodes) in its place.
+    """
     if not allowed:
         raise CacheStateError("drop_caches hits every user of this machine; allow it explicitly")
     os.sync()
     try:
-        DROP_CACHES.write_text("1\n")
+        DROP_CACHES.write_text("2\n" if names else "1\n")
     except OSError as error:
         raise CacheStateError(
             f"cannot write {DROP_CACHES} ({error.strerror}): be root, or use data-cold"

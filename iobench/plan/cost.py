@@ -21,8 +21,8 @@ def guess_s(trial: Trial, compute_s: float, samples: int = 1280) -> float:
     if not stage.reads:
         return OVERHEAD_S + compute_s
     if not stage.rate:
-        return OVERHEAD_S + 1.0
-    samples = trial.epochs * (case.samples or samples)
+        return OVERHEAD_S + stage.loop_s
+    samples = trial.all_epochs * (case.samples or samples)
     loop = samples / (stage.rate * max(case.workers, 1))
     if stage.trained:
         step = registry.load("trainers", case.trainer).step_s(case.batch, case.trainer_options)

@@ -70,7 +70,8 @@ def _rungs(spec: Spec, extra: ExtraCase | None, case: Case) -> list[str]:
 def rungs_missing(case: Case) -> Mapping[str, str]:
     """Return stage -> why this case's loader cannot run it alone."""
     loader = registry.load("loaders", case.loader)
-    fileless = registry.load("formats", case.format).fileless
+    stored = registry.load("formats", case.format)
+    fileless = stored.fileless
     no_bytes = fileless and case.stored_form not in loader.native
     placement = registry.load("placements", case.placement)
     no_host = ""
@@ -79,14 +80,16 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
     elif placement.in_memory:
         no_host = "the data is in memory"
     elif placement.in_image:
-        no_host = "the data is inside an image, and fio reads on the host"
+        no_host = "the data is inside an image, and it reads on the host"
     elif case.nodes > 1:
-        no_host = "fio reads on one node"
+        no_host = "it reads on one node"
     reasons = {}
     for name in stages.rungs():
         stage = stages.of(name)
         if stage.on_host:
             reasons[name] = no_host
+            if stage.per_file and not (stored.per_file or no_host):
+                reasons[name] = f"format {case.format!r} stores several samples a file"
         elif stage.reads and no_bytes and stage.asks != "read":
             reasons[name] = f"format {case.format!r} has no bytes to decode"
         elif stage.reads and stage.asks not in loader.stages:
@@ -107,7 +110,14 @@ def number(trials: Iterable[Trial], start: int) -> list[Trial]:
 
 def shared_key(stage: str) -> Callable[[Case], tuple[Any, ...]]:
     """Return what decides a rung that equal cases share: of the mount, or without its data."""
+    if stages.of(stage).writes:
+        return place_key
     return mount_key if stages.of(stage).of_mount else compute_key
+
+
+def place_key(case: Case) -> tuple[Any, ...]:
+    """Return the mount of a case's files, whatever they are."""
+    return case.location, case.placement
 
 
 def mount_key(case: Case) -> tuple[Any, ...]:

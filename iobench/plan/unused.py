@@ -54,7 +54,8 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
         yield from _unless(bool(spec.contrasts), "max_repeated_pairs", "nothing is compared")
     if spec.allow_drop_caches:
         states = {t.cache for t in trials} | {cell.cache for r in plan.rules for cell in r.cells}
-        yield from _unless(bool(states - {"warm", "-"}), "allow_drop_caches", "no trial is cold")
+        used = bool(states - {"warm", "-"}) or any(stages.of(t.stage).writes for t in trials)
+        yield from _unless(used, "allow_drop_caches", "no trial is cold")
 
 
 def _of_ladder(spec: Spec, plan: Plan) -> Iterator[Finding]:

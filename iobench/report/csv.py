@@ -12,6 +12,7 @@ from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
 from iobench.analysis.rates import RateTable
 from iobench.analysis.results import to_json
+from iobench.analysis.steady import hit_ratio
 from iobench.analysis.storage import storage_of
 from iobench.core import registry
 from iobench.core.cases import Case, Plan, Trial
@@ -34,7 +35,7 @@ EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s", "host", "job", "decoder", "nodes", "sharing",
-    "storage_roof",
+    "storage_roof", "hit_ratio",
 )  # fmt: skip
 
 #: Of the table of rates, after the settings that its rows are grouped by and the rate.
@@ -109,7 +110,7 @@ def _twins(records: Sequence[Record]) -> dict[tuple[str, ...], str]:
 
     The twin is one rank, which reads once what all ranks of the case read, in each epoch.
     """
-    epochs = {r.trial.epochs for r in records}
+    epochs = {r.trial.all_epochs for r in records}
     return {
         _who(r, count): " ".join(rank.samples_digest for rank in r.ranks)
         for r in records
@@ -160,6 +161,7 @@ def _row(
         "image": case.image if case.runtime != "bare" else None,
         "decoder": registry.loading(case).get("decoders"),
         "storage_roof": roof if trial.cache == "cold" else None,
+        "hit_ratio": hit_ratio(record),
         **_probed(record),
     }
 

@@ -199,9 +199,12 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
         alone = words.rate(case, "compute", "-")
         if alone and not _has_rate(case, "cold", "warm"):
             yield Text(f"{case.case}: computes {numbers.number(alone.value)} samples/s alone")
-        for text in (words.communication(case), words.handover(case), words.storage(case)):
-            if text:
+        beside = words.communication, words.handover, words.storage, words.steady
+        for words_of in beside:
+            if text := words_of(case):
                 yield Text(f"  {case.case}: {text}", style="dim")
+    for case in words.many_files(cases):
+        yield Text(f"  {case.case}: {words.metadata(case)}", style="dim")
 
 
 def _fastest(suite: SuiteResult, console: Console) -> None:

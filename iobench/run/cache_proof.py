@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 from typing import Counter as CounterType
 
-from iobench.core.cases import Placement
+from iobench.core.cases import STEADY, Placement
 from iobench.core.channel import Prepared
 from iobench.core.protocols import Crossed
 from iobench.core.records import CacheProof, IoCounters, RankResult
@@ -150,7 +150,7 @@ def whole(cache: str, proofs: Sequence[CacheProof]) -> CacheProof:
         found = [getattr(proof, name) for proof in proofs]
         return None if None in found else take(found)
 
-    lies = max if cache == "cold" else min
+    lies = max if cache in ("cold", STEADY) else min
     return dataclasses.replace(
         proofs[0],
         method=" + ".join(sorted({p.method for p in proofs} - {""})),

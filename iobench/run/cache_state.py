@@ -7,7 +7,7 @@ from typing import List, Sequence, Tuple
 
 from iobench.analysis import page_ins
 from iobench.core import stages
-from iobench.core.cases import Placement
+from iobench.core.cases import STEADY, STEADY_EPOCHS, Placement
 from iobench.core.errors import CacheStateError
 from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof
 
@@ -22,6 +22,8 @@ COLD_BYTES_MAX = 1.10
 WARM_TIME_MAX = 0.003
 #: A stated cached fraction must be met this closely.
 FRACTION_TOLERANCE = 0.02
+#: What others may have added to the hit ratio of later epochs.
+HIT_RATIO_TOLERANCE = 0.02
 
 Verdict = Tuple[str, Tuple[str, ...]]
 
@@ -38,6 +40,8 @@ def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Ver
         wrong, unknown = _cold(proof)
     elif cache == "warm":
         wrong, unknown = _warm(proof, loop_s)
+    elif cache == STEADY:
+        wrong, unknown = _steady(proof)
     else:
         wrong, unknown = _partly(_fraction(cache), proof)
     if wrong:
@@ -133,6 +137,29 @@ def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
     return wrong, unknown
 
 
+def _steady(proof: CacheProof) -> Tuple[List[str], List[str]]:
+    """The first epoch must have crossed the mount; the others did as far as memory held less."""
+    wrong, unknown = [], _unknowns(proof) + _unseen(proof)
+    before, crossed = proof.resident_before, proof.bytes_storage
+    if before is not None and before > COLD_RESIDENT_MAX:
+        wrong.append(
+            f"not from cold: {_beyond(before, COLD_RESIDENT_MAX)} of the pages were resident "
+            f"before the first epoch (at most {COLD_RESIDENT_MAX:.1%})"
+        )
+    once, others = proof.bytes_needed / STEADY_EPOCHS, proof.others_bytes or 0
+    if crossed is not None and crossed < COLD_BYTES_MIN * once:
+        wrong.append(
+            f"{crossed} bytes crossed the mount in all, where the first epoch needed {once:.0f}"
+            f"{_kept(proof)}"
+        )
+    elif crossed is not None and others > HIT_RATIO_TOLERANCE * (proof.bytes_needed - once):
+        unknown.append(
+            f"of {crossed} bytes that crossed the mount, {others} may be others': the hit ratio is "
+            "not known"
+        )
+    return wrong, unknown
+
+
 def _partly(fraction: float, proof: CacheProof) -> Tuple[List[str], List[str]]:
     """The uncached rest must cross the mount; read-ahead may bring more, so there is no top."""
     wrong, unknown = [], _unknowns(proof) + _unseen(proof)
@@ -177,13 +204,16 @@ def _fraction(cache: str) -> float:
     with contextlib.suppress(ValueError):
         if 0.0 <= float(cache) <= 1.0:
             return float(cache)
-    raise CacheStateError(f"cache state {cache!r}: say cold, warm, - or a fraction from 0 to 1")
+    raise CacheStateError(
+        f"cache state {cache!r}: say cold, warm, steady, - or a fraction from 0 to 1"
+    )
 
 
 def check(cache: str, placement: Placement) -> None:
     """Raise CacheStateError for a state that cannot be set inside an image."""
     if cache not in ("cold", "warm", "-"):
+        what = "" if cache == STEADY else "a cached fraction of "
         raise CacheStateError(
-            f"a cached fraction of {cache} cannot be set inside an image (placement "
+            f"{what}{cache} cannot be set inside an image (placement "
             f"{placement.kind!r}): use cold or warm there"
         )

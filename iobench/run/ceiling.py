@@ -73,6 +73,7 @@ class Ceiling:
     argv: tuple[str, ...]
     note: str = ""
     invalid: str = ""
+    opens: int = 0  # of files, by all readers
 
 
 def plan(samples: Sequence[Extents], *, jobs: int, batch: int, repeat: int = 1) -> CeilingPlan:
@@ -147,6 +148,7 @@ def run(plan: CeilingPlan, fio: Fio, *, mapped: bool = False, read_ahead: bool =
         samples=plan.samples,
         note="; ".join(notes),
         invalid=_judge(done, plan),
+        opens=plan.repeat * sum(len({e.path for e in reader}) for reader in plan.readers),
     )
 
 

@@ -1,4 +1,4 @@
-"""Folders made for one suite: locked while it runs, removed at its end or by the next suite.
+"""Folders made for one suite, or a trial: locked while it runs, removed then or by the next suite.
 
 What a killed suite left is known by a lock that nobody holds, and by its name: nodes may not see
 each other's locks, so other hosts' folders are never touched.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from iobench.core.errors import DatasetError
+from iobench.core.cases import Dataset
+from iobench.core.errors import DatasetError, TrialFailed
 from iobench.core.protocols import Say
 from iobench.host import files
+from iobench.host.agent import LOCAL
 
 
 def prefix(host: str) -> str:
@@ -43,6 +46,26 @@ def held(root: Path, what: str) -> Iterator[Path]:
             yield root
     finally:
         _remove(root)
+
+
+@contextlib.contextmanager
+def beside(dataset: Dataset) -> Iterator[Path]:
+    """Make a folder on the mount of the data, for a trial that writes.
+
+    Raises TrialFailed where there is none.
+    """
+    parent = Path(dataset.root).parent
+    if dataset.in_place and not LOCAL.same_mount(parent, Path(dataset.jpeg_root)):
+        raise TrialFailed(
+            f"the files are read in place, and {parent} is on another mount: nothing is written "
+            "among files of your own"
+        )
+    name = f"{PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
+    try:
+        with held(parent / name, "files to create and remove") as root:
+            yield root
+    except DatasetError as error:
+        raise TrialFailed(str(error)) from None
 
 
 def sweep(parents: Iterable[Path], say: Say) -> None:

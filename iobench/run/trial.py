@@ -130,7 +130,7 @@ class Attempt:
         """Run it in the folder ``work`` and judge it.  Raises what :meth:`judged` takes."""
         traced: Trace | None = None
         with self.running(work) as worker:
-            if self._stage.on_host:
+            if self._stage.by_fio:
                 self._locate_and_replay(worker)
             else:
                 self.prepare(worker)
@@ -156,7 +156,12 @@ class Attempt:
                 self.ranks = worker.finished()
 
     def finish(self, worker: Worker, traced: Trace | None = None) -> None:
-        """Complete the proof of ranks that have ended, and judge."""
+        """Complete the proof of ranks that have ended, and judge.
+
+        Raises TrialFailed where the kernel ended any of their processes.
+        """
+        if reason := worker.short_of_memory():
+            raise TrialFailed(reason)
         self.count_again()
         self.prove(worker)
         self.judge(traced)
@@ -235,7 +240,7 @@ class Attempt:
             node.prove_after_inside(self.ranks, self._place)
         elif self.trial.cache != "-" and self._files:
             fio, found = None, self.ceiling
-            if self._stage.on_host:
+            if self._stage.by_fio:
                 fio = IoCounters(rchar=found["io_bytes"], read_bytes=found["storage_bytes"])
             opened = found.get("opened", 1)
             everywhere(self._nodes, lambda node: node.prove_after(self.ranks, fio, opened))
@@ -266,7 +271,7 @@ class Attempt:
             return FAILED, errors
         if parted := rank_figures.parted(ranks):
             return INVALID, (parted,)
-        if self._stage.on_host and self.ceiling["invalid"]:
+        if self.ceiling.get("invalid"):
             return INVALID, (self.ceiling["invalid"],)
         if self._stage.on_host:
             return self._nodes[0].judge(ranks)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from iobench.analysis import ranks as rank_figures
-from iobench.core.cases import Extent, Placement, Trial
+from iobench.core.cases import STEADY, Extent, Placement, Trial
 from iobench.core.clock import clock
-from iobench.core.errors import TrialFailed
+from iobench.core.errors import CacheStateError, TrialFailed
 from iobench.core.protocols import Crossed
 from iobench.core.records import CacheProof, IoCounters, NodeRecord, RankResult
 from iobench.host.agent import NodeAgent
@@ -79,16 +79,28 @@ class TrialNode:
                 agent.drop_caches(allowed=True)
                 label = "client-cold"
         elif label == "warm":
-            agent.check_warmable(sum(f.stat().st_size for f in self._files))
+            nbytes = sum(f.stat().st_size for f in self._files)
+            agent.check_warmable(nbytes)
+            self._check_limit(nbytes)
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock(held)
             rate = self._settings.cold_rates.get(self._trial.case.folder)
             more |= {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
+        elif label == STEADY:
+            agent.evict(self._files)
         else:
             found = agent.set_fraction(extents(), float(label), self._trial.case.seed, self._files)
             return CacheProof("fraction", found.method, found.fraction, **more)
         found = agent.residency(self._files)
         return CacheProof(label, found.method, found.fraction, **more)
+
+    def _check_limit(self, nbytes: int) -> None:
+        """Raise CacheStateError where a case's own limit of memory holds less than its data."""
+        if 0 < (limit := self._trial.case.memory_bytes) < nbytes:
+            raise CacheStateError(
+                f"{nbytes / 2**20:,.0f} MiB of data cannot be warm in memory = "
+                f"{limit / 2**20:,.0f} MiB: use fewer samples, or measure 'steady'"
+            )
 
     def _lock(self, held: contextlib.ExitStack) -> str:
         """Lock the data's pages until this attempt is judged; return "" or why they are not."""

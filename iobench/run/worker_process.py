@@ -24,7 +24,7 @@ from iobench.core.errors import TrialFailed
 from iobench.core.protocols import ImageUse
 from iobench.core.records import RankResult
 from iobench.host.agent import LOCAL, Agent, NodeAgent
-from iobench.run import cache_state, command, ranks
+from iobench.run import cache_state, command, placed_folders, ranks
 from iobench.run.command import Started
 from iobench.run.listener import Listener
 from iobench.run.nodes import Nodes
@@ -86,6 +86,7 @@ class Worker:
     """The processes of one trial: a runtime's or a launcher's, and the ranks that connect back.
 
     ``begun``: the clock when ``process`` was started.  ``inside``: the ranks set the cache state.
+    ``limited``: what makes a process join the control group of the case's limits.
     """
 
     process: subprocess.Popen[bytes]
@@ -96,6 +97,7 @@ class Worker:
     settings: TrialSettings
     begun: float
     inside: bool
+    limited: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._failed_at = 0.0
@@ -167,6 +169,13 @@ class Worker:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise TrialFailed(f"a rank sent a wrong result: {where}: {first['msg']}") from None
+
+    def short_of_memory(self) -> str:
+        """Return that the kernel ended processes for want of memory, "" where it ended none."""
+        killed = self.settings.agent.killed(self.limited)
+        limit = self.trial.case.memory_bytes >> 20
+        words = f"the kernel ended {killed} of its processes: memory = {limit} MiB is too little"
+        return words if killed else ""
 
     def end(self) -> None:
         """End the ranks, the process group and what the runtime started by its name."""
@@ -296,14 +305,16 @@ def worker_of(
             seconds=0.0 if stage.reads else settings.compute_s,
             decode_delay_s=settings.decode_delay_s,
             inside=inside,
+            scratch=str(undo.enter_context(placed_folders.beside(dataset))) if stage.writes else "",
+            allow_drop_caches=settings.allow_drop_caches,
         )
-        enter = list(settings.enter)
+        limited: Sequence[str] = ()
         if not stage.on_host and runtime.limits is None:
-            enter += undo.enter_context(settings.agent.group(case.cpus, case.memory_bytes, name))
+            limited = undo.enter_context(settings.agent.group(case.cpus, case.memory_bytes, name))
         stderr = undo.enter_context(open(work / "stderr", "wb"))
         begun = clock()
         process = subprocess.Popen(
-            [*enter, *started.argv],
+            [*settings.enter, *limited, *started.argv],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
@@ -312,7 +323,7 @@ def worker_of(
             # Python looks for modules there first, and conmon leaves a file "oom"
             cwd=work,
         )
-        worker = Worker(process, listener, work, started, trial, settings, begun, inside)
+        worker = Worker(process, listener, work, started, trial, settings, begun, inside, limited)
         undo.callback(worker.end)
         yield worker
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from iobench.core import registry, stages
-from iobench.core.cases import Case
+from iobench.core.cases import STEADY, Case
 from iobench.core.errors import SpecError, near, shown
 from iobench.core.units import nbytes
 from iobench.equations.signed_rank import FLOOR_PAIRS
@@ -101,13 +101,13 @@ def is_value(case: Case, key: str, value: Any) -> bool:
 
 
 def check_cache(where: str, cache: str | float) -> str:
-    """Return a cache state as text: cold, warm, or a fraction strictly between 0 and 1."""
-    if cache in ("cold", "warm"):
+    """Return a cache state as text: cold, warm, steady, or a fraction strictly within 0 to 1."""
+    if cache in ("cold", "warm", STEADY):
         return str(cache)
     if isinstance(cache, float) and 0 < cache < 1:
         return f"{cache:g}"
     raise SpecError(
-        f"{where}: {cache!r} is unknown; allowed: cold, warm or a fraction such as 0.35"
+        f"{where}: {cache!r} is unknown; allowed: cold, warm, steady or a fraction such as 0.35"
     )
 
 

@@ -20,7 +20,7 @@ from typing import List, Optional, Tuple
 
 from iobench.backends.loaders import _batches
 from iobench.core import channel, clock, registry, stages
-from iobench.core.cases import Extent, Task, alike, to_json
+from iobench.core.cases import STEADY, Extent, Task, alike, to_json
 from iobench.core.dataset import files_of, form_root, load_index, stored_sizes
 from iobench.core.errors import IobenchError
 from iobench.core.order import epochs
@@ -69,7 +69,7 @@ def run(task: Task, driver: rendezvous.Driver, born: float) -> RankResult:
     far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = clock.clock()
-    if stage.on_host or task.trial.cache not in ("cold", "warm", "-"):
+    if stage.on_host or task.trial.cache not in ("cold", "warm", STEADY, "-"):
         request, _ = request_of(task, driver.rank, driver.world_size)
         driver.send(channel.Extents(_extents(request)))
     if stage.traced:
@@ -105,7 +105,7 @@ def request_of(task: Task, rank: int, world_size: int) -> Tuple[LoadRequest, Lis
         format=registry.format_of(case),
         root=form_root(task.dataset, case.folder),
         ids=epochs(
-            task.trial.epochs,
+            task.trial.all_epochs,
             len(index.labels),
             case.order,
             seed=case.seed,

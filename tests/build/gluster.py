@@ -16,7 +16,8 @@ from typing import Iterator, List, Mapping, Sequence
 
 from iobench.host import page_cache
 from iobench.host.agent import Agent
-from tests.build.disks import disk, run, unmount
+from tests.build.disks import disk
+from tests.build.servers import detach, evict, inside, network, pids, program
 
 #: One volume at a time in a process; processes beside each other have their own.
 NAME = "iobench-test"
@@ -48,8 +49,8 @@ class Gluster:
         self.loop = ""  # device below the bricks
 
     def inside(self, *argv: str) -> str:
-        """Run a command in the servers' network; ``ip netns exec`` would hide its mounts."""
-        return run("nsenter", f"--net=/run/netns/{self._namespace}", *argv)
+        """Run a command in the servers' network."""
+        return inside(self._namespace, *argv)
 
     def ask(self, *words: str) -> str:
         """Return what the command ``gluster`` answers."""
@@ -92,12 +93,7 @@ class Gluster:
 
     def evict_servers(self) -> None:
         """Drop the bricks' files from the page cache, which client and servers share here."""
-        for brick in self.bricks:
-            for path in filter(Path.is_file, brick.rglob("*")):
-                fd = os.open(path, os.O_RDONLY)
-                os.fdatasync(fd)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(fd)
+        evict(self.bricks)
 
     @contextlib.contextmanager
     def throttled(self, **limits: int) -> Iterator[None]:
@@ -105,7 +101,7 @@ class Gluster:
         device = Path("/sys/class/block", Path(self.loop).name, "dev").read_text().strip()
         group = BLKIO / f"{NAME}-{os.getpid()}"
         group.mkdir()
-        servers = [pid for pid in _pids(self._namespace) if _program(pid) == "glusterfsd"]
+        servers = self.servers
         try:
             for name, value in limits.items():
                 (group / f"blkio.throttle.{name}").write_text(f"{device} {value}")
@@ -116,6 +112,26 @@ class Gluster:
             for pid in servers:
                 (BLKIO / "cgroup.procs").write_text(str(pid))
             group.rmdir()
+
+    @property
+    def servers(self) -> List[int]:
+        """Processes of the bricks."""
+        return [pid for pid in pids(self._namespace) if program(pid) == "glusterfsd"]
+
+    @property
+    def client(self) -> int:
+        """The process that serves the mount."""
+        (pid,) = [
+            pid for pid in pids(self._namespace)
+            if str(self.mount).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        ]  # fmt: skip
+        return pid
+
+    def fill(self) -> None:
+        """Leave no byte free on the bricks' disk."""
+        there = os.statvfs(self._folder / "disk")
+        with open(self._folder / "disk/ballast", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, there.f_bavail * there.f_frsize - (1 << 20))
 
     def served(self) -> int:
         """Return the bytes that the bricks have read for clients, since the volume started."""
@@ -142,16 +158,10 @@ def gluster(**options: str) -> Iterator[Gluster]:
     """
     with contextlib.ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="iobench-gl-")))
-        namespace = f"iobgl{os.getpid()}"
-        address = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}.1"
         for name in ("work", "run", "mount"):
             (folder / name).mkdir()
         loop = undo.enter_context(disk(folder / "disk.image", folder / "disk", BRICKS_BYTES))
-        run("ip", "netns", "add", namespace)
-        undo.callback(run, "ip", "netns", "del", namespace)
-        run("ip", "-n", namespace, "link", "set", "lo", "up")
-        run("ip", "-n", namespace, "addr", "add", f"{address}/32", "dev", "lo")
-        undo.callback(_end, namespace)
+        namespace, address = undo.enter_context(network("iobgl"))
         made = Gluster(folder, namespace, address)
         made.loop = loop
         undo.callback(detach, made.mount)
@@ -161,34 +171,6 @@ def gluster(**options: str) -> Iterator[Gluster]:
         made.start({k.replace("__", ".").replace("_", "-"): v for k, v in options.items()})
         made.ask("volume", "profile", NAME, "start")
         yield made
-
-
-def detach(mount: Path) -> None:
-    """Take the mount away; lazily where its daemon has died."""
-    if os.path.ismount(mount):
-        unmount(mount)
-    elif f" {mount} " in Path("/proc/self/mounts").read_text():
-        run("umount", "--lazy", str(mount))
-
-
-def _pids(namespace: str) -> List[int]:
-    return [int(pid) for pid in run("ip", "netns", "pids", namespace).split()]
-
-
-def _program(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
-
-
-def _end(namespace: str) -> None:
-    """End every process of the namespace: they are this fixture's own."""
-    for number in (15, 9):
-        for pid in _pids(namespace):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        for _ in range(100):
-            if not _pids(namespace):
-                return
-            time.sleep(0.05)
 
 
 def _remove_logs(folder: Path) -> None:

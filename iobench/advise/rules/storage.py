@@ -10,7 +10,7 @@ from iobench.advise.findings import Diagnosis, Rule, Scene
 from iobench.advise.forecast import model
 from iobench.advise.what_ifs import WHAT_IFS, other_pipeline
 from iobench.equations import roofline, stalls
-from iobench.equations.storage import BANDWIDTH, IOPS, LATENCY
+from iobench.equations.storage import BANDWIDTH, IOPS, LATENCY, METADATA
 
 MIB = 2**20
 #: Reading this many times the bytes needed is worth a line.
@@ -33,6 +33,7 @@ _REMEDIES = {
     BANDWIDTH: _STAGE,
     IOPS: "ask for more bytes a request: pack the samples into few files and read them in stored "
     f"order (tar), or {_STAGE}",
+    METADATA: "open fewer files: pack the samples into few (tar, LMDB, HDF5), or " + _STAGE,
     LATENCY: f"keep more requests in flight: raise workers; or {_STAGE}",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from iobench.core import clock
+from iobench.core.cases import STEADY, STEADY_EPOCHS
 from iobench.core.stages import Outcome
 from iobench.host import io_counters
 from iobench.worker import loop, sample_times
@@ -23,6 +24,8 @@ def epoch(job: RankRun) -> Outcome:
         warmup = loop.warmup_steps(
             queue_batches=loader.queue_batches, workers=job.request.workers, steps=steps
         )
+    if job.task.trial.cache == STEADY:  # its first epoch, and what was asked for meanwhile
+        warmup = steps // STEADY_EPOCHS + (loader.queue_batches or 0)
     alive: List[int] = getattr(loader, "processes", list)()
     before = io_counters.snapshot(alive)
     walked = clock.clock()

@@ -14,4 +14,5 @@ BACKEND = Stage(
     always=True,
     one_rank=True,
     on_host=True,
+    by_fio=True,
 )

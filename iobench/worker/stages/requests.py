@@ -14,5 +14,7 @@ BACKEND = Stage(
     always=True,
     one_rank=True,
     on_host=True,
+    by_fio=True,
     of_mount=True,
+    loop_s=15.0,
 )

@@ -11,9 +11,9 @@ from typing import List, Tuple
 import pytest
 
 from benchmarks.throttle import throttled
-from iobench.analysis.case_results import StorageResult
 from iobench.analysis.evidence import evidence
 from iobench.analysis.storage import storage_of
+from iobench.analysis.storage_results import StorageResult
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.records import VALID, Record
 from iobench.data import make

@@ -17,6 +17,8 @@ from iobench.core.errors import environment
         (PermissionError(errno.EACCES, "Permission denied", "/x/y"), "/x/y: Perm.*--out"),
         (FileNotFoundError(errno.ENOENT, "No such file", "env"), "no program env is on PATH"),
         (FileNotFoundError(errno.ENOENT, "No such file", "/x/y"), "/x/y: No such file; choose"),
+        (OSError(errno.ENOTCONN, "not connected", "/x/y"), "/x/y: not connected; .*mounted again"),
+        (OSError(errno.ECONNABORTED, "abort"), "a filesystem: abort; .*mounted again"),
     ],
 )
 def test_the_remedy_is_for_what_is_missing(error: OSError, words: str) -> None:

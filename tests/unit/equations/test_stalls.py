@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -130,3 +132,29 @@ def test_edges_cover_the_error_while_steps_are_short(workers: int, step: float) 
     error = (done[-1] - done[warmup - 1]) - (finish[-1] - finish[warmup - 1])
     assert error < 0
     assert stalls.edge_shift_s(done, warmup=warmup, workers=workers) >= -error - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("cached", "hits"),
+    [(0.0, 0.0), (0.25, 0.034), (0.35, 0.070), (0.5, 0.153), (0.65, 0.283), (0.9, 0.670), (1, 1)],
+)
+def test_lru_under_reshuffling(cached: float, hits: float) -> None:
+    assert stalls.lru_hit_ratio(cached) == pytest.approx(hits, abs=5e-4)
+
+
+def test_lru_under_reshuffling_is_that_of_a_simulated_cache() -> None:
+    draw, count, held = random.Random(1), 2000, 1200
+    order = list(range(count))
+    cache: collections.OrderedDict[int, None] = collections.OrderedDict()
+    hits = 0
+    for epoch in range(6):
+        draw.shuffle(order)
+        for sample in order:
+            if sample in cache:
+                hits += epoch > 0
+                cache.move_to_end(sample)
+            else:
+                cache[sample] = None
+                if len(cache) > held:
+                    cache.popitem(last=False)
+    assert hits / (5 * count) == pytest.approx(stalls.lru_hit_ratio(held / count), abs=0.01)

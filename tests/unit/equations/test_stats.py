@@ -226,3 +226,14 @@ def test_a_family_too_large_for_its_pairs_is_told() -> None:
     assert many.verdict == stats.INCONCLUSIVE
     assert many.note == "26 judged together: no difference can be told below 11 pairs"
     assert many.pairs_needed == 1
+
+
+def test_a_geometric_interval_has_no_limit_below_zero() -> None:
+    found = stats.geometric_interval([1.0, 100.0])
+    assert found.value == pytest.approx(10.0)
+    assert 0 < found.low < 1
+    turned = stats.geometric_interval([1.0, 0.01])
+    assert turned.low == pytest.approx(1 / found.high)
+    assert not stats.geometric_interval([2.0]).limited
+    with pytest.raises(ValueError, match="positive"):
+        stats.geometric_interval([])

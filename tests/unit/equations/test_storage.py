@@ -7,7 +7,15 @@ from typing import List
 import pytest
 
 from iobench.equations import storage
-from iobench.equations.storage import BANDWIDTH, IOPS, LATENCY, MountLimits, Pattern, Point
+from iobench.equations.storage import (
+    BANDWIDTH,
+    IOPS,
+    LATENCY,
+    METADATA,
+    MountLimits,
+    Pattern,
+    Point,
+)
 
 SIZES = [4096 * 4**i for i in range(6)]
 DEPTHS = (1, 4, 16)
@@ -104,3 +112,36 @@ def test_a_small_request_that_was_disturbed_is_no_slower_than_a_larger_one() -> 
 def test_without_a_request_alone_there_is_no_mount() -> None:
     assert storage.mount([]) is None
     assert storage.mount([p for p in device() if p.depth > 1]) is None
+
+
+def test_opens_that_no_more_processes_speed_up_are_a_roof() -> None:
+    opened = storage.opens({1: 500.0, 4: 800.0, 16: 820.0})
+    assert opened is not None
+    assert (opened.per_s, opened.reached, opened.alone_s) == (820.0, True, 1 / 500)
+    found = storage.mount(device(bandwidth=100e6, iops=5000), opened)
+    assert found is not None
+    asked = Pattern(requests=1.0, size=4096, readers=16, rate=790.0, opens=1.0)
+    roofs = storage.roofs(found, asked)
+    assert roofs[METADATA] == 820.0
+    assert storage.binding(roofs) == METADATA
+    packed = Pattern(requests=1.0, size=4096, readers=16, rate=790.0, opens=0.001)
+    assert storage.binding(storage.roofs(found, packed)) != METADATA
+
+
+def test_opens_that_still_rise_are_no_roof_but_take_their_time() -> None:
+    opened = storage.opens({1: 100.0, 4: 400.0, 16: 1600.0})
+    assert opened is not None
+    assert not opened.reached
+    found = storage.mount(device(bandwidth=1e9, latency_s=5e-3, stream=200e6), opened)
+    assert found is not None
+    asked = Pattern(requests=1.0, size=110_000, readers=2, rate=120.0, opens=1.0)
+    roofs = storage.roofs(found, asked)
+    assert METADATA not in roofs
+    assert storage.binding(roofs) == LATENCY
+    assert roofs[LATENCY] == pytest.approx(2 / (5.55e-3 + 10e-3))
+    assert storage.deeper(found, asked) == pytest.approx(16 / (5.55e-3 + 10e-3))
+
+
+def test_opens_are_not_known_without_one_process_alone() -> None:
+    assert storage.opens({}) is None
+    assert storage.opens({4: 100.0}) is None

@@ -137,9 +137,10 @@ def test_a_contrast_that_compares_nothing_is_refused(
 def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     parsed = load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
     missing = ladder.rungs_missing(load.expand(parsed)[0])
-    assert set(missing) == {"ceiling", "requests", "decode", "load", "train"}
+    of_files = {"ceiling", "requests", "metadata", "files"}
+    assert set(missing) == {*of_files, "decode", "load", "train"}
     null = load.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
-    assert set(ladder.rungs_missing(load.expand(null)[0])) == {"ceiling", "requests"}
+    assert set(ladder.rungs_missing(load.expand(null)[0])) == of_files
 
 
 def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
@@ -175,6 +176,27 @@ def test_the_mount_is_measured_once_where_a_spec_names_it() -> None:
         ("torch:lmdb workers=1", "cold"),
         ("torch:lmdb workers=1", "cold"),
     ]
+
+
+def test_whole_files_are_timed_where_a_sample_is_one() -> None:
+    pipelines = {"pipeline": ["torch:jpeg", "torch:lmdb"]}
+    stages = {"stages": ["metadata", "files"], "repeats": 1}
+    parsed = load.parse({**DOCUMENT, "matrix": pipelines, "ladder": stages, "contrasts": []})
+    cases = load.expand(parsed)
+    trials = [(t.case.label, t.stage, t.cache) for t in ladder.ladder(parsed, cases)]
+    assert ("torch:jpeg", "files", "cold") in trials
+    assert [t for t in trials if t[1] == "metadata"] == [("torch:jpeg", "metadata", "-")]
+    assert not [t for t in trials if t[:2] == ("torch:lmdb", "files")]
+    assert "several samples a file" in ladder.rungs_missing(cases[1])["files"]
+
+
+def test_steady_is_measured_where_samples_are_read() -> None:
+    pipelines = {"pipeline": ["torch:jpeg"]}
+    rungs = {"stages": ["ceiling", "read", "decode", "load"], "caches": ["steady"], "repeats": 1}
+    parsed = load.parse({**DOCUMENT, "matrix": pipelines, "ladder": rungs, "contrasts": []})
+    trials = [t for t in ladder.ladder(parsed, load.expand(parsed)) if t.cache == "steady"]
+    assert sorted(t.stage for t in trials) == ["load", "read"]
+    assert {(t.epochs, t.all_epochs) for t in trials} == {(1, 3)}
 
 
 def computing(document: dict[str, object]) -> list[str]:

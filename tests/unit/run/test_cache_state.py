@@ -109,3 +109,28 @@ def test_a_fraction_is_what_was_not_cached(crossed: int, others: int, status: st
         COLD, label="fraction", resident_before=0.5, bytes_storage=crossed, others_bytes=others
     )
     assert judge("0.5", "read", proof)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("before", "crossed", "others", "status", "word"),
+    [
+        (0.0, 1_400_000, 0, VALID, ""),
+        (0.0, 3_000_000, None, VALID, ""),  # nothing stayed
+        (0.0, 1_000_000, 0, VALID, ""),  # all of it did
+        (0.5, 1_400_000, 0, INVALID, "not from cold: 50.00%"),
+        (0.0, 900_000, 0, INVALID, "900000 bytes crossed the mount in all"),
+        (0.0, 1_400_000, 50_000, EXPLORATORY, "50000 may be others'"),
+        (0.0, None, None, EXPLORATORY, "nothing here counts"),
+    ],
+)
+def test_steady(
+    before: float, crossed: int | None, others: int | None, status: str, word: str
+) -> None:
+    """Three epochs need a million bytes each; the first of them from the mount."""
+    proof = dataclasses.replace(
+        COLD, label="steady", resident_before=before, bytes_needed=3 * NEEDED,
+        bytes_storage=crossed, others_bytes=others,
+    )  # fmt: skip
+    found, reasons = judge("steady", "read", proof)
+    assert found == status, reasons
+    assert word in "".join(reasons)

@@ -40,12 +40,10 @@ class Walker:
         pass
 
 
-def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(_loop.clock, "clock", lambda: clock[0])
-    job: Any = SimpleNamespace(
+def rank(clock: list[float], cache: str) -> Any:
+    return SimpleNamespace(
         stage=SimpleNamespace(trained=False),
-        task=SimpleNamespace(trial=SimpleNamespace(contrast="", least=0)),
+        task=SimpleNamespace(trial=SimpleNamespace(cache=cache, contrast="", least=0)),
         request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1),
         trainer=lambda: NullTrainer(batch=1),
         loader=lambda **_: Walker(clock),
@@ -53,6 +51,18 @@ def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPa
         rest=lambda: None,
         far=None,
     )
+
+
+def test_the_epoch_that_fills_the_memory_is_not_measured() -> None:
+    measured, _, _ = _loop.epoch(rank([0.0], "steady"))
+    assert measured.steps.warmup == 8 // 3 + Walker.queue_batches
+    assert len(measured.steps.done_s) == 8
+
+
+def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(_loop.clock, "clock", lambda: clock[0])
+    job = rank(clock, "warm")
     asked: list[list[int]] = []
     count = _loop.io_counters.snapshot
     monkeypatch.setattr(

@@ -1,0 +1,95 @@
+"""A second real distributed filesystem: detected, cold proven by its client daemon's counter.
+
+Optional: nothing requires its packages.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Iterator, NamedTuple
+
+import pytest
+
+from iobench.backends.filesystems.moosefs import chunks
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import VALID, Record
+from iobench.data import make
+from iobench.host import filesystems
+from iobench.run.trial import TrialSettings, run_trial
+from tests.build.attempts import attempted
+from tests.build.moosefs import EvictingChunks, MooseFS, moosefs
+from tests.capabilities import need
+
+pytestmark = pytest.mark.slow
+
+
+class Mounted(NamedTuple):
+    filesystem: MooseFS
+    dataset: Dataset
+
+
+@pytest.fixture(scope="module")
+def mounted() -> Iterator[Mounted]:
+    """48 samples (5 MB) on it."""
+    need("moosefs")
+    with moosefs() as filesystem:
+        yield Mounted(
+            filesystem, make.make("imagenet-like", filesystem.mount / "set", samples=48, seed=1)
+        )
+
+
+def trial(dataset: Dataset, stage: str, cache: str) -> Trial:
+    case = Case(
+        format="jpeg", loader="threads", trainer="null", batch=8, workers=1, location=dataset.root
+    )
+    return Trial("t", case, stage, cache)
+
+
+def cold(mounted: Mounted, stage: str) -> Record:
+    settings = TrialSettings(agent=EvictingChunks(mounted.filesystem))
+    return attempted(trial(mounted.dataset, stage, "cold"), mounted.dataset, settings)
+
+
+def test_it_is_described_as_what_it_is(mounted: Mounted) -> None:
+    root = mounted.filesystem.mount / "set"
+    facts = filesystems.describe_mount(root)
+    assert facts["filesystem"] == "moosefs"
+    assert facts["daemon"] == "mfsmount"
+    assert facts["detected"] == "the mount table; statfs(2) agrees"
+    assert str(facts["server_version"])[:1].isdigit()
+    file = next(root.rglob("*.jpg"))
+    layout = filesystems.describe_mount(file)["layout"]
+    assert layout == "not known: can't connect to master"  # which is in a network of its own
+    assert re.match(r"1 chunks, [12] valid copies on 10\.", chunks(mounted.filesystem.info(file)))
+
+
+@pytest.mark.parametrize("stage", ["read", "ceiling", "files"])
+def test_cold_is_valid_and_the_servers_agree(mounted: Mounted, stage: str) -> None:
+    if stage == "ceiling":
+        need("fio")
+    before = mounted.filesystem.served()
+    record = cold(mounted, stage)
+    served: float = mounted.filesystem.served() - before
+    assert (record.status, record.reasons) == (VALID, ())
+    crossed = record.cache.bytes_storage
+    assert crossed is not None
+    assert 0.98 < crossed / record.cache.bytes_needed < 1.1
+    served /= record.attempt
+    assert 0.98 * served < crossed < 1.02 * served + record.cache.messages_bytes
+
+
+def test_warm_asks_no_server(mounted: Mounted) -> None:
+    record = attempted(
+        trial(mounted.dataset, "read", "warm"), mounted.dataset, TrialSettings(lock_pages=True)
+    )
+    assert (record.status, record.reasons) == (VALID, ())
+
+
+def test_files_are_created_and_removed_beside_the_data(mounted: Mounted) -> None:
+    record = run_trial(trial(mounted.dataset, "metadata", "-"), mounted.dataset, 1, TrialSettings())
+    assert (record.status, record.reasons) == (VALID, ())
+    points = record.ranks[0].notes["metadata"]["points"]
+    assert {p["operation"] for p in points} == {"create", "stat", "open", "unlink"}
+    assert {p["files"] for p in points} >= {1000}
+    assert not list(Path(mounted.dataset.root).parent.glob("iobench-placed-*"))
