@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import hmac
 import json
@@ -29,6 +30,8 @@ from iobench.core.errors import IobenchError
 
 #: A message that has begun to arrive is through within this time, and a second for each MB of it.
 MESSAGE_S, _BYTES_PER_S = 5.0, 1e6
+#: What the kernel says of a connection to a node that has gone (``core/sockets``: when).
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 #: Largest message of a rank, and of somebody who has not yet proven to be one (bytes).
 LARGEST, LARGEST_UNPROVEN = 1 << 30, 4096
 #: Name in a trial's work folder.
@@ -314,7 +317,9 @@ class ControlChannel:
                 raise ChannelError(
                     f"sent a part of a message and no more for {MESSAGE_S:g} s"
                 ) from None
-            except OSError:
+            except OSError as error:
+                if error.errno in _UNREACHABLE:
+                    raise ChannelClosed("does not answer any more (is its node up?)") from None
                 part = b""
             if not part:
                 raise ChannelClosed("closed its connection")

@@ -110,6 +110,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "crossed": lambda path, io, moved: list(LOCAL.crossed(Path(path), IoCounters(**io), moved)),
     "others": lambda path: LOCAL.others(Path(path)),
     "caches": lambda path: dict(LOCAL.caches(Path(path))),
+    "move_columns": LOCAL.move_columns,
 }
 #: The same, of what lasts until the driver says ``leave``.
 CONTEXTS: Mapping[str, Callable[..., Any]] = {

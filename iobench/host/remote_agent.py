@@ -122,6 +122,10 @@ class RemoteAgent:
         found: Dict[str, int] = self._call("caches", str(path))
         return found
 
+    def move_columns(self, source: str, target: str, ranks: Sequence[int]) -> None:
+        """See :func:`iobench.host.columns.move`."""
+        self._call("move_columns", source, target, list(ranks))
+
     def close(self) -> None:
         """Let the agent end."""
         self._line.close()

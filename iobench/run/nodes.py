@@ -179,12 +179,12 @@ def _all(
     found: dict[int, tuple[str, ControlChannel]] = {}
     end = clock() + START_S
     while len(found) < count:
-        for ready in connection.wait(door.ends(), 0.1):
-            come = door.admit(ready)
-            if come and isinstance(come[1], AgentHello):
-                found[come[1].rank] = come[1].node, come[0]
-            elif come:
-                refuse(come[0], "a rank connected where agents do")
+        connection.wait([door.fileno()], 0.1)
+        for line, hello in door.admit():
+            if isinstance(hello, AgentHello):
+                found[hello.rank] = hello.node, line
+            else:
+                refuse(line, "a rank connected where agents do")
         if len(found) < count and (clock() > end or process.poll() is not None):
             text = (folder / "stderr").read_text(errors="replace")
             raise BackendUnavailable(

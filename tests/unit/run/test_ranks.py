@@ -14,7 +14,7 @@ from iobench.analysis import evidence as figures
 from iobench.analysis import suite
 from iobench.analysis.case_results import CommunicationResult
 from iobench.analysis.confounders import confounders
-from iobench.analysis.evidence import evidence, startup_s, step_waits_s, trial_window
+from iobench.analysis.evidence import evidence, startup_s, step_waits, trial_window
 from iobench.analysis.pairs import complete_pairs, equal_order
 from iobench.analysis.ranks import note, parted, skew_s, together
 from iobench.analysis.results import CheckResult, to_json
@@ -138,7 +138,7 @@ def test_what_one_rank_waits_for_the_job_waits_for() -> None:
     assert whole is not None
     assert whole.compute_s == 4.0
     assert whole.wait_s == whole.wall_s - 4.0
-    assert step_waits_s([record_of(in_step(case), case)]) == [0.25] * 6
+    assert step_waits([record_of(in_step(case), case)]).seconds.tolist() == [0.25] * 6
 
 
 def test_without_an_exchange_each_rank_stands_for_itself() -> None:
@@ -147,7 +147,7 @@ def test_without_an_exchange_each_rank_stands_for_itself() -> None:
     window = trial_window(record_of(apart, case))
     assert window is not None
     assert (window.wall_s, window.wait_s) == (4.5, 0.75)
-    assert len(step_waits_s([record_of(apart, case)])) == 12
+    assert step_waits([record_of(apart, case)]).count == 12
 
 
 def test_the_stall_of_ranks_in_step_is_wait_and_not_contention() -> None:
