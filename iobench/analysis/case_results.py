@@ -272,6 +272,8 @@ class Surroundings:
     ``cpu_count``: what ``os.cpu_count()`` says, limits left out.  ``threads``: library -> threads
     of its pool.  ``mounted``: how the image was.  ``load_cpu_s``, ``compute_cpu_s``: CPU seconds a
     sample of warm loading, and of the compute rung.  ``faults``: major page faults a sample, cold.
+    ``rank_cores``: the fewest that a rank with all of its workers may use, which is ``bound_rank``;
+    ``core_share``: what its node has for each of its ranks.
     """
 
     cpu_count: int = 0
@@ -283,6 +285,9 @@ class Surroundings:
     load_cpu_s: float | None = None
     compute_cpu_s: float | None = None
     faults: float | None = None
+    rank_cores: int = 0
+    bound_rank: str = ""
+    core_share: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

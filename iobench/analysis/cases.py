@@ -224,13 +224,21 @@ def _waits(found: Evidence, case: Case, cache: str) -> WaitResult | None:
 
 
 def _cores(found: Evidence, case: Case) -> int | None:
-    """Return the cores that the ranks of this case (in one cgroup) could use together."""
+    """Return the cores that the ranks of this case (on a node, in one cgroup) could use together.
+
+    Of several nodes all are added.
+    """
     for record in found.of(case, "load") + found.of(case, "train"):
-        affinity = {c for r in record.ranks for c in r.fingerprint.get("affinity") or ()}
+        affinity = {
+            (r.host if case.nodes > 1 else "", core)
+            for r in record.ranks
+            for core in r.fingerprint.get("affinity") or ()
+        }
         limits = [(r.fingerprint.get("limits") or {}).get("cpus") for r in record.ranks]
         limit = next(filter(None, limits), None)
         if affinity:
-            return min(len(affinity), math.floor(limit) or 1) if limit else len(affinity)
+            most = case.nodes * (math.floor(limit) or 1) if limit else len(affinity)
+            return min(len(affinity), most)
     return None
 
 

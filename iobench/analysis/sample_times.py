@@ -20,7 +20,7 @@ from iobench.host import columns
 #: The slowest samples that are named.
 NAMED = 5
 #: Ranks whose delivery is modelled, at most: step by step, it is the slowest part of an analysis.
-MODELLED = 128
+MODELLED = 64
 
 
 def sample_times(found: Evidence, case: Case) -> dict[str, SampleTimes]:
@@ -88,7 +88,7 @@ def _head_of_line(case: Case, records: Sequence[Record]) -> HeadOfLine | NoHeadO
     if reason:
         return NoHeadOfLine(reason=reason)
     ranks = [rank for rank in _ranks(records) if rank.steps.made_s]
-    ranks = ranks[:: math.ceil(len(ranks) / MODELLED)]
+    ranks = [columns.loaded(rank) for rank in ranks[:: math.ceil(len(ranks) / MODELLED)]]
     modelled = [_modelled(case, rank) for rank in ranks]
     samples = [int(np.sum(rank.steps.samples)) for rank in ranks]
     lost = [(a - b) / n for (a, b), n in zip(modelled, samples, strict=True)]
@@ -102,7 +102,7 @@ def _head_of_line(case: Case, records: Sequence[Record]) -> HeadOfLine | NoHeadO
 
 def _modelled(case: Case, rank: RankResult) -> tuple[float, float]:
     """Return the seconds of a rank's loop as it was, in order, and as batches are made."""
-    steps, ahead = columns.loaded(rank).steps, case.workers * case.prefetch
+    steps, ahead = rank.steps, case.workers * case.prefetch
     readings = steps.request_s, steps.ready_s, steps.done_s, steps.made_s
     took = delivery.batches(*readings, workers=case.workers, ahead=ahead)
     return steps.done_s[-1], delivery.as_made(took, case.workers, ahead)

@@ -280,9 +280,11 @@ class ControlChannel:
         try:
             self._socket.settimeout(limit_s)
             self._socket.sendall(encode(message))
-        except socket.timeout:
-            raise ChannelError(f"took no message for {limit_s:g} s") from None
-        except OSError:
+        except OSError as error:
+            if error.errno in _UNREACHABLE:
+                raise ChannelClosed("does not answer any more (is its node up?)") from None
+            if isinstance(error, socket.timeout):
+                raise ChannelError(f"took no message for {limit_s:g} s") from None
             raise ChannelClosed("closed its connection") from None
 
     def receive(self, *, largest: int = LARGEST) -> ControlMessage:
@@ -313,13 +315,13 @@ class ControlChannel:
             try:
                 self._socket.settimeout(max(end - clock(), 0.001))
                 part = self._socket.recv(min(count - len(data), 1 << 20))
-            except socket.timeout:
-                raise ChannelError(
-                    f"sent a part of a message and no more for {MESSAGE_S:g} s"
-                ) from None
             except OSError as error:
-                if error.errno in _UNREACHABLE:
+                if error.errno in _UNREACHABLE:  # the kernel's timeout, of the same class as ours
                     raise ChannelClosed("does not answer any more (is its node up?)") from None
+                if isinstance(error, socket.timeout):
+                    raise ChannelError(
+                        f"sent a part of a message and no more for {MESSAGE_S:g} s"
+                    ) from None
                 part = b""
             if not part:
                 raise ChannelClosed("closed its connection")

@@ -1,14 +1,15 @@
 """What of a rank's result grows with its steps: columns in a file of the rank's own.
 
 The rank writes it into its work folder, its node's agent moves it beside the record, and whoever
-analyses it reads a column when it needs one and keeps none: the driver's memory grows with ranks,
-not with their steps.  The file is NumPy's ``.npz``, one array a column, which every image can write
-and read; a column is checked against its stored checksum and its length.
+analyses it reads a column when it needs one and keeps those of one rank: the driver's memory grows
+with ranks, not with their steps.  The file is NumPy's ``.npz``, one array a column, which every
+image can write and read; a column is checked against its stored checksum and its length.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
 import zipfile
@@ -35,11 +36,9 @@ class Column(Sequence[float]):
         self.path, self._name, self._count = path, name, count
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
-        import numpy as np
-
         try:
-            with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                found = file[self._name]
+            stat = os.stat(self.path)
+            found = _opened(self.path, stat.st_size, stat.st_mtime_ns).column(self._name)
             if found.shape != (self._count,):
                 raise ValueError(f"{self._name} has {found.shape} values, not {self._count:,}")
         except _DAMAGE as error:
@@ -65,6 +64,9 @@ class Column(Sequence[float]):
     def __iter__(self) -> Iterator[float]:
         return iter(self.__array__().tolist())
 
+    def __reversed__(self) -> Iterator[float]:
+        return reversed(self.__array__().tolist())
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
@@ -72,6 +74,35 @@ class Column(Sequence[float]):
 
     def __repr__(self) -> str:
         return f"<{self._count:,} values {self._name} of {self.path}>"
+
+
+class _File:
+    """An open file of columns, and those of them that were read."""
+
+    def __init__(self, path: Path) -> None:
+        import numpy as np
+
+        self._raw = open(path, "rb")  # noqa: SIM115  (closed with this object)
+        try:
+            self._arrays: Any = np.load(self._raw, allow_pickle=False)
+        except BaseException:
+            self._raw.close()
+            raise
+        self._known: Dict[str, Any] = {}
+
+    def column(self, name: str) -> Any:
+        if name not in self._known:
+            self._known[name] = self._arrays[name]
+            self._known[name].flags.writeable = False
+        return self._known[name]
+
+    def __del__(self) -> None:
+        self._raw.close()
+
+
+@functools.lru_cache(maxsize=1)  # a rank's columns are looked at one after the other
+def _opened(path: Path, size: int, changed_ns: int) -> _File:
+    return _File(path)
 
 
 def file_of(folder: Path, rank: int) -> Path:

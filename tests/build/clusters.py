@@ -146,6 +146,15 @@ def check(record: Dict[str, Any], each: int) -> None:
     assert len(digests) == 2 * each, "no two ranks read the same"
 
 
+def check_one_net(cluster: Hosts) -> None:
+    """Judge what the ranks of trainer ``torch`` say: one net, each rank its own samples."""
+    (record,) = records(cluster)
+    trainers = [rank["notes"]["trainer"] for rank in record["ranks"]]
+    assert len({t["weights_digest"] for t in trainers}) == 1
+    assert len({t["last_loss"] for t in trainers}) == 2
+    assert all(t["comm_s"] > 0 for t in trainers)
+
+
 def check_nothing_left(cluster: Hosts) -> None:
     """No process of iobench and no folder of its own is on either host."""
     for host in cluster.hosts:
@@ -153,4 +162,4 @@ def check_nothing_left(cluster: Hosts) -> None:
         shown = {path.parts[2] for path in (cluster.folder, ROOT) if path.parts[1] == "tmp"}
         left = set(host.run("ls", "/tmp").stdout.split())
         left.discard("torchinductor_root")  # torchrun's own now and then, and empty
-        assert left <= shown, left
+        assert left <= shown, host.run("find", *(f"/tmp/{name}" for name in left - shown)).stdout

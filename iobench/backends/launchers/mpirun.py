@@ -34,7 +34,13 @@ QUIET: Mapping[str, str] = {
 }
 #: On several nodes it talks by what the site has set up.  Ranks of one node that are in user
 #: namespaces of their own (Apptainer's) may not copy from one another; every arm shall copy alike.
-ACROSS: Mapping[str, str] = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+#: oob: its daemon on a node that has lost this one ends after 20 s, and not after eight minutes.
+ACROSS: Mapping[str, str] = {
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "OMPI_MCA_oob_tcp_keepalive_time": "5",
+    "OMPI_MCA_oob_tcp_keepalive_intvl": "5",
+    "OMPI_MCA_oob_tcp_keepalive_probes": "3",
+}
 #: mpirun's own words stand between two such lines.
 _RULE = re.compile(r"^-{60,}\s*$", re.MULTILINE)
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node\s+\S+\s+exited on\s+signal (\d+)")
