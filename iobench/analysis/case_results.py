@@ -272,8 +272,7 @@ class Surroundings:
     ``cpu_count``: what ``os.cpu_count()`` says, limits left out.  ``threads``: library -> threads
     of its pool.  ``mounted``: how the image was.  ``load_cpu_s``, ``compute_cpu_s``: CPU seconds a
     sample of warm loading, and of the compute rung.  ``faults``: major page faults a sample, cold.
-    ``rank_cores``: the fewest that a rank with all of its workers may use, which is ``bound_rank``;
-    ``core_share``: what its node has for each of its ranks.
+    ``rank_cores``: the fewest of a rank, ``bound_rank``; ``core_share``: its node has for each.
     """
 
     cpu_count: int = 0

@@ -47,6 +47,13 @@ class ChannelClosed(ChannelError):
     """The other end has closed the connection."""
 
 
+class NodeLost(ChannelClosed):
+    """The other end's node cannot be reached."""
+
+    def __init__(self) -> None:
+        super().__init__("does not answer any more (is its node up?)")
+
+
 @dataclasses.dataclass(frozen=True)
 class ControlMessage:
     """Any of the following."""
@@ -282,7 +289,7 @@ class ControlChannel:
             self._socket.sendall(encode(message))
         except OSError as error:
             if error.errno in _UNREACHABLE:
-                raise ChannelClosed("does not answer any more (is its node up?)") from None
+                raise NodeLost() from None
             if isinstance(error, socket.timeout):
                 raise ChannelError(f"took no message for {limit_s:g} s") from None
             raise ChannelClosed("closed its connection") from None
@@ -317,7 +324,7 @@ class ControlChannel:
                 part = self._socket.recv(min(count - len(data), 1 << 20))
             except OSError as error:
                 if error.errno in _UNREACHABLE:  # the kernel's timeout, of the same class as ours
-                    raise ChannelClosed("does not answer any more (is its node up?)") from None
+                    raise NodeLost() from None
                 if isinstance(error, socket.timeout):
                     raise ChannelError(
                         f"sent a part of a message and no more for {MESSAGE_S:g} s"

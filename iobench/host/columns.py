@@ -65,7 +65,7 @@ class Column(Sequence[float]):
         return iter(self.__array__().tolist())
 
     def __reversed__(self) -> Iterator[float]:
-        return reversed(self.__array__().tolist())
+        return reversed(list(self))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -76,7 +76,7 @@ class Column(Sequence[float]):
         return f"<{self._count:,} values {self._name} of {self.path}>"
 
 
-class _File:
+class _ColumnFile:
     """An open file of columns, and those of them that were read."""
 
     def __init__(self, path: Path) -> None:
@@ -101,8 +101,8 @@ class _File:
 
 
 @functools.lru_cache(maxsize=1)  # a rank's columns are looked at one after the other
-def _opened(path: Path, size: int, changed_ns: int) -> _File:
-    return _File(path)
+def _opened(path: Path, size: int, changed_ns: int) -> _ColumnFile:
+    return _ColumnFile(path)
 
 
 def file_of(folder: Path, rank: int) -> Path:

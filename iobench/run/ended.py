@@ -34,7 +34,7 @@ def why(
     if reason := caffe_log.fatal(stderr):
         return reason if world_size == 1 else f"{who}: {reason}"
     last = last_line(stderr)
-    if code > 128:  # a container's end, as its runtime reports it
+    if code - 128 in set(signal.Signals):  # a container's end, as its runtime reports it
         code = 128 - code
     if code < 0 and -code in set(signal.Signals):
         likely = _LIKELY.get(signal.Signals(-code), "out of memory?")
@@ -44,5 +44,5 @@ def why(
 
 def last_line(text: str) -> str:
     """Return the last line of a text as a suffix, ": ..."; "" where it is empty."""
-    lines = text.strip().splitlines()
+    lines = [line for line in text.splitlines() if line.strip("-=* \t")]
     return f": {lines[-1]}" if lines else ""

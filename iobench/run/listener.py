@@ -71,8 +71,8 @@ class Listener:
         self._kept: dict[type[Any], dict[int, Any]] = {kind: {} for kind in _KEPT}
         #: The first rank that closed its connection without a result, or sent an error as one.
         self.failing = ""
-        #: What that rank did.
-        self.failed_how = ""
+        #: What that rank did, and whether it was its node that went.
+        self.failed_how, self.lost = "", False
         self._across = case.nodes > 1
 
     def from_all(self, kind: type[M]) -> bool:
@@ -174,6 +174,7 @@ class Listener:
             self._ready.unregister(line)
             line.close()
             if rank not in self._kept[Result]:
+                self.lost = self.lost or (isinstance(error, channel.NodeLost) and not self.failing)
                 self._fail(rank, str(error))
             return
         except ChannelError as error:

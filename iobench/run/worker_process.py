@@ -246,7 +246,7 @@ class Worker:
         if errors := ranks.errors(self.finished(), self.trial.case.nodes):
             return errors[0]
         stderr = (self.work / "stderr").read_text(errors="replace")
-        if (code := self.process.poll()) is None:
+        if (code := self.process.poll()) is None or self.listener.lost:
             last = ended.last_line(stderr)
             return f"{self.listener.failing} {self.listener.failed_how} and sent no result{last}"
         return ended.why(

@@ -34,11 +34,12 @@ QUIET: Mapping[str, str] = {
 }
 #: On several nodes it talks by what the site has set up.  Ranks of one node that are in user
 #: namespaces of their own (Apptainer's) may not copy from one another; every arm shall copy alike.
-#: oob: its daemon on a node that has lost this one ends after 20 s, and not after eight minutes.
+#: oob: its daemon on a node that has lost this one ends after 40 s, not after eight minutes; later
+#: than the driver has seen it, which knows the ranks.
 ACROSS: Mapping[str, str] = {
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-    "OMPI_MCA_oob_tcp_keepalive_time": "5",
-    "OMPI_MCA_oob_tcp_keepalive_intvl": "5",
+    "OMPI_MCA_oob_tcp_keepalive_time": "10",
+    "OMPI_MCA_oob_tcp_keepalive_intvl": "10",
     "OMPI_MCA_oob_tcp_keepalive_probes": "3",
 }
 #: mpirun's own words stand between two such lines.
