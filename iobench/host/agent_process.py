@@ -38,6 +38,7 @@ def main(argv: List[str]) -> int:
     _send(line, channel.AgentHello(rank, socket.gethostname(), _proof(line, invited)))
     _send(lifeline, channel.Lifeline(rank, _proof(lifeline, invited)))
     parent_watch.end_when_closed(lifeline.fileno())
+    work_folder.sweep()
     with contextlib.suppress(channel.ChannelClosed):
         serve(line)
     return 0

@@ -20,7 +20,7 @@ from iobench.core.channel import AgentHello, ControlChannel
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.protocols import Ranks
-from iobench.host import probes
+from iobench.host import probes, scratch
 from iobench.host.fingerprint import steering
 from iobench.host.remote_agent import INVITATION, Invited, RemoteAgent
 from iobench.run.door import Door, refuse
@@ -189,6 +189,7 @@ def _started(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        scratch.remove(registry.load("launchers", name).leaves(process.pid))
 
 
 def _all(

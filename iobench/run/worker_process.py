@@ -22,7 +22,7 @@ from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.protocols import ImageUse
 from iobench.core.records import RankResult
-from iobench.host import columns
+from iobench.host import columns, scratch
 from iobench.host.agent import LOCAL, Agent, NodeAgent
 from iobench.run import cache_state, command, ended, rank_results, ranks
 from iobench.run.command import Started
@@ -203,6 +203,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         process.wait()
+        scratch.remove(registry.load("launchers", self.trial.case.launcher).leaves(process.pid))
         self.started.runtime.stop(self.started.name)
 
     def _until(self, kind: type[M]) -> list[M]:

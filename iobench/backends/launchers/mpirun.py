@@ -8,8 +8,11 @@ that use no MPI (null, emulated) are started the same way.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 import shutil
+import socket
 from typing import List, Literal, Mapping, Optional, Sequence, get_args
 
 from iobench.backends.launchers import _hosts
@@ -108,6 +111,12 @@ def failure(text: str) -> Optional[Failure]:
     return None
 
 
+def leaves(process: int) -> Sequence[str]:
+    """Return the session folder of an mpirun: one that is killed does not remove it."""
+    host = glob.escape(socket.gethostname().partition(".")[0])
+    return (f"ompi.{host}*.{os.geteuid()}/pid.{process}",)
+
+
 BACKEND = LauncherBackend(
     MpiRun,
     "several ranks on one node or several, by Open MPI's mpirun",
@@ -117,5 +126,6 @@ BACKEND = LauncherBackend(
     across=ACROSS,
     passed=("OMPI_", "PMIX_"),
     failure=failure,
+    leaves=leaves,
     judge=_hosts.judge,
 )
