@@ -247,6 +247,7 @@ class Surroundings:
     ``cpu_count``: what ``os.cpu_count()`` says, limits left out.  ``threads``: library -> threads
     of its pool.  ``mounted``: how the image was.  ``load_cpu_s``, ``compute_cpu_s``: CPU seconds a
     sample of warm loading, and of the compute rung.  ``faults``: major page faults a sample, cold.
+    ``rank_cores``: the fewest of a rank, ``bound_rank``; ``core_share``: its node has for each.
     """
 
     cpu_count: int = 0
@@ -258,6 +259,9 @@ class Surroundings:
     load_cpu_s: float | None = None
     compute_cpu_s: float | None = None
     faults: float | None = None
+    rank_cores: int = 0
+    bound_rank: str = ""
+    core_share: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.limits import limits
 from iobench.analysis.metadata import metadata_of
 from iobench.analysis.ranks import probed
+from iobench.analysis.ranks import samples as samples_of
 from iobench.analysis.remarks import handover, remarks
 from iobench.analysis.sample_times import head_of_line, sample_times
 from iobench.analysis.scaling import communication
@@ -189,7 +190,7 @@ def _bytes(found: Evidence, case: Case) -> BytesResult:
     counted = [r for r in records if r.cache.bytes_storage is not None]
     storage = sum(r.cache.bytes_storage or 0 for r in counted)
     counted_needed = sum(r.cache.bytes_needed for r in counted)
-    samples = sum(sum(rank.steps.samples) for r in records for rank in r.ranks)
+    samples = sum(samples_of(r) for r in records)
     return BytesResult(
         needed_per_sample=needed / samples if samples else None,
         read_per_sample=sum(r.cache.bytes_read for r in records) / samples if samples else None,
@@ -203,7 +204,7 @@ def _bytes(found: Evidence, case: Case) -> BytesResult:
 
 def _per_sample(records: Sequence[Record]) -> float | None:
     needed = sum(rank.bytes_needed for r in records for rank in r.ranks)
-    samples = sum(sum(rank.steps.samples) for r in records for rank in r.ranks)
+    samples = sum(samples_of(r) for r in records)
     return needed / samples if needed and samples else None
 
 
@@ -218,21 +219,30 @@ def _startup(found: Evidence, case: Case) -> StartupResult | None:
 
 
 def _waits(found: Evidence, case: Case, cache: str) -> WaitResult | None:
-    waits = sorted(evidence.step_waits_s(found.of(case, "train", cache)))
-    if not waits:
+    waits = evidence.step_waits(found.of(case, "train", cache))
+    if not waits.count:
         return None
-    p50, p90, p99 = (waits[math.ceil(p / 100 * len(waits)) - 1] for p in (50, 90, 99))
-    return WaitResult(len(waits), fmean(waits), p50, p90, p99, waits[-1])
+    ranked = waits.seconds.tolist()
+    p50, p90, p99 = (ranked[math.ceil(p / 100 * len(ranked)) - 1] for p in (50, 90, 99))
+    return WaitResult(waits.count, waits.mean, p50, p90, p99, ranked[-1])
 
 
 def _cores(found: Evidence, case: Case) -> int | None:
-    """Return the cores that the ranks of this case (in one cgroup) could use together."""
+    """Return the cores that the ranks of this case (on a node, in one cgroup) could use together.
+
+    Of several nodes all are added.
+    """
     for record in found.of(case, "load") + found.of(case, "train"):
-        affinity = {c for r in record.ranks for c in r.fingerprint.get("affinity") or ()}
+        affinity = {
+            (r.host if case.nodes > 1 else "", core)
+            for r in record.ranks
+            for core in r.fingerprint.get("affinity") or ()
+        }
         limits = [(r.fingerprint.get("limits") or {}).get("cpus") for r in record.ranks]
         limit = next(filter(None, limits), None)
         if affinity:
-            return min(len(affinity), math.floor(limit) or 1) if limit else len(affinity)
+            most = case.nodes * (math.floor(limit) or 1) if limit else len(affinity)
+            return min(len(affinity), most)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from statistics import median
@@ -149,7 +150,7 @@ STUDIED = {
 def confounders(pairs: Sequence[Pair]) -> Confounders:
     """Return what differs between the arms' fingerprints beside the factor under study."""
     found: dict[str, None] = dict.fromkeys([*_of_turns(pairs), *_of_rivals(pairs)])
-    seen: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    seen: set[str] = set()  # of thousands of ranks most are alike
     for pair in pairs:
         factor = factors(pair.arm.trial.case, pair.base.trial.case)
         sides = pair.arm.ranks, pair.base.ranks  # the one with fewer ranks takes turns
@@ -157,8 +158,9 @@ def confounders(pairs: Sequence[Pair]) -> Confounders:
             both = arm.fingerprint, base.fingerprint
             if not all(both):
                 return Confounders(UNKNOWN, ["an arm has no fingerprint"])
-            if both not in seen:
-                seen.append(both)
+            key = json.dumps([{**facts, "pid": 0} for facts in both], default=str)
+            if key not in seen:
+                seen.add(key)
                 lines = differences(
                     *both,
                     across_runtimes="runtime" in factor,

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from iobench.analysis import hosts
+import numpy as np
+
+from iobench.analysis import hosts, once
 from iobench.analysis.case_results import Validity
 from iobench.analysis.ranks import in_step, running, step_times
-from iobench.analysis.windows import between, epoch, window
+from iobench.analysis.windows import Times, between, epoch, window
 from iobench.core import stages
 from iobench.core.cases import STEADY, Case, Plan, Trial
 from iobench.core.errors import SpecError
@@ -21,6 +23,8 @@ from iobench.equations import stats
 from iobench.equations.stalls import Window, edge_shift_s
 from iobench.plan.ladder import rungs_missing, shared_key
 
+#: Waits of single steps that are kept of one record.
+MOST_WAITS = 100_000
 #: Cache states in which no storage is asked: ``-`` is a pipeline without files.
 WARM_STATES = ("warm", "-")
 
@@ -48,6 +52,11 @@ def trial_window(record: Record, *, whole: bool | None = None) -> Window | None:
     ``whole``: the whole epoch or the steady window after the warm-up; None: by the cache state.
     """
     whole = record.trial.cache not in (*WARM_STATES, STEADY) if whole is None else whole
+    return _window(record, whole)
+
+
+@once.a_record
+def _window(record: Record, whole: bool) -> Window | None:
     measured, ranks = epoch if whole else window, running(record.ranks, record.slices)
     try:
         found = [measured(rank.steps) for rank in ranks]
@@ -105,19 +114,53 @@ def ceiling_samples_per_s(records: Iterable[Record]) -> list[float]:
     return [float(rate) for r in records if (rate := r.ceiling.get("samples_per_s"))]
 
 
-def step_waits_s(records: Sequence[Record]) -> list[float]:
-    """Return the wait of every step after the warm-up, all trials and ranks (or the job's)."""
-    waits: list[float] = []
-    for record in records:
-        ranks = running(record.ranks, record.slices)
-        if in_step(ranks):
-            waits += step_times(ranks)[0][ranks[0].steps.warmup :]
-            continue
-        for rank in ranks:
-            if (rank.notes.get("trainer") or {}).get("wait_known") is False:
-                continue
-            waits += between(rank.steps.request_s, rank.steps.ready_s)[rank.steps.warmup :]
-    return waits
+@dataclasses.dataclass(frozen=True)
+class Waits:
+    """Waits of steps for their batches, ascending, in seconds.
+
+    ``seconds``: of all ``count`` steps; where these are more than ``MOST_WAITS`` a record, each
+    rank gives evenly spaced ones of its sorted waits, the longest among them.
+    """
+
+    count: int
+    mean: float
+    seconds: Times
+
+
+def step_waits(records: Sequence[Record]) -> Waits:
+    """Return the waits of the steps after the warm-up, all trials and ranks (or the job's)."""
+    found = [_waits(record) for record in records]
+    count = sum(one.count for one in found)
+    mean = math.fsum(one.count * one.mean for one in found) / count if count else 0.0
+    every = np.sort(np.concatenate([np.zeros(0), *(one.seconds for one in found)]))
+    return Waits(count, mean, every)
+
+
+@once.a_record
+def _waits(record: Record) -> Waits:
+    ranks = running(record.ranks, record.slices)
+    if in_step(ranks):
+        columns: Iterable[Times] = [np.asarray(step_times(ranks)[0][ranks[0].steps.warmup :])]
+    else:
+        columns = (
+            between(rank.steps.request_s, rank.steps.ready_s)[rank.steps.warmup :]
+            for rank in ranks
+            if (rank.notes.get("trainer") or {}).get("wait_known") is not False
+        )
+    count, total, kept = 0, 0.0, [np.zeros(0)]
+    for column in columns:
+        count, total = count + len(column), total + float(np.sum(column))
+        kept.append(_thinned(np.sort(column), MOST_WAITS // len(ranks)))
+    return Waits(count, total / count if count else 0.0, np.concatenate(kept))
+
+
+def _thinned(ranked: Times, most: int) -> Times:
+    """Return at most so many of sorted values (100 at least): each the last of its equal share."""
+    most = max(100, most)
+    if len(ranked) <= most:
+        return ranked
+    found: Times = ranked[np.ceil(np.arange(1, most + 1) * len(ranked) / most).astype(int) - 1]
+    return found
 
 
 def ceiling_key(case: Case) -> tuple[Any, ...]:

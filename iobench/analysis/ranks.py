@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
-from iobench.analysis.windows import between, thawed
-from iobench.core.records import IoCounters, RankResult, Slices, Steps
+import numpy as np
+import numpy.typing as npt
+
+from iobench.analysis import once
+from iobench.analysis.windows import thawed
+from iobench.core.records import IoCounters, RankResult, Record, Slices, Steps
 
 #: Ranks that begin further apart than this share of the loop had the machine to themselves so long.
 SKEW_SHARE = 0.01
@@ -109,14 +112,30 @@ def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]
 
     The job's wait is the longest of the ranks', its compute the shortest: docs/method.md.
     """
-    waits = zip(*(between(r.steps.request_s, r.steps.ready_s) for r in results), strict=False)
-    computes = zip(*(between(r.steps.ready_s, r.steps.done_s) for r in results), strict=False)
-    return [*map(max, waits)], [*map(min, computes)]
+    waits = computes = np.zeros(0)
+    for rank, result in enumerate(results):
+        ready = np.asarray(result.steps.ready_s, float)
+        wait = ready - np.asarray(result.steps.request_s, float)
+        compute = np.asarray(result.steps.done_s, float) - ready
+        if rank:
+            n = min(len(waits), len(wait))
+            wait = np.maximum(waits[:n], wait[:n])
+            compute = np.minimum(computes[:n], compute[:n])
+        waits, computes = wait, compute
+    return waits.tolist(), computes.tolist()
 
 
-def steady_mean(steps: Steps, column: Sequence[float]) -> float:
+def steady_mean(steps: Steps, column: Sequence[float] | npt.NDArray[np.float64]) -> float:
     """Return the mean of a column over the steps after the warm-up, or over all if none is."""
-    return fmean(column[steps.warmup :] or column)
+    values = np.asarray(column, float)
+    steady = values[steps.warmup :]
+    return float((steady if len(steady) else values).mean())
+
+
+@once.a_record
+def samples(record: Record) -> int:
+    """Return how many samples all ranks of a record saw."""
+    return sum(int(np.asarray(rank.steps.samples).sum()) for rank in record.ranks)
 
 
 def probed(results: Iterable[RankResult]) -> dict[str, list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from iobench.analysis import page_ins
+from iobench.analysis import page_ins, ranks
 from iobench.analysis.contrast_results import SampleCost
 from iobench.core.records import IoCounters, Record
 
@@ -28,7 +28,7 @@ def _own(records: Sequence[Record], count: Callable[[IoCounters], float]) -> flo
 def _median(records: Sequence[Record], count: Callable[[Record], float | None]) -> float | None:
     shares = []
     for record in records:
-        samples = sum(sum(rank.steps.samples) for rank in record.ranks)
+        samples = ranks.samples(record)
         counted = count(record)
         if samples and counted is not None:
             shares.append(counted / samples)

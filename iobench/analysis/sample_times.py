@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from iobench.analysis.case_results import HeadOfLine, NoHeadOfLine, SampleTimes, Spread
 from iobench.analysis.evidence import WARM_STATES, Evidence
+from iobench.analysis.windows import Times
 from iobench.core import registry
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.records import RankResult, Record
 from iobench.equations import delivery, stats
+from iobench.host import columns
 
 #: The slowest samples that are named.
 NAMED = 5
+#: Ranks whose delivery is modelled, at most: step by step, it is the slowest part of an analysis.
+MODELLED = 64
 
 
 def sample_times(found: Evidence, case: Case) -> dict[str, SampleTimes]:
@@ -53,24 +58,29 @@ def _spreads(ranks: Sequence[RankResult]) -> SampleTimes | None:
     parts = [name for name in kept[0] if name != "id"] if kept else []
     if not parts:
         return None
-    columns = {name: [s for times in kept for s in times[name]] for name in parts}
-    whole = [math.fsum(each) for each in zip(*columns.values(), strict=True)]
-    ids = [int(i) for times in kept for i in times["id"]]
+    found = {name: _all(kept, name) for name in parts}
+    whole, ids = sum(found.values(), np.zeros(1)), _all(kept, "id")
     slowest: dict[int, float] = {}
-    for seconds, sample in sorted(zip(whole, ids, strict=True), reverse=True):
-        slowest.setdefault(sample, seconds)
+    for place in np.lexsort((ids, whole))[::-1]:
+        slowest.setdefault(int(ids[place]), float(whole[place]))
+        if len(slowest) == NAMED:
+            break
     return SampleTimes(
         samples=len(whole),
-        parts={name.removesuffix("_s"): _spread(column) for name, column in columns.items()},
+        parts={name.removesuffix("_s"): _spread(column) for name, column in found.items()},
         all=_spread(whole),
-        slowest=[{"id": i, "seconds": slowest[i]} for i in list(slowest)[:NAMED]],
+        slowest=[{"id": i, "seconds": seconds} for i, seconds in slowest.items()],
     )
 
 
-def _spread(values: Sequence[float]) -> Spread:
-    ranked = sorted(values)
-    p50, p90, p99 = (ranked[math.ceil(p / 100 * len(ranked)) - 1] for p in (50, 90, 99))
-    return Spread(fmean(ranked), p50, p90, p99, ranked[-1])
+def _all(kept: Sequence[Mapping[str, Sequence[float]]], name: str) -> Times:
+    return np.concatenate([np.asarray(times[name], float) for times in kept])
+
+
+def _spread(values: Times) -> Spread:
+    ranked = np.sort(values)
+    p50, p90, p99 = (float(ranked[math.ceil(p / 100 * len(ranked)) - 1]) for p in (50, 90, 99))
+    return Spread(float(ranked.mean()), p50, p90, p99, float(ranked[-1]))
 
 
 def _head_of_line(case: Case, records: Sequence[Record]) -> HeadOfLine | NoHeadOfLine:
@@ -78,8 +88,9 @@ def _head_of_line(case: Case, records: Sequence[Record]) -> HeadOfLine | NoHeadO
     if reason:
         return NoHeadOfLine(reason=reason)
     ranks = [rank for rank in _ranks(records) if rank.steps.made_s]
+    ranks = [columns.loaded(rank) for rank in ranks[:: math.ceil(len(ranks) / MODELLED)]]
     modelled = [_modelled(case, rank) for rank in ranks]
-    samples = [sum(rank.steps.samples) for rank in ranks]
+    samples = [int(np.sum(rank.steps.samples)) for rank in ranks]
     lost = [(a - b) / n for (a, b), n in zip(modelled, samples, strict=True)]
     held = [delivery.held_s(r.steps.request_s, r.steps.ready_s, r.steps.made_s) for r in ranks]
     return HeadOfLine(

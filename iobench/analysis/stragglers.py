@@ -9,10 +9,13 @@ import itertools
 from collections.abc import Sequence
 from statistics import fmean, median
 
+import numpy as np
+
+from iobench.analysis import once
 from iobench.analysis.evidence import WARM_STATES, Evidence, standing
 from iobench.analysis.ranks import began_after_s, in_step, running, steady_mean
 from iobench.analysis.scale_results import StragglerResult
-from iobench.analysis.windows import between
+from iobench.analysis.windows import Times, between
 from iobench.core.cases import Case
 from iobench.core.records import RankResult, Record
 from iobench.equations import stats
@@ -66,18 +69,20 @@ def _of_rung(found: Evidence, case: Case, stage: str, cache: str) -> StragglerRe
 
 def _agreed(records: Sequence[Record]) -> list[_Slowest]:
     """Return the slowest of every record, [] where they are not one rank or not by as much."""
-    each = [_slowest(running(record.ranks, record.slices)) for record in records]
+    each = [_slowest(record) for record in records]
     known = [one for one in each if one and one.share >= SHARE]
     same = len({one.rank for one in known}) == 1 and len(known) == len(each)
     return known if same else []
 
 
-def _slowest(ranks: Sequence[RankResult]) -> _Slowest | None:
+@once.a_record
+def _slowest(record: Record) -> _Slowest | None:
     """Return the slowest rank of a trial; None where the ranks do not part their own time.
 
     Ranks in step all take as long as the slowest: of those, what they waited for each other is no
     part of their own.
     """
+    ranks = running(record.ranks, record.slices)
     if len(ranks) < 2 or not all(len(r.steps.done_s) > r.steps.warmup for r in ranks):
         return None
     if in_step(ranks) and not all(r.steps.peers_s for r in ranks):
@@ -102,13 +107,14 @@ def _slowest(ranks: Sequence[RankResult]) -> _Slowest | None:
     return _Slowest(rank.rank, rank.host, excess, excess / usual, max(more, key=more.__getitem__))
 
 
-def _own_compute_s(rank: RankResult) -> list[float]:
+def _own_compute_s(rank: RankResult) -> Times:
     """Return the seconds of every step, less what the rank waited for the others' gradients."""
     whole = between(rank.steps.ready_s, rank.steps.done_s)
     if not rank.steps.peers_s:
         return whole
-    waits = zip(rank.steps.peers_s, rank.steps.exchange_s, strict=True)
-    return [s - peers - exchange for s, (peers, exchange) in zip(whole, waits, strict=True)]
+    peers, exchange = rank.steps.peers_s, rank.steps.exchange_s
+    own: Times = whole - np.asarray(peers, float) - np.asarray(exchange, float)
+    return own
 
 
 def _cause(found: Evidence, case: Case, stage: str, cache: str, slowest: Sequence[_Slowest]) -> str:

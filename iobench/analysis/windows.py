@@ -6,14 +6,18 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from iobench.core.records import Slices, Steps
 from iobench.equations.stalls import Window
 
+Times = npt.NDArray[np.float64]
 
-def between(begun: Sequence[float], ended: Sequence[float]) -> list[float]:
+
+def between(begun: Sequence[float], ended: Sequence[float]) -> Times:
     """Return the seconds from each reading to the other of the same step."""
-    return [b - a for a, b in zip(begun, ended, strict=True)]
+    found: Times = np.asarray(ended, float) - np.asarray(begun, float)
+    return found
 
 
 def thawed(steps: Steps, began_s: float, slices: Slices) -> Steps:
@@ -46,14 +50,14 @@ def window(steps: Steps) -> Window:
     k = steps.warmup
     if len(steps.done_s) <= k:
         raise ValueError(f"{len(steps.done_s)} steps, all of them warm-up")
-    start = steps.done_s[k - 1] if k else 0.0
+    ready, done = np.asarray(steps.ready_s, float), np.asarray(steps.done_s, float)
     return Window(
         block=0,
-        steps=len(steps.done_s) - k,
-        samples=sum(steps.samples[k:]),
-        wall_s=steps.done_s[-1] - start,
-        wait_s=sum(between(steps.request_s, steps.ready_s)[k:]),
-        compute_s=sum(between(steps.ready_s, steps.done_s)[k:]),
+        steps=len(done) - k,
+        samples=int(np.asarray(steps.samples)[k:].sum()),
+        wall_s=float(done[-1] - (done[k - 1] if k else 0.0)),
+        wait_s=float((ready - np.asarray(steps.request_s, float))[k:].sum()),
+        compute_s=float((done - ready)[k:].sum()),
     )
 
 
@@ -69,15 +73,16 @@ def epoch(steps: Steps) -> Window:
         raise ValueError("no step")
     if not steps.warmup:
         return window(steps)
-    compute_s = sum(between(steps.ready_s, steps.done_s))
-    waits = between(steps.request_s, steps.ready_s)
-    waited_for = 0.5 * min(sum(waits), compute_s) / len(waits)
-    arrived = max(t for t, wait in zip(steps.ready_s, waits) if wait >= waited_for)
-    wall_s = max(arrived, steps.done_s[-1] - steps.ready_s[0])
+    ready, done = np.asarray(steps.ready_s, float), np.asarray(steps.done_s, float)
+    compute_s = float((done - ready).sum())
+    waits = ready - np.asarray(steps.request_s, float)
+    waited_for = 0.5 * min(float(waits.sum()), compute_s) / len(waits)
+    arrived = float(ready[waits >= waited_for].max())
+    wall_s = max(arrived, float(done[-1] - ready[0]))
     return Window(
         block=0,
-        steps=len(steps.done_s),
-        samples=sum(steps.samples),
+        steps=len(done),
+        samples=int(np.asarray(steps.samples).sum()),
         wall_s=wall_s,
         wait_s=wall_s - compute_s,
         compute_s=compute_s,

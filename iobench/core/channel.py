@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import hmac
 import json
@@ -29,6 +30,8 @@ from iobench.core.errors import IobenchError
 
 #: A message that has begun to arrive is through within this time, and a second for each MB of it.
 MESSAGE_S, _BYTES_PER_S = 5.0, 1e6
+#: What the kernel says of a connection to a node that has gone (``core/sockets``: when).
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 #: Largest message of a rank, and of somebody who has not yet proven to be one (bytes).
 LARGEST, LARGEST_UNPROVEN = 1 << 30, 4096
 #: Name in a trial's work folder.
@@ -42,6 +45,13 @@ class ChannelError(IobenchError):
 
 class ChannelClosed(ChannelError):
     """The other end has closed the connection."""
+
+
+class NodeLost(ChannelClosed):
+    """The other end's node cannot be reached."""
+
+    def __init__(self) -> None:
+        super().__init__("does not answer any more (is its node up?)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,9 +287,11 @@ class ControlChannel:
         try:
             self._socket.settimeout(limit_s)
             self._socket.sendall(encode(message))
-        except socket.timeout:
-            raise ChannelError(f"took no message for {limit_s:g} s") from None
-        except OSError:
+        except OSError as error:
+            if error.errno in _UNREACHABLE:
+                raise NodeLost() from None
+            if isinstance(error, socket.timeout):
+                raise ChannelError(f"took no message for {limit_s:g} s") from None
             raise ChannelClosed("closed its connection") from None
 
     def receive(self, *, largest: int = LARGEST) -> ControlMessage:
@@ -310,11 +322,13 @@ class ControlChannel:
             try:
                 self._socket.settimeout(max(end - clock(), 0.001))
                 part = self._socket.recv(min(count - len(data), 1 << 20))
-            except socket.timeout:
-                raise ChannelError(
-                    f"sent a part of a message and no more for {MESSAGE_S:g} s"
-                ) from None
-            except OSError:
+            except OSError as error:
+                if error.errno in _UNREACHABLE:  # the kernel's timeout, of the same class as ours
+                    raise NodeLost() from None
+                if isinstance(error, socket.timeout):
+                    raise ChannelError(
+                        f"sent a part of a message and no more for {MESSAGE_S:g} s"
+                    ) from None
                 part = b""
             if not part:
                 raise ChannelClosed("closed its connection")

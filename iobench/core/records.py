@@ -14,11 +14,11 @@ VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED
 class Steps:
     """Raw clock readings of the measured loop, seconds since the loop began, one entry a step."""
 
-    request_s: Sequence[float]  # the loop asked for a batch
-    ready_s: Sequence[float]  # it has it
-    done_s: Sequence[float]  # the trainer is done with it
-    samples: Sequence[int]
-    bytes: Sequence[int]
+    request_s: Sequence[float] = ()  # the loop asked for a batch
+    ready_s: Sequence[float] = ()  # it has it
+    done_s: Sequence[float] = ()  # the trainer is done with it
+    samples: Sequence[int] = ()
+    bytes: Sequence[int] = ()
     warmup: int = 0  # so many steps are stored and excluded from every rate
     # Seconds of the step, of ranks that exchange gradients (else empty):
     peers_s: Sequence[float] = ()  # it did nothing but wait for ranks that came later
@@ -29,7 +29,7 @@ class Steps:
 
 
 #: Of a stage without a measured loop.
-NO_STEPS = Steps((), (), (), (), ())
+NO_STEPS = Steps()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +146,10 @@ class Slices:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One attempt at one trial, as stored: ``runs/<trial>.<attempt>.json``."""
+    """One attempt at one trial, as stored: ``runs/<trial>.<attempt>.json``.
+
+    What grows with steps is in a file a rank beside it: :mod:`iobench.host.columns`.
+    """
 
     trial: Trial
     attempt: int

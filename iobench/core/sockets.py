@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 from pathlib import Path
 from typing import Iterator, Tuple
@@ -12,6 +13,8 @@ from typing import Iterator, Tuple
 SOCKET = "driver"
 #: sockaddr_un has 108 bytes, the last one 0.
 _LONGEST_PATH = 107
+#: Connections that may wait to be accepted: the ranks of a large job come all at once.
+_BACKLOG = 4096
 #: Seconds until a dead node's TCP connection counts as closed: idle, then 3 probes.
 _KEEPALIVE_S = 5
 
@@ -23,13 +26,13 @@ def listen(folder: Path, host: str = "") -> Tuple[socket.socket, str]:
     """
     if host:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.create_server((host, 0), family=family)
+        made = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
         return made, f"{host}:{made.getsockname()[1]}"
     made = socket.socket(socket.AF_UNIX)
     try:
         with _short(folder / SOCKET) as name:
             made.bind(name)
-        made.listen(128)
+        made.listen(_BACKLOG)
     except OSError:
         made.close()
         raise
@@ -57,8 +60,20 @@ def watched(connected: socket.socket) -> socket.socket:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        # what is sent and not acknowledged: the kernel would go on for 15 minutes
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4000 * _KEEPALIVE_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
+
+
+def allow_files(count: int) -> bool:
+    """Let this process have so many files open; return whether its hard limit permits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        if hard != resource.RLIM_INFINITY and hard < count:
+            return False
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    return True
 
 
 @contextlib.contextmanager

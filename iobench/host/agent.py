@@ -16,6 +16,7 @@ from iobench.core.clock import clock, delay
 from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
 from iobench.host import (
+    columns,
     filesystems,
     fingerprint,
     fio,
@@ -73,6 +74,8 @@ class NodeAgent(Protocol):
 
     def caches(self, path: Path) -> Mapping[str, int]: ...
 
+    def move_columns(self, source: str, target: str, ranks: Sequence[int]) -> None: ...
+
 
 #: How long a mount is watched for the traffic of others, seconds.
 OTHERS_S = 0.25
@@ -108,6 +111,7 @@ class Agent:
     alone_with = staticmethod(rivals.alone_with)
     rivals = staticmethod(rivals.seen)
     facts = staticmethod(fingerprint.facts)
+    move_columns = staticmethod(columns.move)
 
     def cold(self, path: Path) -> str:
         """Return why files on the mount under ``path`` are never cold, "" where they can be."""

@@ -38,6 +38,7 @@ def main(argv: List[str]) -> int:
     _send(line, channel.AgentHello(rank, socket.gethostname(), _proof(line, invited)))
     _send(lifeline, channel.Lifeline(rank, _proof(lifeline, invited)))
     parent_watch.end_when_closed(lifeline.fileno())
+    work_folder.sweep()
     with contextlib.suppress(channel.ChannelClosed):
         serve(line)
     return 0
@@ -110,6 +111,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "crossed": lambda path, io, moved: list(LOCAL.crossed(Path(path), IoCounters(**io), moved)),
     "others": lambda path: LOCAL.others(Path(path)),
     "caches": lambda path: dict(LOCAL.caches(Path(path))),
+    "move_columns": LOCAL.move_columns,
 }
 #: The same, of what lasts until the driver says ``leave``.
 CONTEXTS: Mapping[str, Callable[..., Any]] = {

@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 from iobench.core import errors
 from iobench.core.cases import Extent
-from iobench.core.channel import Answer, Call, ChannelError, ControlChannel
+from iobench.core.channel import Answer, Call, ChannelClosed, ChannelError, ControlChannel
 from iobench.core.errors import IobenchError, TrialFailed
 from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
@@ -41,11 +41,19 @@ class RemoteAgent:
     """Acts on another node; raises what :class:`iobench.host.agent.Agent` raises there.
 
     Paths are the node's own.  ``limit_s``: how long an answer may take.  Once the agent has gone,
-    or has not answered in time, every call raises TrialFailed.
+    or has not answered in time, every call raises TrialFailed.  ``first_gone``: returns the node
+    whose agent went first where the launcher has ended all of them, "" where it does not know.
     """
 
-    def __init__(self, node: str, line: ControlChannel, limit_s: float) -> None:
+    def __init__(
+        self,
+        node: str,
+        line: ControlChannel,
+        limit_s: float,
+        first_gone: Callable[[], str] = str,
+    ) -> None:
         self.node, self._line, self._limit_s = node, line, limit_s
+        self._first_gone = first_gone
         self._lost = ""
 
     def evict(self, files: Iterable[Path]) -> None:
@@ -122,6 +130,10 @@ class RemoteAgent:
         found: Dict[str, int] = self._call("caches", str(path))
         return found
 
+    def move_columns(self, source: str, target: str, ranks: Sequence[int]) -> None:
+        """See :func:`iobench.host.columns.move`."""
+        self._call("move_columns", source, target, list(ranks))
+
     def close(self) -> None:
         """Let the agent end."""
         self._line.close()
@@ -144,9 +156,10 @@ class RemoteAgent:
                 raise ChannelError(f"did not answer {name!r} within {self._limit_s:g} s")
             answer = self._line.receive()
         except ChannelError as error:
+            gone = self._first_gone() if isinstance(error, ChannelClosed) else ""
             self._lost = (
-                f"node {self.node}: its agent {error}: is the node up, and do its filesystems "
-                "answer? Then `iobench run --resume` goes on"
+                f"node {gone or self.node}: its agent {error}: is the node up, and do its "
+                "filesystems answer? Then `iobench run --resume` goes on"
             )
             self._line.close()
             raise TrialFailed(self._lost) from None

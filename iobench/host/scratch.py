@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from typing import Iterator
+from typing import Iterable, Iterator
 
 _MADE, _LOCK = "iobench-", ".held"
 _PREFIX = f"{_MADE}work-{socket.gethostname()}-"
@@ -39,6 +39,16 @@ def folder() -> Iterator[Path]:
             os.close(lock)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def remove(patterns: Iterable[str]) -> None:
+    """Remove folders of this user's in the temporary folder, and what is then empty above them."""
+    top = Path(tempfile.gettempdir())
+    for left in (found for pattern in patterns for found in top.glob(pattern)):
+        with contextlib.suppress(OSError):
+            if left.stat().st_uid == os.geteuid() and not left.is_symlink():
+                shutil.rmtree(left)
+                left.parent.rmdir()
 
 
 def sweep() -> None:

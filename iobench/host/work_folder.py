@@ -1,11 +1,17 @@
-"""A trial's work folder on a node whose ``/tmp`` is not the driver's: made, and removed again."""
+"""A trial's work folder on a node whose ``/tmp`` is not the driver's: made, and removed again.
+
+What a killed agent leaves of one is removed by the next agent of this user on that node.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import socket
 import stat
+import tempfile
 from pathlib import Path
 from typing import Iterator, Mapping
 
@@ -21,6 +27,10 @@ def made(folder: Path, texts: Mapping[str, str], links: Mapping[str, str]) -> It
     is not this user's own.
     """
     own = _make(folder)
+    held = contextlib.ExitStack()
+    if own:
+        with contextlib.suppress(OSError):  # then nobody else can lock it either
+            held.callback(os.close, _locked(folder / _mark()))
     try:
         for name, text in texts.items():
             with contextlib.suppress(FileExistsError):
@@ -33,8 +43,34 @@ def made(folder: Path, texts: Mapping[str, str], links: Mapping[str, str]) -> It
                 (folder / name).symlink_to(target)
         yield
     finally:
+        held.close()
         if own:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove what killed agents of this user left on this node."""
+    for mark in Path(tempfile.gettempdir()).glob(f"iobench-work-*/{_mark()}"):
+        with contextlib.suppress(OSError):
+            if mark.parent.stat().st_uid == os.geteuid() and not mark.parent.is_symlink():
+                os.close(_locked(mark))
+                shutil.rmtree(mark.parent)
+
+
+def _mark() -> str:
+    """Return the name of the file that an agent holds: nodes with one /tmp see each other's."""
+    return f".agent-{socket.gethostname()}"
+
+
+def _locked(mark: Path) -> int:
+    """Return the descriptor of a file that this process holds; OSError where another does."""
+    lock = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _make(folder: Path) -> bool:

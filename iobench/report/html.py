@@ -12,7 +12,7 @@ from iobench.analysis import page_ins, rates
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
-from iobench.analysis.evidence import Evidence, enters, evidence, step_waits_s, validity
+from iobench.analysis.evidence import Evidence, enters, evidence, step_waits, validity
 from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
@@ -32,6 +32,9 @@ from iobench.run.store import write_atomic
 TEMPLATE = "report.html.j2"
 #: Charts of this many pipelines; the tables hold them all.
 CHARTED = 8
+#: Nodes that are shown of one rung.
+NODES = 16
+_NodeRow = tuple[str, str, str]  # case, rung, node
 
 
 def write(path: Path, plan: Plan, records: Sequence[Record], suite: SuiteResult) -> None:
@@ -75,6 +78,7 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         studies=[(t, s, scale_plot.scaling(s)) for t, s in scale_words.titles(suite.studies)],
         proofs=_proofs(found),
         nodes=_nodes(found),
+        node_count=len({n.node for r in found.last.values() for n in r.nodes}),
         facts=_facts(found),
     )
 
@@ -94,7 +98,10 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
     across = any("runtime" in c.over for c in suite.contrasts)
     labels = {c.case for c in shown}
     waits = {
-        case.label: {c: step_waits_s(found.of(case, "train", c)) for c in ("cold", "warm", "-")}
+        case.label: {
+            c: step_waits(found.of(case, "train", c)).seconds.tolist()
+            for c in ("cold", "warm", "-")
+        }
         for case in found.plan.cases
         if case.label in labels
     }
@@ -161,8 +168,11 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
 
 
 def _nodes(found: Evidence) -> list[dict[str, Any]]:
-    """Return one row a node, case, rung and cache state, of cases that run on several nodes."""
-    rows: dict[tuple[str, str, str], list[NodeRecord]] = {}
+    """Return one row a node, case, rung and cache state, of cases that run on several nodes.
+
+    Of many nodes those with the worst proof: the most resident before a cold trial, or the least.
+    """
+    rows: dict[_NodeRow, list[NodeRecord]] = {}
     for record in found.last.values():
         trial = record.trial
         rung = f"{trial.stage} {trial.cache}".removesuffix(" -")
@@ -173,7 +183,7 @@ def _nodes(found: Evidence) -> list[dict[str, Any]]:
             "case": case,
             "rung": rung,
             "node": name,
-            "ranks": ", ".join(map(str, nodes[0].ranks)),
+            "ranks": _spans(nodes[0].ranks),
             "trials": len(nodes),
             "before": _range([n.cache.resident_before for n in nodes]),
             "after": _range([n.cache.resident_after for n in nodes]),
@@ -186,8 +196,35 @@ def _nodes(found: Evidence) -> list[dict[str, Any]]:
             ),
             "mount": " ".join(str(nodes[0].mount.get(key, "")) for key in ("fstype", "device")),
         }
-        for (case, rung, name), nodes in rows.items()
+        for (case, rung, name), nodes in _worst(rows)
     ]
+
+
+def _worst(rows: Mapping[_NodeRow, list[NodeRecord]]) -> list[tuple[_NodeRow, list[NodeRecord]]]:
+    """Return the rows that are shown: of each case and rung at most ``NODES`` nodes."""
+    rungs: dict[tuple[str, str], list[_NodeRow]] = {}
+    for row in rows:
+        rungs.setdefault(row[:2], []).append(row)
+    shown: list[_NodeRow] = []
+    for (_, rung), found in rungs.items():
+        if len(found) > NODES:
+            sign = -1 if rung.endswith("cold") else 1
+            known = [n.cache.resident_before or 0.0 for row in found for n in rows[row][:1]]
+            order = sorted(range(len(found)), key=lambda k: sign * known[k])
+            found = [found[k] for k in sorted(order[:NODES])]
+        shown += found
+    return [(row, rows[row]) for row in shown]
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    """Return ranks as a reader wants them: ``0-7, 12``."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], rank]
+        else:
+            spans.append([rank])
+    return ", ".join("-".join(map(str, span)) for span in spans)
 
 
 def _beyond(proof: CacheProof) -> str:

@@ -50,6 +50,8 @@ ROOFS = {
     "load_cold": ("d", "load cold"),
     "compute": ("|", "compute"),
 }
+#: A line of more than twice as many is drawn through so many, and its last ones.
+POINTS = 1000
 #: A wait shorter than this is none: the floor of the logarithmic axis, in ms.
 FLOOR_MS = 0.01
 #: Inches; one is 72 CSS px here.
@@ -208,18 +210,28 @@ def waits(by_case: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
             for cache, style in zip(caches, ("-", ":", ":"), strict=False):
                 values = sorted(max(1e3 * w, FLOOR_MS) for w in found.get(cache, ()))
                 if values:
-                    share = [100 * (1 - k / len(values)) for k in range(len(values))]
+                    places = _places(len(values))
+                    share = [100 * (1 - k / len(values)) for k in places]
+                    values = [values[k] for k in places]
                     axes.step(values, share, style, where="pre", lw=1.8,
                               color=PALETTE[i % len(PALETTE)],
                               label=wrap(f"{name} {cache}".removesuffix(" -")))  # fmt: skip
-        every = [1e3 * w for v in by_case.values() for found in v.values() for w in found]
-        log_ticks(axes, max(min(every), FLOOR_MS) / 1.5, max(*every, 1.0) * 1.5)
+        every = [found for v in by_case.values() for found in v.values() if found]
+        shortest, longest = 1e3 * min(map(min, every)), 1e3 * max(map(max, every))
+        log_ticks(axes, max(shortest, FLOOR_MS) / 1.5, max(longest, 1.0) * 1.5)
         axes.set_ylim(0, 102)
         axes.set_xlabel("wait of a step, ms (log)")
         axes.set_ylabel("% of steps that wait longer")
         legend(axes, 2)
 
     return svg(draw, 2.9 + 0.2 * len(by_case), "Wait of every step, as shares of steps")
+
+
+def _places(count: int) -> list[int]:
+    """Return the places of sorted values that a line goes through: all, or so many and the tail."""
+    if count <= 2 * POINTS:
+        return list(range(count))
+    return [*(k * (count - POINTS) // POINTS for k in range(POINTS)), *range(count - POINTS, count)]
 
 
 def _compute(case: CaseResult, suite: SuiteResult) -> Interval | None:

@@ -34,7 +34,8 @@ def run_block(
     Where one arm fails, the others' records are INVALID.  Raises what :func:`run_trial` raises, and
     CannotStop where this user may not stop an arm's processes.
     """
-    tries = [Attempt(trial, dataset, settings) for trial in trials]
+    numbered = zip(trials, attempts, strict=True)
+    tries = [Attempt(trial, dataset, settings.of(trial, n)) for trial, n in numbered]
     take_turns(tries, settings.agent)
     return [a.record(n, share=len(tries)) for a, n in zip(tries, attempts, strict=True)]
 

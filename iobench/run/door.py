@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import selectors
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +27,27 @@ class Door:
         self._socket, self.address = sockets.listen(folder, host)
         self._unproven: dict[ControlChannel, str] = {}
         self._lifelines: list[ControlChannel] = []
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._socket, selectors.EVENT_READ)
 
-    def ends(self) -> list[Any]:
-        """Return what is to be waited for: :meth:`admit` takes each that is ready."""
-        return [self._socket, *self._unproven]
+    def fileno(self) -> int:
+        """Return a descriptor to wait for: it is ready when :meth:`admit` has something to take."""
+        return self._ready.fileno()
 
-    def admit(self, end: Any) -> tuple[ControlChannel, Hello | AgentHello] | None:
-        """Take what is ready at an end; return who has proven to be a rank or an agent, if anybody.
+    def admit(self) -> Iterator[tuple[ControlChannel, Hello | AgentHello]]:
+        """Take what is ready; yield who has proven to be a rank or an agent.
 
         Raises TrialFailed, on a Unix socket, for a process that is neither.
         """
-        if end is self._socket:
-            self._accept()
-            return None
+        for key, _ in self._ready.select(0):
+            if key.fileobj is self._socket:
+                self._accept()
+            elif key.fileobj in self._unproven and (come := self._prove(key.fileobj)):
+                yield come
+
+    def _prove(self, end: Any) -> tuple[ControlChannel, Hello | AgentHello] | None:
+        """Take the first message at an end; return who has proven to be a rank or an agent."""
+        self._ready.unregister(end)
         nonce = self._unproven.pop(end)
         try:
             message = end.receive(largest=channel.LARGEST_UNPROVEN)
@@ -67,15 +77,18 @@ class Door:
         with contextlib.suppress(ChannelError):
             line.send(channel.Challenge(nonce))
             self._unproven[line] = nonce
+            self._ready.register(line, selectors.EVENT_READ)
 
     def _drop_strangers(self) -> None:
         """Close what has connected and proven nothing."""
         for line in self._unproven:
+            self._ready.unregister(line)
             line.close()
         self._unproven.clear()
 
     def close(self) -> None:
         """Close everything: whoever came in by it ends by that."""
+        self._ready.close()
         self._socket.close()
         for end in (*self._unproven, *self._lifelines):
             end.close()

@@ -23,7 +23,8 @@ class Ledger:
     """
 
     def __init__(self, plan: Plan, records: Iterable[Record], host: str = "") -> None:
-        self.before, self._compute_s = last_attempts(records), plan.compute_s
+        self.before = last_attempts(records)
+        self._compute_s, self._samples = plan.compute_s, plan.dataset.samples
         self._costs: dict[tuple[Any, ...], list[float]] = {}
         self._parts: dict[
             tuple[str, ...], list[tuple[float, float]]
@@ -71,7 +72,7 @@ class Ledger:
             return float(median(known))
         if alike := self._parts.get(_alike(trial)):
             around_s, epoch_s = (float(median(part)) for part in zip(*alike, strict=True))
-            return around_s + trial.epochs * epoch_s
+            return around_s + trial.all_epochs * epoch_s
         return guess_s(trial, self._compute_s)
 
     def _usable_before(self, block: Sequence[Trial]) -> dict[str, Record]:
@@ -82,9 +83,8 @@ class Ledger:
         self._costs.setdefault(_kind(record.trial), []).append(record.wall_s)
         window = trial_window(record)
         if window is not None and not record.slices:
-            samples = sum(sum(rank.steps.samples) for rank in record.ranks)
-            loop_s = window.seconds_per_sample * samples
-            parts = record.wall_s - loop_s, loop_s / record.trial.epochs
+            epoch_s = window.seconds_per_sample * (record.trial.case.samples or self._samples)
+            parts = record.wall_s - record.trial.all_epochs * epoch_s, epoch_s
             self._parts.setdefault(_alike(record.trial), []).append(parts)
 
 

@@ -20,7 +20,7 @@ from iobench.core.channel import AgentHello, ControlChannel
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.protocols import Ranks
-from iobench.host import probes
+from iobench.host import probes, scratch
 from iobench.host.fingerprint import steering
 from iobench.host.remote_agent import INVITATION, Invited, RemoteAgent
 from iobench.run.door import Door, refuse
@@ -111,13 +111,28 @@ def present(cases: Sequence[Case], hosts: Sequence[str], limit_s: float) -> Iter
     with tempfile.TemporaryDirectory(prefix="iobench-agents-") as folder:
         door = Door(Path(folder), address)
         with contextlib.ExitStack() as undo:
-            process = undo.enter_context(_started(across[0], wanted, door, Path(folder)))
+            launcher, process = undo.enter_context(_started(across[0], wanted, door, Path(folder)))
             undo.callback(door.close)
             found = _all(door, process, len(wanted), Path(folder))
-            agents = [RemoteAgent(name, line, limit_s) for name, line in found]
+
+            def first_gone() -> str:
+                return _first_gone(launcher, process, Path(folder), [name for name, _ in found])
+
+            agents = [RemoteAgent(name, line, limit_s, first_gone) for name, line in found]
             for agent in agents:
                 undo.callback(agent.close)
             yield Nodes(wanted, agents, address)
+
+
+def _first_gone(
+    launcher: str, process: subprocess.Popen[bytes], folder: Path, names: Sequence[str]
+) -> str:
+    """Return the node whose agent went first, as the launcher says, which ends all others then."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+    text = (folder / "stderr").read_text(errors="replace")
+    failed = registry.load("launchers", launcher).failure(text)
+    return names[failed.rank] if failed and failed.rank < len(names) else ""
 
 
 def _address_towards(hosts: Sequence[str]) -> str:
@@ -138,8 +153,11 @@ def _address_towards(hosts: Sequence[str]) -> str:
 @contextlib.contextmanager
 def _started(
     case: Case, hosts: Sequence[str], door: Door, folder: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Have the case's launcher start the agents; they and it are gone afterwards."""
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Have the case's launcher start the agents; they and it are gone afterwards.
+
+    Yield its name and its process.
+    """
     launcher = registry.require("launchers", case.launcher).make(**case.launcher_options)
     name = getattr(launcher, "by", case.launcher)
     if name != case.launcher:
@@ -147,6 +165,7 @@ def _started(
     command = [sys.executable, "-m", "iobench.host.agent_process", name]
     argv = launcher.argv(command, Ranks(len(hosts), hosts, [*forwarded(), INVITATION]))
     invited = Invited(door.address, door.key)
+    usual = registry.load("launchers", name).across or {}
     bare = not registry.form_of(case)
     stack = registry.installed(registry.stack_of(case)).env if bare else {}  # with its own MPI
     with open(folder / "stderr", "wb") as stderr:
@@ -155,11 +174,11 @@ def _started(
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env={**os.environ, **stack, INVITATION: invited.text()},
+            env={**usual, **os.environ, **stack, INVITATION: invited.text()},
             start_new_session=True,
         )
     try:
-        yield process
+        yield name, process
     finally:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
@@ -170,6 +189,7 @@ def _started(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        scratch.remove(registry.load("launchers", name).leaves(process.pid))
 
 
 def _all(
@@ -179,12 +199,12 @@ def _all(
     found: dict[int, tuple[str, ControlChannel]] = {}
     end = clock() + START_S
     while len(found) < count:
-        for ready in connection.wait(door.ends(), 0.1):
-            come = door.admit(ready)
-            if come and isinstance(come[1], AgentHello):
-                found[come[1].rank] = come[1].node, come[0]
-            elif come:
-                refuse(come[0], "a rank connected where agents do")
+        connection.wait([door.fileno()], 0.1)
+        for line, hello in door.admit():
+            if isinstance(hello, AgentHello):
+                found[hello.rank] = hello.node, line
+            else:
+                refuse(line, "a rank connected where agents do")
         if len(found) < count and (clock() > end or process.poll() is not None):
             text = (folder / "stderr").read_text(errors="replace")
             raise BackendUnavailable(

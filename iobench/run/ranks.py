@@ -36,13 +36,20 @@ def misplaced(found: Mapping[int, str], wanted: Sequence[str]) -> str:
     )
 
 
-def name(rank: int, world_size: int) -> str:
-    """Return how errors call a rank: ``rank 1 of 2``, or ``worker`` where it is the only one."""
-    return "worker" if world_size == 1 else f"rank {rank} of {world_size}"
+def name(rank: int, world_size: int, node: str = "") -> str:
+    """Return how errors call a rank: ``rank 1 of 2``, or ``worker`` where it is the only one.
+
+    ``node``: where it runs, of ranks on several nodes: ``rank 1 of 2 on node n2``.
+    """
+    where = f" on node {node}" if node else ""
+    return "worker" if world_size == 1 else f"rank {rank} of {world_size}{where}"
 
 
-def errors(results: Sequence[RankResult]) -> tuple[str, ...]:
-    """Return the error of a trial, one line; of several ranks the first one's, which it names."""
+def errors(results: Sequence[RankResult], nodes: int = 1) -> tuple[str, ...]:
+    """Return the error of a trial, one line; of several ranks the first one's, which it names.
+
+    ``nodes``: on which the ranks run; of several the error names its own.
+    """
     failed = [(r, r.error.splitlines()[-1]) for r in results if r.error]
     if not failed:
         return ()
@@ -52,4 +59,5 @@ def errors(results: Sequence[RankResult]) -> tuple[str, ...]:
     if len(failed) == first.world_size and all(other == text for _, other in others):
         return (f"every rank: {text}",)
     more = f" ({len(others)} more failed)" if others else ""
-    return (f"{name(first.rank, first.world_size)}: {text}{more}",)
+    node = first.host if nodes > 1 else ""
+    return (f"{name(first.rank, first.world_size, node)}: {text}{more}",)

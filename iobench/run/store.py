@@ -6,6 +6,7 @@ docs/results.md lists the files.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -21,8 +22,8 @@ import pydantic
 from iobench.analysis.evidence import enters, last_attempts
 from iobench.core.cases import SCHEMA, Plan, to_json
 from iobench.core.errors import ResultsError
-from iobench.core.records import Record
-from iobench.host import files, locks
+from iobench.core.records import RankResult, Record
+from iobench.host import columns, files, locks
 
 #: The folder of the records in a suite's.
 RUNS = "runs"
@@ -34,6 +35,7 @@ _EXCLUDED = re.compile(r"(.*), without (\d+) of (.*)")
 T = TypeVar("T")
 _PLAN: pydantic.TypeAdapter[Plan] = pydantic.TypeAdapter(Plan)
 _RECORD: pydantic.TypeAdapter[Record] = pydantic.TypeAdapter(Record)
+_COUNTS: pydantic.TypeAdapter[dict[str, int]] = pydantic.TypeAdapter(dict[str, int])
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -178,12 +180,18 @@ class Store:
         path = self.folder / RUNS / f"{record.trial.id}.{record.attempt}.json"
         if path.exists():
             raise ResultsError(f"{path} exists already; results are append-only")
-        write_atomic(path, json.dumps(to_json(record)))
+        ranks = [_kept(rank, path.with_suffix("")) for rank in record.ranks]
+        document = to_json(dataclasses.replace(record, ranks=()))
+        write_atomic(path, json.dumps({**document, "ranks": ranks}))
+
+    def columns(self, trial: str, attempt: int) -> Path:
+        """Return the folder beside an attempt's record that holds its ranks' columns."""
+        return self.folder / RUNS / f"{trial}.{attempt}"
 
     def records(self) -> list[Record]:
         """Return every stored attempt, in order of trial and attempt."""
         paths = sorted((self.folder / RUNS).glob("*.json"), key=_trial_order)
-        return [_read(path, _RECORD) for path in paths]
+        return [_record(path) for path in paths]
 
     def as_begun(self) -> list[Record]:
         """Return every stored attempt in the order in which they began, by the journal.
@@ -240,7 +248,46 @@ def _measured_bytes(document: dict[str, Any]) -> None:
         proof.update(counter=found[1], bytes_storage=int(found[2]), programs=found[3])
 
 
+def _kept(rank: RankResult, folder: Path) -> dict[str, Any]:
+    """Return what a record holds of a rank, whose columns are in its file in ``folder``."""
+    if columns.are_in(folder, rank):
+        counts = columns.counts_of(rank)
+    else:
+        try:
+            folder.mkdir(exist_ok=True)
+            counts = columns.write(folder, rank)
+        except OSError as error:
+            raise ResultsError(
+                f"cannot write {columns.file_of(folder, rank.rank)}: {error.strerror}; free some "
+                f"space or make it writable, then {resume_command(folder.parents[1])}"
+            ) from error
+    return {**to_json(columns.bare(rank)), "columns": counts}
+
+
+def _record(path: Path) -> Record:
+    """Read a record; the columns of its ranks are read when somebody looks at them."""
+    document = _document(path)
+    counts = [_counts(path, rank) for rank in document.get("ranks") or ()]
+    record = _validated(path, document, _RECORD)
+    folder = path.with_suffix("")
+    pairs = zip(record.ranks, counts, strict=True)
+    ranks = tuple(columns.joined(rank, held, folder) for rank, held in pairs)
+    return dataclasses.replace(record, ranks=ranks)
+
+
+def _counts(path: Path, rank: Any) -> dict[str, int]:
+    """Return how long each column of a rank is; {} of a record that holds them itself."""
+    try:
+        return _COUNTS.validate_python(rank.get("columns") or {})
+    except (AttributeError, pydantic.ValidationError):
+        raise ResultsError(f"{path} is damaged: columns of a rank; {_mend(path)}") from None
+
+
 def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
+    return _validated(path, _document(path), adapter)
+
+
+def _document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -254,6 +301,10 @@ def _read(path: Path, adapter: pydantic.TypeAdapter[T]) -> T:
         )
     if version < 2:
         _measured_bytes(document)
+    return document  # type: ignore[no-any-return]
+
+
+def _validated(path: Path, document: dict[str, Any], adapter: pydantic.TypeAdapter[T]) -> T:
     try:
         return adapter.validate_python(document)
     except pydantic.ValidationError as error:

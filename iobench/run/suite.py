@@ -51,7 +51,8 @@ class Suite:
         run: RunTrial | None = None,
     ) -> None:  # fmt: skip
         """``grow``: see there.  ``run``: in place of :func:`run_trial`."""
-        self.store, self.settings, self._watch, self._grow = store, settings, watch, grow
+        self.store, self._watch, self._grow = store, watch, grow
+        self.settings = dataclasses.replace(settings, keeps=store.columns)
         self._reads = run is None  # trials of a script read what only that one knows
         self._run_trial = run or (lambda *given: run_trial(*given))
         self.plan = store.plan()

@@ -53,7 +53,7 @@ def run_trial(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSetti
 
     Raises only what stops a whole suite: KeyboardInterrupt, and IobenchErrors about the results.
     """
-    tried = Attempt(trial, dataset, settings)
+    tried = Attempt(trial, dataset, settings.of(trial, attempt))
     with scratch.folder() as work, tried.judged():
         tried.measure(work)
     return tried.record(attempt)
@@ -153,7 +153,7 @@ class Attempt:
                 self.ready_s = worker.wait_ready()
                 yield worker
             finally:
-                self.ranks = worker.finished()
+                self.ranks = worker.left()
 
     def finish(self, worker: Worker, traced: Trace | None = None) -> None:
         """Complete the proof of ranks that have ended, and judge.
@@ -168,6 +168,7 @@ class Attempt:
 
     def prove(self, worker: Worker) -> None:
         """Complete the proof of ranks that have ended."""
+        worker.keep_columns()
         self.ranks = worker.finished()
         self._prove_after(inside=worker.inside)
 
@@ -267,7 +268,7 @@ class Attempt:
 
     def _standing(self) -> Verdict:
         trial, ranks = self.trial, self.ranks
-        if errors := world.errors(ranks):
+        if errors := world.errors(ranks, trial.case.nodes):
             return FAILED, errors
         if parted := rank_figures.parted(ranks):
             return INVALID, (parted,)

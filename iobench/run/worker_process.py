@@ -10,12 +10,11 @@ import secrets
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pydantic
 
-from iobench.backends.caffe import log as caffe_log
 from iobench.core import registry, stages
 from iobench.core.cases import Dataset, Extent, Placement, Task, Trial
 from iobench.core.channel import Barrier, Extents, Go, Hello, M, Prepare, Prepared, Ready, Result
@@ -23,23 +22,18 @@ from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.protocols import ImageUse
 from iobench.core.records import RankResult
+from iobench.host import columns, scratch
 from iobench.host.agent import LOCAL, Agent, NodeAgent
-from iobench.run import cache_state, command, placed_folders, ranks
+from iobench.run import cache_state, command, ended, placed_folders, rank_results, ranks
 from iobench.run.command import Started
 from iobench.run.listener import Listener
 from iobench.run.nodes import Nodes
 
-_RANK: pydantic.TypeAdapter[RankResult] = pydantic.TypeAdapter(RankResult)
 _EXTENTS: pydantic.TypeAdapter[list[list[Extent]]] = pydantic.TypeAdapter(list[list[Extent]])
 #: Time limits: docs/architecture.md, "The control channel".
 HELLO_S, GRACE_S = 60.0, 10.0
 #: Seconds that a launcher gets to end its ranks and remove what it keeps of them.
 _TERMINATE_S = 3.0
-#: What most likely ended a process by these signals.
-_LIKELY = {
-    signal.SIGBUS: "a mapped file, such as an LMDB, was cut short? /dev/shm is full?",
-    signal.SIGABRT: "a library's own check failed",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +46,8 @@ class TrialSettings:
     whose data were put somewhere.  ``lock_pages``: hold warm data in memory; not where memory is
     what is studied.  ``cold_rates``: bytes/s of one stream by stored form, as measured.
     ``copies``: (stored form, number) -> a copy of the dataset in that form.  ``agent``: of this
-    node, where the ranks of most cases run.  ``nodes``: those of the others.
+    node, where the ranks of most cases run.  ``nodes``: those of the others.  ``keeps``:
+    (trial, attempt) -> the folder that keeps the columns of its ranks; None: memory does.
     """
 
     limit_s: float = 120.0
@@ -67,6 +62,13 @@ class TrialSettings:
     copies: dict[tuple[str, int], Dataset] = dataclasses.field(default_factory=dict)
     agent: Agent = LOCAL
     nodes: Nodes | None = None
+    keeps: Callable[[str, int], Path] | None = None
+    columns: Path | None = None  # that of one attempt
+
+    def of(self, trial: Trial, attempt: int) -> TrialSettings:
+        """Return the settings of one attempt."""
+        kept = self.keeps(trial.id, attempt) if self.keeps else None
+        return dataclasses.replace(self, columns=kept)
 
     def nodes_of(self, trial: Trial) -> Nodes | None:
         """Return the nodes of a trial whose case is on several; None: it runs on this one."""
@@ -101,6 +103,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._failed_at = 0.0
+        self._moved = False
         self._sentinel = _sentinel(self.process.pid)
 
     def wait_ready(self) -> float:
@@ -163,12 +166,28 @@ class Worker:
 
     def finished(self) -> tuple[RankResult, ...]:
         """Return the results that have come so far, by rank."""
+        kept = self.settings.columns
+        folder = kept if kept and self._moved else self.work
+        return rank_results.parse(self.listener.kept(Result), folder, in_memory=kept is None)
+
+    def left(self) -> tuple[RankResult, ...]:
+        """Return the results of a trial that ends, with the columns that could be kept."""
         try:
-            return tuple(_RANK.validate_python(m.result) for m in self.listener.kept(Result))
-        except pydantic.ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise TrialFailed(f"a rank sent a wrong result: {where}: {first['msg']}") from None
+            self.keep_columns()
+        except TrialFailed:  # what made the trial end is what failed
+            return tuple(map(columns.bare, self.finished()))
+        return self.finished()
+
+    def keep_columns(self) -> None:
+        """Have every node move its ranks' columns to where they are kept; idempotent.
+
+        Raises TrialFailed where one cannot.
+        """
+        if self.settings.columns and not self._moved:
+            said, sent = self.listener.kept(Hello), self.listener.kept(Result)
+            agents = self.settings.agents(self.trial)
+            rank_results.keep(agents, said, sent, self.work, self.settings.columns)
+            self._moved = True
 
     def short_of_memory(self) -> str:
         """Return that the kernel ended processes for want of memory, "" where it ended none."""
@@ -193,6 +212,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         process.wait()
+        scratch.remove(registry.load("launchers", self.trial.case.launcher).leaves(process.pid))
         self.started.runtime.stop(self.started.name)
 
     def _until(self, kind: type[M]) -> list[M]:
@@ -210,52 +230,39 @@ class Worker:
         """
         now, limit_s = clock(), self.settings.limit_s
         hello_s = max(HELLO_S, limit_s / 2)
-        late = f"ran longer than limit_s = {limit_s:g}; raise it in the spec, or take fewer samples"
-        end = self.begun + limit_s
-        if hello_s < limit_s and not self.listener.from_all(Hello):
-            end = self.begun + hello_s
-            late = (
-                f"{self.listener.missing()} did not connect to the driver within {hello_s:g} s of "
-                "the start; raise limit_s in the spec where starting takes longer"
-            )
+        starting = hello_s < limit_s and not self.listener.from_all(Hello)
+        end = self.begun + (hello_s if starting else limit_s)
         if self.listener.failing:
             self._failed_at = self._failed_at or now
             end = min(end, self._failed_at + GRACE_S)
-        if now > end:
-            raise TrialFailed(self._why() if self.listener.failing else late)
-        return self.listener.serve(self._sentinel, min(end, until) - now)
+        if now <= end:
+            return self.listener.serve(self._sentinel, min(end, until) - now)
+        if self.listener.failing:
+            raise TrialFailed(self._why())
+        if starting:
+            raise TrialFailed(
+                f"{self.listener.missing()} did not connect to the driver within {hello_s:g} s of "
+                "the start; raise limit_s in the spec where starting takes longer"
+            )
+        late = self.listener.unfinished()
+        who = f" ({late}: no result)" if late else ""
+        raise TrialFailed(
+            f"ran longer than limit_s = {limit_s:g}{who}; raise it in the spec, or take fewer "
+            "samples"
+        )
 
     def _why(self) -> str:
         """Return in one line why there is no result: a rank's own error, else how it ended."""
-        if errors := ranks.errors(self.finished()):
+        if errors := ranks.errors(self.finished(), self.trial.case.nodes):
             return errors[0]
         stderr = (self.work / "stderr").read_text(errors="replace")
-        if (code := self.process.poll()) is None:
-            last = _last_line(stderr)
-            return f"{self.listener.failing} closed its connection and sent no result{last}"
-        return why_ended(code, stderr, self.trial.case.launcher, ranks.started(self.trial))
-
-
-def why_ended(code: int, stderr: str, launcher: str, world_size: int) -> str:
-    """Return in one line why processes ended with this status, as they and their launcher say."""
-    who = "worker"
-    failed = registry.load("launchers", launcher).failure(stderr)
-    if failed is not None:
-        code, who, stderr = failed.code, ranks.name(failed.rank, world_size), failed.output
-    if reason := caffe_log.fatal(stderr):
-        return reason if world_size == 1 else f"{who}: {reason}"
-    last = _last_line(stderr)
-    if code > 128:  # a container's end, as its runtime reports it
-        code = 128 - code
-    if code < 0 and -code in set(signal.Signals):
-        likely = _LIKELY.get(signal.Signals(-code), "out of memory?")
-        return f"{who} killed by {signal.Signals(-code).name} ({likely}){last}"
-    return f"{who} ended with status {code} and no result{last}"
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return f": {lines[-1]}" if lines else ""
+        if (code := self.process.poll()) is None or self.listener.lost:
+            last = ended.last_line(stderr)
+            return f"{self.listener.failing} {self.listener.failed_how} and sent no result{last}"
+        return ended.why(
+            code, stderr, self.trial.case.launcher, ranks.started(self.trial),
+            places=self.listener.places(), failing=self.listener.failing,
+        )  # fmt: skip
 
 
 def _sentinel(pid: int) -> int:

@@ -26,7 +26,7 @@ from iobench.core.errors import IobenchError
 from iobench.core.order import epochs
 from iobench.core.protocols import LoadRequest
 from iobench.core.records import RankResult
-from iobench.host import parent_watch
+from iobench.host import columns, parent_watch
 from iobench.worker import cache, remote_loader, rendezvous
 from iobench.worker.rank import RankRun
 
@@ -50,7 +50,11 @@ def main(argv: List[str]) -> int:
         result = _failed(driver, f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001  (whatever a framework raises is this trial's result)
         result = _failed(driver, traceback.format_exc(limit=8))
-    driver.send(channel.Result(to_json(result)))
+    try:
+        counts = columns.write(invitation.parent, result)
+    except OSError as error:
+        result, counts = _failed(driver, f"its columns cannot be written: {error}"), {}
+    driver.send(channel.Result({**to_json(columns.bare(result)), "columns": counts}))
     if result.error and driver.world_size > 1:
         os._exit(1)  # MPI's own exit would wait for ranks that wait for this one
     return 1 if result.error else 0

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence
 
+import numpy as np
+
 from iobench.data import convert, make
 from tests.build.hosts import Hosts, hosts
 
@@ -28,7 +30,7 @@ workers = 1
 [ladder]
 stages = ["{stage}"]
 caches = {caches}
-repeats = 1
+repeats = {repeats}
 probe = false
 digest = false
 """
@@ -59,13 +61,16 @@ def with_data(folder: Path) -> Iterator[Hosts]:
 
 
 def command(
-    cluster: Hosts, caches: Sequence[str], *more: str, stage: str = "load", **case: Any
-) -> List[str]:
+    cluster: Hosts, caches: Sequence[str], *more: str, stage: str = "load", repeats: int = 1,
+    **case: Any,
+) -> List[str]:  # fmt: skip
     """Return the words that run a suite of one case; ``more``: further options."""
     keys = {"pipeline": "torch:lmdb", "trainer": "emulated", "ranks_per_node": 1, **case}
     rows = "\n".join(f"{key} = {_toml(value)}" for key, value in keys.items())
     spec = cluster.folder / "spec.toml"
-    spec.write_text(SPEC.format(case=rows, stage=stage, caches=json.dumps(list(caches))))
+    spec.write_text(
+        SPEC.format(case=rows, stage=stage, caches=json.dumps(list(caches)), repeats=repeats)
+    )
     shutil.rmtree(cluster.folder / "results", ignore_errors=True)
     iobench = [sys.executable, "-m", "iobench.cli", "run", str(spec)]
     places = ["--results", str(cluster.folder / "results"), "--data", str(cluster.folder / "set")]
@@ -100,7 +105,13 @@ def environment(cluster: Hosts) -> Dict[str, str]:
 
 def records(cluster: Hosts) -> List[Dict[str, Any]]:
     paths = sorted((cluster.folder / "results/latest/runs").glob("*.json"))
-    return [json.loads(path.read_text()) for path in paths]
+    found = [json.loads(path.read_text()) for path in paths]
+    for path, record in zip(paths, found, strict=True):
+        for rank in record["ranks"]:
+            if rank["columns"]:
+                columns = np.load(path.with_suffix("") / f"{rank['rank']}.npz")
+                rank["steps"]["samples"] = columns["steps.samples"].tolist()
+    return found
 
 
 def check_all(cluster: Hosts, caches: Sequence[str], *, each: int = 1) -> None:
@@ -135,6 +146,15 @@ def check(record: Dict[str, Any], each: int) -> None:
     assert len(digests) == 2 * each, "no two ranks read the same"
 
 
+def check_one_net(cluster: Hosts) -> None:
+    """Judge what the ranks of trainer ``torch`` say: one net, each rank its own samples."""
+    (record,) = records(cluster)
+    trainers = [rank["notes"]["trainer"] for rank in record["ranks"]]
+    assert len({t["weights_digest"] for t in trainers}) == 1
+    assert len({t["last_loss"] for t in trainers}) == 2
+    assert all(t["comm_s"] > 0 for t in trainers)
+
+
 def check_nothing_left(cluster: Hosts) -> None:
     """No process of iobench and no folder of its own is on either host."""
     for host in cluster.hosts:
@@ -142,4 +162,4 @@ def check_nothing_left(cluster: Hosts) -> None:
         shown = {path.parts[2] for path in (cluster.folder, ROOT) if path.parts[1] == "tmp"}
         left = set(host.run("ls", "/tmp").stdout.split())
         left.discard("torchinductor_root")  # torchrun's own now and then, and empty
-        assert left <= shown, left
+        assert left <= shown, host.run("find", *(f"/tmp/{name}" for name in left - shown)).stdout

@@ -87,14 +87,19 @@ class Host:
         keys: Dict[str, Any] = {"capture_output": True, "text": True, "check": True, **options}
         return subprocess.run(self.enter(*command), **keys)
 
-    def commands(self) -> List[str]:
-        """Return the command lines of all processes there but the first and sshd's."""
-        found = []
+    def processes(self) -> Dict[int, str]:
+        """Return pid, as numbered out here -> command line of every process there."""
+        found = {}
         for path in sorted(Path("/proc").glob("[0-9]*")):
             with contextlib.suppress(OSError):
                 if os.readlink(path / "ns/pid") == os.readlink(f"/proc/{self.pid}/ns/pid"):
                     words = (path / "cmdline").read_bytes().decode().split("\0")
-                    found.append(" ".join(words).strip())
+                    found[int(path.name)] = " ".join(words).strip()
+        return found
+
+    def commands(self) -> List[str]:
+        """Return the command lines of all processes there but the first and sshd's."""
+        found = self.processes().values()
         return [c for c in found if c and "sshd" not in c and FIRST.strip() not in c]
 
 

@@ -27,6 +27,20 @@ def _cpuset(scene: Scene) -> Iterator[Diagnosis]:
         )
 
 
+def _binding(scene: Scene) -> Iterator[Diagnosis]:
+    case, seen = scene.case, scene.case.seen
+    if 0 < seen.rank_cores < min(seen.core_share, case.workers + 1):
+        cores = f"{seen.rank_cores} core{'s' * (seen.rank_cores > 1)}"
+        yield Diagnosis(
+            f"{seen.bound_rank} and its workers ({case.workers}) are bound to {cores}, and its "
+            f"node has {seen.core_share} for each rank: what looks like slow storage or slow "
+            "decoding may be this",
+            'bind to more cores or not at all: launcher_options bind_to = "none"; srun '
+            "--cpus-per-task, mpirun --map-by slot:PE=N",
+            {"cores": seen.rank_cores, "cores a rank": seen.core_share, "workers": case.workers},
+        )
+
+
 def _shared_memory(scene: Scene) -> Iterator[Diagnosis]:
     reasons = scene.case.validity.reasons
     full = next((r for r in reasons if any(word in r.lower() for word in FULL_SHM)), "")
@@ -111,6 +125,8 @@ RULES = (
     Rule("cpuset", "workers by os.cpu_count(), which takes no cpuset or quota into account",
          "PyTorch, torch.utils.data: its own warning takes no cgroup into account", _cpuset,
          caches=_ANY),
+    Rule("binding", "a rank and its workers are bound to fewer cores than there are for it",
+         "srun and mpirun: their own manuals, on binding", _binding, caches=_ANY),
     Rule("shared memory", "/dev/shm is too small for the queue of batches", _DOCS, _shared_memory,
          caches=_ANY),
     Rule("squashfuse", "the image is mounted in user space", _DOCS, _squashfuse, caches=_ANY),

@@ -8,8 +8,11 @@ that use no MPI (null, emulated) are started the same way.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 import shutil
+import socket
 from typing import List, Literal, Mapping, Optional, Sequence, get_args
 
 from iobench.backends.launchers import _hosts
@@ -34,7 +37,14 @@ QUIET: Mapping[str, str] = {
 }
 #: On several nodes it talks by what the site has set up.  Ranks of one node that are in user
 #: namespaces of their own (Apptainer's) may not copy from one another; every arm shall copy alike.
-ACROSS: Mapping[str, str] = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+#: oob: its daemon on a node that has lost this one ends after 40 s, not after eight minutes; later
+#: than the driver has seen it, which knows the ranks.
+ACROSS: Mapping[str, str] = {
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "OMPI_MCA_oob_tcp_keepalive_time": "10",
+    "OMPI_MCA_oob_tcp_keepalive_intvl": "10",
+    "OMPI_MCA_oob_tcp_keepalive_probes": "3",
+}
 #: mpirun's own words stand between two such lines.
 _RULE = re.compile(r"^-{60,}\s*$", re.MULTILINE)
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node\s+\S+\s+exited on\s+signal (\d+)")
@@ -101,6 +111,12 @@ def failure(text: str) -> Optional[Failure]:
     return None
 
 
+def leaves(process: int) -> Sequence[str]:
+    """Return the session folder of an mpirun: one that is killed does not remove it."""
+    host = glob.escape(socket.gethostname().partition(".")[0])
+    return (f"ompi.{host}*.{os.geteuid()}/pid.{process}",)
+
+
 BACKEND = LauncherBackend(
     MpiRun,
     "several ranks on one node or several, by Open MPI's mpirun",
@@ -110,5 +126,6 @@ BACKEND = LauncherBackend(
     across=ACROSS,
     passed=("OMPI_", "PMIX_"),
     failure=failure,
+    leaves=leaves,
     judge=_hosts.judge,
 )

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from typing import List, Literal, Sequence, get_args
+import signal
+from typing import List, Literal, Optional, Sequence, get_args
 
 from iobench.core.errors import SpecError
-from iobench.core.members import LauncherBackend
+from iobench.core.members import Failure, LauncherBackend
 from iobench.core.protocols import Launcher, Ranks
+
+#: A task's end, as srun tells it: ``srun: error: n2: task 1: Killed``, or the tasks ``1,3-4``.
+_TASK = re.compile(r"^srun: error: \S+: tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
+_EXITED = re.compile(r"Exited with exit code (\d+)")
+_SIGNALS = {
+    signal.strsignal(s): s.value for s in signal.valid_signals() if isinstance(s, signal.Signals)
+}
+#: Lines of srun and of its daemon on a node; the others are the ranks' own.
+_OWN = ("srun: ", "slurmstepd: ")
 
 Bindings = Literal["none", "threads", "cores", "sockets", "ldoms"]
 BINDINGS = get_args(Bindings)
@@ -52,9 +63,22 @@ class SRun(Launcher):
         return [*words, *([f"--mpi={self._mpi}"] if self._mpi else []), *command]
 
 
+def failure(text: str) -> Optional[Failure]:
+    """Return the rank that srun reports to have failed first; None if it reports none."""
+    output = "\n".join(line for line in text.splitlines() if not line.startswith(_OWN))
+    for rank, how in _TASK.findall(text):
+        if exited := _EXITED.match(how):
+            return Failure(int(rank), int(exited[1]), output)
+        number = _SIGNALS.get(how.partition(" (")[0])
+        if number:
+            return Failure(int(rank), -number, output)
+    return None
+
+
 BACKEND = LauncherBackend(
     SRun,
     "ranks as a step of a Slurm job, by srun",
     across={},
     passed=("SLURM_", "PMIX_", "PMI_"),
+    failure=failure,
 )

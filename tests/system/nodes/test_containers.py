@@ -26,3 +26,16 @@ def test_apptainer_over_two_hosts(cluster: Hosts, launcher: str, batch: None) ->
     clusters.check_all(cluster, ["cold"])
     (record,) = clusters.records(cluster)
     assert record["runtime"]["form"] == "sif"
+
+
+def test_torch_trains_one_net_under_srun_in_apptainer(cluster: Hosts, batch: None) -> None:
+    need("apptainer")
+    need("image")
+    words = clusters.command(
+        cluster, ["warm"], "--images", str(image_folder()), launcher="srun", runtime="apptainer",
+        stage="train", trainer="torch", transform="cifar32",
+        trainer_options={"net": "resnet44cifar", "threads": 1},
+    )  # fmt: skip
+    clusters.run_in_job(cluster, words, "--ntasks-per-node=1")
+    clusters.check_all(cluster, ["warm"])
+    clusters.check_one_net(cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -73,11 +74,36 @@ def test_torch_trains_one_net_on_two_hosts(cluster: Hosts) -> None:
     done = clusters.run(cluster, words)
     assert done.returncode == 0, done.stderr
     clusters.check_all(cluster, ["warm"])
+    clusters.check_one_net(cluster)
+
+
+def test_a_rank_that_is_squeezed_onto_one_core_is_found_and_said(cluster: Hosts) -> None:
+    words = clusters.command(
+        cluster, ["warm"], *HOSTS, launcher="mpirun", launcher_options={"bind_to": "core"}
+    )
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
     (record,) = clusters.records(cluster)
-    trainers = [rank["notes"]["trainer"] for rank in record["ranks"]]
-    assert len({t["weights_digest"] for t in trainers}) == 1
-    assert len({t["last_loss"] for t in trainers}) == 2
-    assert all(t["comm_s"] > 0 for t in trainers)
+    assert [len(rank["fingerprint"]["affinity"]) for rank in record["ranks"]] == [1, 1]
+    results = cluster.folder / "results/latest"
+    (found,) = (
+        advice
+        for advice in json.loads((results / "analysis.json").read_text())["advice"]
+        if advice["cause"] == "binding"
+    )
+    assert found["text"].startswith("rank 0 on node h1 and its workers (1) are bound to 1 core")
+    assert "rank 0 on node h1 and its workers (1)" in (results / "report.html").read_text()
+    clusters.check_nothing_left(cluster)
+
+
+def test_torch_trains_one_net_under_srun(cluster: Hosts, batch: None) -> None:
+    words = clusters.command(
+        cluster, ["warm"], launcher="srun", stage="train", trainer="torch", transform="cifar32",
+        trainer_options={"net": "resnet44cifar", "threads": 1},
+    )  # fmt: skip
+    clusters.run_in_job(cluster, words, "--ntasks-per-node=1")
+    clusters.check_all(cluster, ["warm"])
+    clusters.check_one_net(cluster)
 
 
 def test_srun_inside_an_allocation(cluster: Hosts, batch: None) -> None:

@@ -165,6 +165,10 @@ CAUSES: dict[str, tuple[Make, Make]] = {
         cases({"cores": 2, "workers": 8, "seen": seen(cpu_count=64)}),
         cases({"cores": 64, "workers": 8, "seen": seen(cpu_count=64)}),
     ),
+    "binding": (
+        cases({"seen": seen(rank_cores=1, bound_rank="rank 1", core_share=4)}),
+        cases({"seen": seen(rank_cores=3, bound_rank="rank 1", core_share=4)}),
+    ),
     "shared memory": (
         cases({"validity": Validity(2, 2, {}, {"/dev/shm has 64 MiB free": 2})}),
         cases({"validity": Validity(2, 2, {}, {"a sample cannot be read": 2})}),

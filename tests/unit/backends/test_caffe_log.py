@@ -8,7 +8,7 @@ from typing import List
 import pytest
 
 from iobench.backends.caffe import log
-from iobench.run.worker_process import why_ended
+from iobench.run.ended import why
 
 LOGS = Path(__file__).parent / "caffe_logs"
 
@@ -101,7 +101,7 @@ def test_a_check_without_advice_is_told_as_it_is() -> None:
 @pytest.mark.parametrize("code", [-6, 134, 6])
 def test_the_driver_tells_the_check_whatever_ended_the_worker(code: int) -> None:
     text = text_of("small-image")
-    assert why_ended(code, text, "local", 1) == log.fatal(text)
+    assert why(code, text, "local", 1) == log.fatal(text)
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_the_driver_tells_the_check_whatever_ended_the_worker(code: int) -> None
     ],
 )
 def test_other_ends_are_told_by_their_signal(code: int, words: List[str]) -> None:
-    said = why_ended(code, "last words\n", "local", 1)
+    said = why(code, "last words\n", "local", 1)
     assert all(word in said for word in [*words, "last words"])

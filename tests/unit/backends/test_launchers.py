@@ -301,3 +301,25 @@ def test_across_nodes_the_launcher_stands_outside_and_shows_ranks_who_they_are(
     assert started.variables["OMPI_MCA_btl_vader_single_copy_mechanism"] == "none"
     assert "OMPI_MCA_plm" not in started.variables
     assert started.ranks_apart
+
+
+# -- srun ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "rank", "code"),
+    [
+        ("srun: error: n2: task 1: Killed", 1, -9),
+        ("srun: error: n2: tasks 3,5-7: Exited with exit code 4", 3, 4),
+        ("srun: error: n2: task 0: Segmentation fault (core dumped)", 0, -11),
+    ],
+)
+def test_srun_says_which_rank_failed_first(said: str, rank: int, code: int) -> None:
+    text = f"E: own words\n{said}\nslurmstepd: error: *** STEP 1.0 ON n1 CANCELLED ***\n"
+    text += "srun: error: n1: task 2: Terminated\n"
+    found = registry.load("launchers", "srun").failure(text)
+    assert (found.rank, found.code, found.output) == (rank, code, "E: own words")
+
+
+def test_srun_that_names_no_rank() -> None:
+    assert registry.load("launchers", "srun").failure("srun: error: Unable to allocate\n") is None

@@ -37,8 +37,8 @@ def started(tmp_path: Path, key: str = "", limit_s: float = 60.0) -> Iterator[An
     try:
         come = None
         while come is None and process.poll() is None:
-            for end in connection.wait(door.ends(), 0.1):
-                come = door.admit(end) or come
+            connection.wait([door], 0.1)
+            come = next(door.admit(), come)
         if come is None:
             yield None, process
             return

@@ -14,7 +14,7 @@ import pytest
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Plan
-from iobench.core.records import Record
+from iobench.core.records import CacheProof, NodeRecord, Record
 from iobench.data import accounting
 from iobench.report import contrast_words, csv, html, numbers, terminal, words
 from iobench.report.screen import Screen
@@ -305,3 +305,16 @@ def test_every_file_of_a_tree_is_in_the_report(
 def test_synthetic_data_have_no_table_of_files(document: SuiteResult, page: str) -> None:
     assert 'id="files"' not in page
     assert "files" not in to_json(document)["dataset"]
+
+
+def test_of_many_nodes_those_with_the_worst_proofs_are_shown() -> None:
+    def row(name: str, before: float) -> tuple[tuple[str, str, str], list[NodeRecord]]:
+        return ("a", "read cold", name), [
+            NodeRecord(name, (0,), CacheProof(resident_before=before))
+        ]
+
+    rows = dict(row(f"n{k}", 0.001 * (k == 37)) for k in range(40))
+    shown = [name for (_, _, name), _ in html._worst(rows)]
+    assert len(shown) == html.NODES
+    assert "n37" in shown
+    assert html._spans([7, 0, 1, 2, 12]) == "0-2, 7, 12"

@@ -14,7 +14,7 @@ from iobench.analysis import evidence as figures
 from iobench.analysis import suite
 from iobench.analysis.case_results import CommunicationResult
 from iobench.analysis.confounders import confounders
-from iobench.analysis.evidence import evidence, startup_s, step_waits_s, trial_window
+from iobench.analysis.evidence import evidence, startup_s, step_waits, trial_window
 from iobench.analysis.pairs import complete_pairs, equal_order
 from iobench.analysis.ranks import note, parted, skew_s, together
 from iobench.analysis.results import CheckResult, to_json
@@ -138,7 +138,7 @@ def test_what_one_rank_waits_for_the_job_waits_for() -> None:
     assert whole is not None
     assert whole.compute_s == 4.0
     assert whole.wait_s == whole.wall_s - 4.0
-    assert step_waits_s([record_of(in_step(case), case)]) == [0.25] * 6
+    assert step_waits([record_of(in_step(case), case)]).seconds.tolist() == [0.25] * 6
 
 
 def test_without_an_exchange_each_rank_stands_for_itself() -> None:
@@ -147,7 +147,7 @@ def test_without_an_exchange_each_rank_stands_for_itself() -> None:
     window = trial_window(record_of(apart, case))
     assert window is not None
     assert (window.wall_s, window.wait_s) == (4.5, 0.75)
-    assert len(step_waits_s([record_of(apart, case)])) == 12
+    assert step_waits([record_of(apart, case)]).count == 12
 
 
 def test_the_stall_of_ranks_in_step_is_wait_and_not_contention() -> None:
@@ -545,3 +545,28 @@ def test_ids_of_a_twin_are_those_of_all_ranks_together() -> None:
     ranks = [sample_order(100, "shuffled", seed=3, rank=r, world_size=3, batch=4) for r in range(3)]
     twin = sample_order(100, "shuffled", seed=3, batch=12)
     assert sorted(twin.tolist()) == sorted(np.concatenate(ranks).tolist())
+
+
+def test_of_many_steps_each_rank_gives_some_of_its_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iobench.analysis.evidence.MOST_WAITS", 200)
+    waits = [[0.001 * k for k in range(1, 1001)], [0.002 * k for k in range(1, 1001)]]
+    case = Case(world_size=2, launcher="mpirun")
+    ranks = []
+    for number, own in enumerate(waits):
+        begin = [10.0 * k for k in range(1000)]
+        ready = [t + wait for t, wait in zip(begin, own, strict=True)]
+        steps = Steps(begin, ready, ready, [1] * 1000, [1] * 1000)
+        ranks.append(RankResult(number, 2, "n1", 7, steps))
+    found = step_waits([record_of(ranks, case)])
+    assert (found.count, len(found.seconds)) == (2000, 200)
+    assert found.mean == pytest.approx(0.75075)
+    assert found.seconds[-1] == pytest.approx(2.0), "the longest is among them"
+    exact = sorted(waits[0] + waits[1])
+    assert found.seconds[99] == pytest.approx(exact[999], rel=0.02)
+
+
+def test_an_error_names_the_node_where_there_are_several() -> None:
+    failed = RankResult(1, 2, "n2", 7, error="Traceback\nE: bad")
+    fine = RankResult(0, 2, "n1", 7)
+    assert world.errors([fine, failed], 2) == ("rank 1 of 2 on node n2: E: bad",)
+    assert world.errors([fine, failed]) == ("rank 1 of 2: E: bad",)

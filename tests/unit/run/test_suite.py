@@ -71,11 +71,11 @@ def test_every_planned_trial_has_one_valid_record(suite: scheduler.Suite) -> Non
 def test_resume_runs_only_what_is_missing(suite: scheduler.Suite) -> None:
     suite.run()
     runs = suite.store.folder / "runs"
-    kept = {p.name: p.read_bytes() for p in runs.iterdir()}
+    kept = {p.name: p.read_bytes() for p in runs.glob("*.json")}
     victim = sorted(kept)[2]
     (runs / victim).unlink()
     again(suite.store).run()
-    after = {p.name: p.read_bytes() for p in runs.iterdir()}
+    after = {p.name: p.read_bytes() for p in runs.glob("*.json")}
     assert {n: b for n, b in after.items() if n in kept} == {
         n: b for n, b in kept.items() if n != victim
     }

@@ -1,0 +1,48 @@
+"""Why the processes of a trial ended without a result, in one line."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from iobench.backends.caffe import log as caffe_log
+from iobench.core import registry
+from iobench.run import ranks
+
+_NOWHERE: Mapping[int, str] = MappingProxyType({})
+#: What most likely ended a process by these signals.
+_LIKELY = {
+    signal.SIGBUS: "a mapped file, such as an LMDB, was cut short? /dev/shm is full?",
+    signal.SIGABRT: "a library's own check failed",
+}
+
+
+def why(
+    code: int, stderr: str, launcher: str, world_size: int, *, places: Mapping[int, str] = _NOWHERE,
+    failing: str = "",
+) -> str:  # fmt: skip
+    """Return in one line why processes ended with this status, as they and their launcher say.
+
+    ``places``: rank -> node, of several.  ``failing``: the rank that went first, as seen from here.
+    """
+    who = failing or "worker"
+    failed = registry.load("launchers", launcher).failure(stderr)
+    if failed is not None:
+        code, stderr = failed.code, failed.output
+        who = ranks.name(failed.rank, world_size, places.get(failed.rank, ""))
+    if reason := caffe_log.fatal(stderr):
+        return reason if world_size == 1 else f"{who}: {reason}"
+    last = last_line(stderr)
+    if code - 128 in set(signal.Signals):  # a container's end, as its runtime reports it
+        code = 128 - code
+    if code < 0 and -code in set(signal.Signals):
+        likely = _LIKELY.get(signal.Signals(-code), "out of memory?")
+        return f"{who} killed by {signal.Signals(-code).name} ({likely}){last}"
+    return f"{who} ended with status {code} and no result{last}"
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a text as a suffix, ": ..."; "" where it is empty."""
+    lines = [line for line in text.splitlines() if line.strip("-=* \t")]
+    return f": {lines[-1]}" if lines else ""
