@@ -24,6 +24,7 @@ from iobench.analysis.case_results import (
     WaitResult,
 )
 from iobench.analysis.evidence import WARM_STATES, Evidence
+from iobench.analysis.compute_roof import compute_roof
 from iobench.analysis.limits import limits
 from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
@@ -57,6 +58,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         au={c: _au(found.windows(case, "train", c), compute) for c in _caches(found, case)},
         limits=limits(found, case, compute, storage),
         storage=storage,
+        compute_roof=compute_roof(found, case),
         bytes=_bytes(found, case),
         startup_s=_startup(found, case),
         step_wait_s={c: _waits(found, case, c) for c in _caches(found, case)},

@@ -99,6 +99,7 @@ class Case:
     trainer_options: Options = dataclasses.field(default_factory=dict)
     runtime_options: Options = dataclasses.field(default_factory=dict)
     launcher_options: Options = dataclasses.field(default_factory=dict)
+    name: str = ""  # that the spec gives it; its label then
     layout: str = ""  # of the stored form, where options shape what is written (registry.layout_of)
     cpus: float = 0.0  # limits that every runtime enforces alike; 0: none
     memory_bytes: int = 0

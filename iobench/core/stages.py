@@ -26,8 +26,9 @@ class Stage:
     A ``trained`` one takes its steps from the case's trainer (else nobody trains).  One that does
     not read the dataset replays a batch for ``compute_s``; cases with the same computation share
     it.  ``on_host``: the worker only locates the samples, without the case's runtime; fio then
-    reads them on the host.  An ``of_mount`` one measures the mount and not the case: cases on the
-    same files share it, it gives no rate of samples, and it runs only where a spec names it.
+    reads them on the host.  An ``of_mount`` one measures the mount and not the case, and
+    gives no rate of samples: cases on the same files share it.  ``needs``: a method of the
+    trainer without which it cannot run.  A ``named`` one runs only where a spec names it.
     """
 
     run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
@@ -43,6 +44,8 @@ class Stage:
     contrasted: bool = False  # an epoch of batches, one reading a step: it can be paired
     on_host: bool = False
     of_mount: bool = False
+    needs: str = ""
+    named: bool = False
     traced: bool = False  # the driver counts the system calls between the loop's marks
     in_process: bool = False  # reads in the worker's own Python, wherever the loader runs
     beside: str = ""  # stage that runs in the same round, where a case has several ranks
@@ -66,7 +69,7 @@ def rungs() -> Tuple[str, ...]:
 
 def usual() -> Tuple[str, ...]:
     """Return the rungs of a ladder whose spec names none, in their order."""
-    return tuple(name for name in rungs() if not of(name).of_mount)
+    return tuple(name for name in rungs() if not of(name).named)
 
 
 def contrasted() -> Tuple[str, ...]:

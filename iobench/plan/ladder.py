@@ -73,6 +73,7 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
     fileless = registry.load("formats", case.format).fileless
     no_bytes = fileless and case.stored_form not in loader.native
     placement = registry.load("placements", case.placement)
+    trainer = registry.load("trainers", case.trainer)
     no_host = ""
     if fileless:
         no_host = "no files"
@@ -87,6 +88,8 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
         stage = stages.of(name)
         if stage.on_host:
             reasons[name] = no_host
+        elif stage.needs and not hasattr(trainer.make, stage.needs):
+            reasons[name] = f"trainer {case.trainer!r} has no {stage.needs!r}"
         elif stage.reads and no_bytes and stage.asks != "read":
             reasons[name] = f"format {case.format!r} has no bytes to decode"
         elif stage.reads and stage.asks not in loader.stages:

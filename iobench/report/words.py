@@ -228,6 +228,26 @@ def validity(suite: SuiteResult) -> str:
     return ", ".join(parts)
 
 
+def compute_roof(case: CaseResult) -> str:
+    """Return a trainer's place under Williams' roofline; "" where it was not measured."""
+    roof = case.compute_roof
+    if roof is None:
+        return ""
+    text = (
+        f"{number(roof.flop_per_sample / 1e9)} GFLOP a sample; with {roof.threads} "
+        f"thread{'s' * (roof.threads > 1)} a GEMM gives {number(roof.peak_flops / 1e9)} GFLOP/s, a "
+        f"triad {number(roof.memory_bytes_per_s / 1e9)} GB/s ({roof.by}, ridge at "
+        f"{number(roof.ridge)} FLOP a byte)"
+    )
+    if roof.compute_flops:
+        text += (
+            f"; it computes at {number(roof.compute_flops / 1e9)} GFLOP/s, "
+            f"{percent(roof.compute_flops / roof.peak_flops)} of that, which takes at least "
+            f"{number(roof.least_intensity)} FLOP a byte"
+        )
+    return f"{text}; {roof.traffic}"
+
+
 def incomplete(suite: SuiteResult) -> str:
     """Return what of the plan has no result yet; "" of a complete suite."""
     if suite.complete:

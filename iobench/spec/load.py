@@ -118,7 +118,8 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     # all of them out of reach: the first says why
     built = [(case, where) for case, where in built if not out_of_reach(case)] or built
     for i, extra in enumerate(spec.cases):
-        built.append((_case(spec, extra, f"cases[{i}]"), f"cases[{i}]"))
+        case = dataclasses.replace(_case(spec, extra, f"cases[{i}]"), name=extra.name or "")
+        built.append((case, f"cases[{i}]"))
     _check_options(spec.case)
     for case, where in built:
         check_case(case, where)
@@ -131,7 +132,11 @@ def expand(spec: Spec) -> tuple[Case, ...]:
         if (other := places.setdefault(repr(case), where)) is not where:
             raise SpecError(f"{where}: the same case as {other}; remove one of the two")
     usual = _case(spec, CaseSpec(), "case") if len(spec.matrix) > 1 else None
-    return label(made, len(spec.cases) if spec.matrix else 0, usual)
+    named = label(made, len(spec.cases) if spec.matrix else 0, usual)
+    for i, case in enumerate(named):
+        if case.name and any(case.label == other.label for other in named[:i]):
+            raise SpecError(f"cases: {case.name!r} names two cases; give each its own name")
+    return named
 
 
 def left_out(spec: Spec) -> list[str]:
@@ -180,8 +185,10 @@ def _cells(spec: Spec) -> list[dict[str, Any]]:
 
 
 def named(spec: Spec, key: str) -> list[Any]:
-    """Return the values that the matrix names of ``key``, each once."""
+    """Return the values that the matrix names of ``key``, each once; names: of ``[[cases]]``."""
     every = [value for table in spec.matrix for value in table.get(key, [])]
+    if key == contrast_rules.NAME:
+        every = [case.name for case in spec.cases if case.name]
     return [value for i, value in enumerate(every) if value not in every[:i]]
 
 

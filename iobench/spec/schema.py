@@ -80,8 +80,14 @@ class CaseSpec(Strict):
 
 
 class ExtraCase(CaseSpec):
-    """A case beside the matrix, with its own rungs and repeats."""
+    """A case beside the matrix, with its own rungs and repeats; ``name`` is its label then."""
 
+    name: str | None = pydantic.Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
+        max_length=60,
+        description="letters, digits, spaces and '.', '_', '-' after a letter or digit",
+    )
     stages: Many[str] | None = None
     repeats: int | None = pydantic.Field(default=None, ge=1, le=MOST_REPEATS)
 

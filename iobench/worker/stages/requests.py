@@ -15,4 +15,5 @@ BACKEND = Stage(
     one_rank=True,
     on_host=True,
     of_mount=True,
+    named=True,
 )
