@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from iobench.analysis.trainer_results import ComputeRoof, MlperfResult
 from iobench.equations.stats import Interval
 
 #: What rounds to more than 1 is no utilisation.
@@ -153,30 +154,6 @@ class StorageResult:
     deepest: int
     deeper_samples_per_s: float
     words: str
-
-
-@dataclasses.dataclass(frozen=True)
-class ComputeRoof:
-    """Williams' roofline of a case's trainer, from the rung ``roof``; FLOP/s and bytes/s.
-
-    ``peak_flops`` and ``memory_bytes_per_s`` are the best of all trials, with ``threads``;
-    ``ridge``: FLOP a byte where they meet.  ``compute_flops``, ``train_flops``: FLOP a sample times
-    the rates of the rungs (cache state -> FLOP/s).  ``least_intensity``: FLOP a byte of memory
-    traffic that the trainer has at least, as it computes at ``compute_flops``.  ``intensity`` None:
-    its traffic was not counted, for the reason ``traffic``.
-    """
-
-    flop_per_sample: float
-    threads: int
-    peak_flops: float
-    memory_bytes_per_s: float
-    ridge: float
-    by: str
-    compute_flops: float | None
-    train_flops: Mapping[str, float]
-    least_intensity: float | None
-    intensity: float | None
-    traffic: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,6 +321,7 @@ class CaseResult:
     limits: Mapping[str, LimitResult]
     storage: StorageResult | None
     compute_roof: ComputeRoof | None
+    mlperf: MlperfResult | None
     bytes: BytesResult
     startup_s: StartupResult | None
     step_wait_s: Mapping[str, WaitResult | None]

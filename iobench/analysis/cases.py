@@ -26,6 +26,7 @@ from iobench.analysis.case_results import (
 from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.compute_roof import compute_roof
 from iobench.analysis.limits import limits
+from iobench.analysis.mlperf import mlperf_of
 from iobench.analysis.ranks import probed
 from iobench.analysis.remarks import handover, remarks
 from iobench.analysis.sample_times import head_of_line, sample_times
@@ -59,6 +60,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         limits=limits(found, case, compute, storage),
         storage=storage,
         compute_roof=compute_roof(found, case),
+        mlperf=mlperf_of(found, case),
         bytes=_bytes(found, case),
         startup_s=_startup(found, case),
         step_wait_s={c: _waits(found, case, c) for c in _caches(found, case)},
@@ -85,7 +87,10 @@ def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:
     """Return every stage with the rate of each planned rung, measured or not."""
     planned = found.rungs(case)
     out = {}
-    for stage in stages.usual():
+    named = {stage for stage, _ in planned if stages.of(stage).contrasted}
+    for stage in stages.rungs():
+        if stage not in (*stages.usual(), *named):
+            continue
         caches = sorted(c for s, c in planned if s == stage)
         out[stage] = StageResult(
             {cache: _rate(found, case, stage, cache) for cache in caches},

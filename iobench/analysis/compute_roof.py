@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from iobench.analysis.case_results import ComputeRoof
 from iobench.analysis.evidence import Evidence
+from iobench.analysis.trainer_results import ComputeRoof
 from iobench.core.cases import Case
 from iobench.equations import stats
 from iobench.equations.roofline import Roofs

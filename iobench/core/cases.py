@@ -273,6 +273,7 @@ class Plan:
     placements: Tuple[Placement, ...] = ()
     images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> digest
     sessions: Tuple[Session, ...] = ()
+    mlperf: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # workload, floor of its AU
     schema: int = SCHEMA
 
 

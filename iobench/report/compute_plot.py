@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from iobench.analysis.case_results import CaseResult, ComputeRoof
+from iobench.analysis.case_results import CaseResult
+from iobench.analysis.trainer_results import ComputeRoof
 from iobench.analysis.trajectories import Trajectory, TrajectoryPoint
 from iobench.report import numbers, plots
 

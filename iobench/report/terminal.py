@@ -199,7 +199,8 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
         alone = words.rate(case, "compute", "-")
         if alone and not _has_rate(case, "cold", "warm"):
             yield Text(f"{case.case}: computes {numbers.number(alone.value)} samples/s alone")
-        of_case = (words.communication, words.handover, words.storage, words.compute_roof)
+        of_case = (words.communication, words.handover, words.storage, words.compute_roof,
+                   words.mlperf)  # fmt: skip
         for text in (words_of(case) for words_of in of_case):
             if text:
                 yield Text(f"  {case.case}: {text}", style="dim")

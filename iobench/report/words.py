@@ -248,6 +248,25 @@ def compute_roof(case: CaseResult) -> str:
     return f"{text}; {roof.traffic}"
 
 
+def mlperf(case: CaseResult) -> str:
+    """Return AU as MLPerf Storage counts it, with what of its rules was not kept; "" without."""
+    found = case.mlperf
+    if found is None:
+        return ""
+    spread = f" ({limits(found.au, percent)})" if found.au.limited else ""
+    verdict = "reaches" if found.reached else "is below"
+    short = "".join(f"; too small for its rules: {line}" for line in found.short)
+    return (
+        f"AU as MLPerf Storage counts it, {found.workload}: {percent(found.au.value)}{spread}, which "
+        f"{verdict} the floor of {percent(found.floor)}; {found.accelerators} simulated "
+        f"accelerator{'s' * (found.accelerators > 1)}, {found.epochs} "
+        f"epoch{'s' * (found.epochs > 1)} of {found.steps} steps, "
+        f"{number(found.samples_per_s)} samples/s, "
+        f"{number(found.samples_per_s * found.bytes / found.samples / 1e6)} MB/s{short}. "
+        f"Not an MLPerf result"
+    )
+
+
 def incomplete(suite: SuiteResult) -> str:
     """Return what of the plan has no result yet; "" of a complete suite."""
     if suite.complete:

@@ -23,7 +23,7 @@ from iobench.core.errors import SpecError, shown
 from iobench.core.options import HUGE, check_options
 from iobench.core.units import nbytes, seconds
 from iobench.data import toml_files
-from iobench.spec import contrast_rules
+from iobench.spec import contrast_rules, workloads
 from iobench.spec.case_rules import check_case, out_of_reach
 from iobench.spec.labels import PIPELINE_FIELDS, label
 from iobench.spec.schema import MOST_CASES, CaseSpec, ExtraCase, Spec
@@ -45,8 +45,13 @@ def load(name_or_path: str) -> Spec:
 
 
 def read(name_or_path: str) -> tuple[str, str]:
-    """Return the text of a spec and the path of its file; raises SpecError."""
+    """Return the text of a spec and the path of its file; raises SpecError.
+
+    A workload file of MLPerf Storage (.yaml) is read as the spec of it.
+    """
     path = Path(name_or_path)
+    if path.suffix in workloads.SUFFIXES:
+        return workloads.spec_text(workloads.read(path)), str(path)
     if not path.suffix and not os.path.exists(path):
         path = SPECS / f"{name_or_path}.toml"
         if not os.path.isfile(path):
