@@ -83,8 +83,8 @@ class TfrecordFormat:
 
     @property
     def layout(self) -> Dict[str, Any]:
-        """Options that shape what is written."""
-        return {"shard": self._each}
+        """Options that shape what is written; one file is how it always was."""
+        return {"shard": self._each} if self._each else {}
 
     def write(self, samples: Iterable[StoredSample], root: Path) -> None:
         """Write the records, then their index."""
