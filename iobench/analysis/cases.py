@@ -23,8 +23,8 @@ from iobench.analysis.case_results import (
     StartupResult,
     WaitResult,
 )
-from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.compute_roof import compute_roof
+from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.limits import limits
 from iobench.analysis.mlperf import mlperf_of
 from iobench.analysis.ranks import probed

@@ -28,7 +28,9 @@ def compute_roof(found: Evidence, case: Case) -> ComputeRoof | None:
     )
     compute = [w.seconds_per_sample for w in found.compute(case)[0]]
     reached = flop / fmean(compute) if compute else None
-    trained = {c: [w.seconds_per_sample for w in found.train(case, c)] for c in _states(found, case)}
+    trained = {
+        c: [w.seconds_per_sample for w in found.train(case, c)] for c in _states(found, case)
+    }
     return ComputeRoof(
         flop_per_sample=flop,
         threads=int(notes[0]["threads"]),
@@ -37,7 +39,9 @@ def compute_roof(found: Evidence, case: Case) -> ComputeRoof | None:
         ridge=roofs.ridge,
         by=str(notes[0]["by"]),
         compute_flops=reached,
-        train_flops={c: flop * stats.t_interval(t).inverse().value for c, t in trained.items() if t},
+        train_flops={
+            c: flop * stats.t_interval(t).inverse().value for c, t in trained.items() if t
+        },
         least_intensity=None if reached is None else roofs.least_intensity(reached),
         intensity=None,
         traffic=NOT_COUNTED,

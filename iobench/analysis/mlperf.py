@@ -11,12 +11,12 @@ from iobench.core.cases import Case
 from iobench.core.records import Record
 from iobench.equations import mlperf, stats
 
-STAGE = "feed"
+FEED = "feed"
 
 
 def mlperf_of(found: Evidence, case: Case) -> MlperfResult | None:
     """Return a case's AU by MLPerf Storage's rules; None where the suite is no workload of it."""
-    asked, records = found.plan.mlperf, found.of(case, STAGE)
+    asked, records = found.plan.mlperf, found.of(case, FEED)
     step_s = case.trainer_options.get("step_s")
     if not asked or not records or not isinstance(step_s, float | int):
         return None

@@ -1,4 +1,4 @@
-"""What the analysis finds about a case's trainer, as values: its roofline, its AU by MLPerf's rules.
+"""What the analysis finds about a case's trainer: its roofline, its AU by MLPerf's rules.
 
 The fields' names are the keys of ``analysis.json``.
 """
@@ -39,9 +39,9 @@ class ComputeRoof:
 class MlperfResult:
     """AU of the rung ``feed`` as MLPerf Storage counts it, and what its rules ask for.
 
-    ``au``: mean over epochs and accelerators; ``floor``: the workload's.  ``steps``, ``samples`` and
-    ``bytes`` are an epoch's; ``wanted_*``: the rules' least.  ``short``: the rules that this run is
-    too small for, in words.
+    ``au``: mean over epochs and accelerators; ``floor``: the workload's.  ``steps``, ``samples``
+    and ``bytes`` are an epoch's; ``wanted_*``: the rules' least.  ``short``: the rules that this
+    run is too small for, in words.
     """
 
     workload: str

@@ -21,7 +21,9 @@ from iobench.spec import load, workloads
 @click.option("--hosts", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--memory", help="Memory of one host, such as 256G; default: this machine's.")
 @click.option(
-    "--samples", type=click.IntRange(1), help="Samples of an epoch; default: what the rules ask for."
+    "--samples",
+    type=click.IntRange(1),
+    help="Samples of an epoch; default: what the rules ask for.",
 )
 @click.option("--spec", "target", type=PATH, help="Write the spec there (TOML).")
 @JSON
@@ -81,8 +83,8 @@ def _print(facts: dict[str, object], target: Path | None) -> None:
     if f["samples_per_s"]:
         demand = f"{f['samples_per_s']:,.1f} samples/s, {_gb(f['bytes_per_s'])}/s"
     lines = [
-        f"{f['workload']}: {f['format']}, {f['record_bytes']:,} bytes a sample, batch {f['batch']}, "
-        f"{f['step_s']:g} s a step, AU at least {f['least_au']:.0%}",
+        f"{f['workload']}: {f['format']}, {f['record_bytes']:,} bytes a sample, batch "
+        f"{f['batch']}, {f['step_s']:g} s a step, AU at least {f['least_au']:.0%}",
         f"at AU 1, {f['accelerators']} simulated accelerators take {demand}",
         f"the rules ask for {f['wanted_samples']:,} samples ({_gb(f['wanted_bytes'])}): "
         f"{f['wanted_by_steps']:,} for {rules.LEAST_STEPS} steps, {f['wanted_by_memory']:,} for "
@@ -93,7 +95,9 @@ def _print(facts: dict[str, object], target: Path | None) -> None:
     if target is None:
         out.print(Text("--spec FILE writes the spec that measures it"), soft_wrap=True)
     else:
-        out.print(Text(f"{target}: {f['samples']:,} samples; `iobench run {target}`"), soft_wrap=True)
+        out.print(
+            Text(f"{target}: {f['samples']:,} samples; `iobench run {target}`"), soft_wrap=True
+        )
 
 
 def _gb(size: object) -> str:

@@ -95,7 +95,12 @@ def make(
     count = made.samples if samples is None else samples
     seed = made.seed if seed is None else seed
     check_count(made, count)
-    identity = {"recipe": recipes.identity(made), "samples": count, "seed": seed, "version": SYNTHESIS}
+    identity = {
+        "recipe": recipes.identity(made),
+        "samples": count,
+        "seed": seed,
+        "version": SYNTHESIS,
+    }
     root = Path(root).absolute()
     with claim(root, identity) as found:
         if found is not None:

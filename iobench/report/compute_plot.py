@@ -36,7 +36,9 @@ def compute(cases: Sequence[CaseResult]) -> str:
         for threads, roof in sorted(roofs.items()):
             peak, ridge = roof.peak_flops / GIGA, roof.ridge
             low = INTENSITY[0] * roof.memory_bytes_per_s / GIGA
-            axes.plot([INTENSITY[0], ridge, INTENSITY[1]], [low, peak, peak], color=plots.INK, lw=1.3)
+            axes.plot(
+                [INTENSITY[0], ridge, INTENSITY[1]], [low, peak, peak], color=plots.INK, lw=1.3
+            )
             axes.annotate(
                 f"{threads} thread{'s' * (threads > 1)}: {numbers.number(peak)} GFLOP/s, "
                 f"{numbers.number(roof.memory_bytes_per_s / GIGA)} GB/s",

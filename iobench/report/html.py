@@ -105,7 +105,7 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         "stalls": plots.stall_breakdown(shown, suite),
         "roofline_cold": plots.roofline(shown, "cold"),
         "roofline_warm": plots.roofline(shown, "warm"),
-        "compute_roof": compute_plot.compute(cases),
+        "compute_roof": compute_plot.compute(suite.pipelines),
         "trajectories": [
             (f"{kind}-{cache}", f"{title}, {cache}", svg)
             for cache in ("cold", "warm")

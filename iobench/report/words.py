@@ -257,8 +257,8 @@ def mlperf(case: CaseResult) -> str:
     verdict = "reaches" if found.reached else "is below"
     short = "".join(f"; too small for its rules: {line}" for line in found.short)
     return (
-        f"AU as MLPerf Storage counts it, {found.workload}: {percent(found.au.value)}{spread}, which "
-        f"{verdict} the floor of {percent(found.floor)}; {found.accelerators} simulated "
+        f"AU as MLPerf Storage counts it, {found.workload}: {percent(found.au.value)}{spread}, "
+        f"which {verdict} the floor of {percent(found.floor)}; {found.accelerators} simulated "
         f"accelerator{'s' * (found.accelerators > 1)}, {found.epochs} "
         f"epoch{'s' * (found.epochs > 1)} of {found.steps} steps, "
         f"{number(found.samples_per_s)} samples/s, "

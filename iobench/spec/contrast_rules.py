@@ -12,7 +12,6 @@ from iobench.core.units import nbytes
 from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.spec import schema
 
-
 #: What a contrast can be over beside the keys of a case: the names of ``[[cases]]``, whatever
 #: differs between them.
 NAME = "name"

@@ -103,8 +103,8 @@ def read(path: Path) -> Workload:
 def spec_text(workload: Workload, *, accelerators: int = 1, samples: int = 0) -> str:
     """Return the spec (TOML) of a workload.
 
-    ``accelerators``: ranks, each a simulated accelerator.  ``samples``: of an epoch, in place of the
-    file's number.  Each repeat is an epoch: of a fresh process, from a page cache proven cold.
+    ``accelerators``: ranks, each a simulated accelerator.  ``samples``: of an epoch, in place of
+    the file's number.  Each repeat is an epoch: of a fresh process, from a page cache proven cold.
     """
     data, reader, step_s = workload.dataset, workload.reader, workload.train.computation_time
     trainer: dict[str, Any] = {"step_s": step_s}

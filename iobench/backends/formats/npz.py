@@ -1,7 +1,7 @@
 """One ``.npz`` file a sample: NumPy's own archive, as 3D U-Net's data are stored.
 
-Each has two arrays, ``x`` (the sample's bytes) and ``y`` (its label); nothing is compressed, and the
-archive's checksum is verified when it is read.
+Each has two arrays, ``x`` (the sample's bytes) and ``y`` (its label); nothing is compressed, and
+the archive's checksum is verified when it is read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class NpzFormat:
 
     def files(self, dataset: Dataset, root: Path) -> List[Path]:
         """Return every archive, in id order."""
-        return [root / name_of(sample) for sample in range(dataset.samples)]
+        return sorted(root.glob("*/*.npz"))
 
 
 BACKEND = FormatBackend(NpzFormat, "one NumPy archive (.npz) a sample, uncompressed")

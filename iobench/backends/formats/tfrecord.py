@@ -23,6 +23,7 @@ from iobench.core.protocols import StoredSample
 
 #: The one file, or each of several; int64 (samples, 4): offset, bytes of it, JPEG, label.
 DATA, SHARD, INDEX = "data.tfrecord", "data-{:06d}.tfrecord", "index.npy"
+SHARDS = "data-*.tfrecord"
 JPEG, LABEL, ID = b"image/encoded", b"image/class/label", b"image/id"
 #: Before a record's data: its length, and the checksum of these eight bytes; after it: its own.
 _HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
@@ -106,8 +107,7 @@ class TfrecordFormat:
 
     def files(self, dataset: Dataset, root: Path) -> List[Path]:
         """Return the files of records."""
-        shards = -(-dataset.samples // self._each) if self._each else 1
-        return [root / file_name(shard, self._each) for shard in range(shards)]
+        return sorted(root.glob(SHARDS)) if self._each else [root / DATA]
 
 
 def _written(file: BinaryIO, sample: StoredSample) -> Tuple[int, int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iobench.core.protocols import Measured
-from iobench.core.records import NO_STEPS, IoCounters
+from iobench.core.records import NO_STEPS
 from iobench.core.stages import Outcome, Stage
 from iobench.host import io_counters
 from iobench.worker.rank import RankRun

@@ -320,7 +320,7 @@ def checked(**changes: Any) -> None:
     ("changes", "words"),
     [
         ({"contrasts": [{"stage": "decode"}]},
-         ["contrasts[0].stage", "dali:jpeg", "'decode'", "fused", "read, load, train"]),
+         ["contrasts[0].stage", "dali:jpeg", "'decode'", "fused", "read, load, feed, train"]),
         ({"contrasts": [{"stage": "decode", "base": "dali"}]}, ["dali:jpeg", "'decode'"]),
         ({"contrasts": [{"stage": "decode", "base": "lmdb", "arms": ["dali"]}]}, ["dali:jpeg"]),
         ({"contrasts": [{"stage": "decode", "only": "fastest"}]}, ["dali:jpeg", "'decode'"]),

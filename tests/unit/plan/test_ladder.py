@@ -137,9 +137,9 @@ def test_a_contrast_that_compares_nothing_is_refused(
 def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     parsed = load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
     missing = ladder.rungs_missing(load.expand(parsed)[0])
-    assert set(missing) == {"ceiling", "requests", "decode", "load", "train"}
+    assert set(missing) == {"ceiling", "requests", "decode", "load", "roof", "train"}
     null = load.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
-    assert set(ladder.rungs_missing(load.expand(null)[0])) == {"ceiling", "requests"}
+    assert set(ladder.rungs_missing(load.expand(null)[0])) == {"ceiling", "requests", "roof"}
 
 
 def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
