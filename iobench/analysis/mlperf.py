@@ -20,7 +20,8 @@ def mlperf_of(found: Evidence, case: Case) -> MlperfResult | None:
     step_s = case.trainer_options.get("step_s")
     if not asked or not records or not isinstance(step_s, float | int):
         return None
-    epochs = [au for record in records if (au := _utilisation(record, float(step_s))) is not None]
+    every = [_utilisation(record, float(step_s)) for record in records]
+    epochs = [each for each in every if each is not None]
     if not epochs:
         return None
     data, last = found.plan.dataset, records[-1]

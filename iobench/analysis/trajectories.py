@@ -90,11 +90,11 @@ def _point(value: int, result: CaseResult, cache: str) -> TrajectoryPoint:
     return TrajectoryPoint(
         value=value,
         case=result.case,
-        load=load and load.value,
+        load=load.value if load else None,
         compute=result.limits[cache].roofs.get("compute"),
-        train=train and train.value,
+        train=train.value if train else None,
         flops=roof.flop_per_sample * train.value if roof and train else None,
-        peak_flops=roof and roof.peak_flops,
+        peak_flops=roof.peak_flops if roof else None,
     )
 
 

@@ -85,7 +85,7 @@ def _print(facts: dict[str, object], target: Path | None) -> None:
     lines = [
         f"{f['workload']}: {f['format']}, {f['record_bytes']:,} bytes a sample, batch "
         f"{f['batch']}, {f['step_s']:g} s a step, AU at least {f['least_au']:.0%}",
-        f"at AU 1, {f['accelerators']} simulated accelerators take {demand}",
+        f"at AU 1, simulated accelerators ({f['accelerators']}) take {demand}",
         f"the rules ask for {f['wanted_samples']:,} samples ({_gb(f['wanted_bytes'])}): "
         f"{f['wanted_by_steps']:,} for {rules.LEAST_STEPS} steps, {f['wanted_by_memory']:,} for "
         f"{rules.TIMES_MEMORY} x the hosts' memory; the file names {f['file_samples']:,}",

@@ -147,9 +147,6 @@ class Trainer(Protocol):
         """Free what is held.  Idempotent."""
         return
 
-    # It may have ``flop(batch) -> Mapping[str, Scalar]``, for the stage ``roof``: the FLOP of one
-    # step, counted, and the roofs of what it computes on (``backends/trainers/_roofs``).
-
 
 @dataclasses.dataclass(frozen=True)
 class Mount:

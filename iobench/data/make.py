@@ -95,12 +95,8 @@ def make(
     count = made.samples if samples is None else samples
     seed = made.seed if seed is None else seed
     check_count(made, count)
-    identity = {
-        "recipe": recipes.identity(made),
-        "samples": count,
-        "seed": seed,
-        "version": SYNTHESIS,
-    }
+    what = recipes.identity(made)
+    identity = {"recipe": what, "samples": count, "seed": seed, "version": SYNTHESIS}
     root = Path(root).absolute()
     with claim(root, identity) as found:
         if found is not None:
@@ -201,23 +197,8 @@ def encode(job: MakeJob, index: int, pattern: pixels.Planes, buffer: pixels.Plan
         data: bytes = simplejpeg.encode_jpeg_yuv_planes(*image, quality=quality)
         if len(data) <= target * (1 + TOLERANCE):
             break
-    padded = pad(data, target)
+    padded = size_model.pad(data, target)
     return Encoded(padded, how.quality - quality + 1, len(padded) - len(data))
-
-
-def pad(data: bytes, target: int) -> bytes:
-    """Return the JPEG with comment markers (ITU T.81, B.2.4.5) up to ``target`` bytes.
-
-    At most ``MAX_PADDING`` of it; after the JFIF header, which must be the first marker.
-    """
-    room = min(target - len(data), int(len(data) * size_model.MAX_PADDING))
-    at = 4 + int.from_bytes(data[4:6], "big")
-    comments = []
-    while room >= 4:
-        length = min(room - 2, 65535)
-        comments.append(b"\xff\xfe" + length.to_bytes(2, "big") + b" " * (length - 2))
-        room -= length + 2
-    return b"".join([data[:at], *comments, memoryview(data)[at:]]) if comments else data
 
 
 def _part(root: Path, chunk: range) -> Path:
@@ -321,7 +302,7 @@ def _make_chunk(job: MakeJob, chunk: range, buffer: pixels.Plane) -> None:
     for index in chunk:
         if job.label(index) != label:
             label = job.label(index)
-            pattern = pixels.pattern(job.seed, label, job.recipe)  # cheap; unused by opaque ones
+            pattern = pixels.pattern(job.seed, label, job.recipe)
             (job.root / "jpeg" / f"c{label:04d}").mkdir(parents=True, exist_ok=True)
         data, encodes, padding = encode(job, index, pattern, buffer)
         key = job.key(index)

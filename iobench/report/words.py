@@ -255,6 +255,8 @@ def mlperf(case: CaseResult) -> str:
         return ""
     spread = f" ({limits(found.au, percent)})" if found.au.limited else ""
     verdict = "reaches" if found.reached else "is below"
+    if found.au.limited and found.au.low < found.floor <= found.au.high:
+        verdict = f"by its mean alone {verdict}"
     short = "".join(f"; too small for its rules: {line}" for line in found.short)
     return (
         f"AU as MLPerf Storage counts it, {found.workload}: {percent(found.au.value)}{spread}, "

@@ -56,7 +56,7 @@ class _Metric(_Lenient):
     au: float = pydantic.Field(gt=0, le=1)
 
 
-class Workload(_Lenient):
+class WorkloadFile(_Lenient):
     """The part of a workload file that says what is read, how, and how long a step takes."""
 
     model: _Model = _Model()
@@ -76,7 +76,7 @@ class Workload(_Lenient):
         return round(self.dataset.record_length_bytes)
 
 
-def read(path: Path) -> Workload:
+def read(path: Path) -> WorkloadFile:
     """Read a workload file; raises SpecError that names what is wrong with it."""
     import yaml
 
@@ -89,9 +89,9 @@ def read(path: Path) -> Workload:
     if not isinstance(document, Mapping):
         raise SpecError(f"workload {path}: it is no table of keys; give a workload file of DLIO")
     try:
-        found = Workload.model_validate(dict(document))
+        found = WorkloadFile.model_validate(dict(document))
     except pydantic.ValidationError as error:
-        raise SpecError(f"workload {path}: {explain.first(error, Workload)}") from None
+        raise SpecError(f"workload {path}: {explain.first(error, WorkloadFile)}") from None
     if found.dataset.format not in FORMATS:
         raise SpecError(
             f"workload {path}: dataset.format {shown(found.dataset.format)} is not measured here; "
@@ -100,7 +100,7 @@ def read(path: Path) -> Workload:
     return found
 
 
-def spec_text(workload: Workload, *, accelerators: int = 1, samples: int = 0) -> str:
+def spec_text(workload: WorkloadFile, *, accelerators: int = 1, samples: int = 0) -> str:
     """Return the spec (TOML) of a workload.
 
     ``accelerators``: ranks, each a simulated accelerator.  ``samples``: of an epoch, in place of
