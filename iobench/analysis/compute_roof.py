@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
 from iobench.analysis.evidence import Evidence
 from iobench.analysis.trainer_results import ComputeRoof
@@ -17,14 +19,17 @@ NOT_COUNTED = "memory traffic was not counted: no counter of the memory controll
 
 def compute_roof(found: Evidence, case: Case) -> ComputeRoof | None:
     """Return the roofs of what a case computes on, and where it is; None without ``roof``."""
-    records = found.shared(case, "roof")
-    notes = [r.ranks[0].notes["roof"] for r in records if r.ranks and r.ranks[0].notes.get("roof")]
+    notes = _notes(found, case)
     if not notes:
         return None
     flop = fmean(note["flop_per_step"] / note["step_samples"] for note in notes)
+    like = [
+        n for other in found.plan.cases if _same_cores(other, case) for n in _notes(found, other)
+    ]
+    like = [n for n in like if (n["threads"], n["by"]) == (notes[0]["threads"], notes[0]["by"])]
     roofs = Roofs(
-        max(note["peak_flops"] for note in notes),
-        max(note["memory_bytes_per_s"] for note in notes),
+        max(note["peak_flops"] for note in like),
+        max(note["memory_bytes_per_s"] for note in like),
     )
     compute = [w.seconds_per_sample for w in found.compute(case)[0]]
     reached = flop / fmean(compute) if compute else None
@@ -46,6 +51,21 @@ def compute_roof(found: Evidence, case: Case) -> ComputeRoof | None:
         intensity=None,
         traffic=NOT_COUNTED,
     )
+
+
+def _notes(found: Evidence, case: Case) -> list[Mapping[str, Any]]:
+    """Return what the trials of ``roof`` that serve a case have noted."""
+    every = [r.ranks[0].notes.get("roof") for r in found.shared(case, "roof") if r.ranks]
+    return [note for note in every if note]
+
+
+def _same_cores(one: Case, other: Case) -> bool:
+    """Return whether trainers of two cases, with equal threads, compute on the same thing."""
+    device, key = "cpu", "device"
+    return one.trainer_options.get(key, device) == other.trainer_options.get(key, device) and (
+        one.runtime,
+        one.cpus,
+    ) == (other.runtime, other.cpus)
 
 
 def _states(found: Evidence, case: Case) -> list[str]:

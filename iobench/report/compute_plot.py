@@ -49,7 +49,7 @@ def compute(cases: Sequence[CaseResult]) -> str:
             flops, least = (roof.compute_flops or 0) / GIGA, roof.least_intensity or INTENSITY[0]
             share = numbers.percent(flops * GIGA / roof.peak_flops)
             axes.plot([least, INTENSITY[1]], [flops, flops], color=colour, lw=2, alpha=0.55,
-                      label=plots.wrap(f"{name}: {share}"))  # fmt: skip
+                      label=plots.wrap(f"{_short(name)}: {share}"))  # fmt: skip
             axes.plot(least, flops, "|", color=colour, ms=10, mew=2)
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -126,6 +126,10 @@ def pipeline(lines: Sequence[Trajectory]) -> str:
         plots.legend(axes, 2)
 
     return plots.svg(draw, 3.6 + 0.17 * len(found), f"Trajectories: {_said(found)}")
+
+
+def _short(label: str) -> str:
+    return label.replace("trainer_options=", "")
 
 
 def _both(point: TrajectoryPoint) -> bool:
