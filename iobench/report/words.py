@@ -253,13 +253,13 @@ def mlperf(case: CaseResult) -> str:
     found = case.mlperf
     if found is None:
         return ""
-    spread = f" ({limits(found.au, percent)})" if found.au.limited else ""
+    spread = f" ({limits(found.au, _tenths)})" if found.au.limited else ""
     verdict = "reaches" if found.reached else "is below"
     if found.au.limited and found.au.low < found.floor <= found.au.high:
         verdict = f"by its mean alone {verdict}"
     short = "".join(f"; too small for its rules: {line}" for line in found.short)
     return (
-        f"AU as MLPerf Storage counts it, {found.workload}: {percent(found.au.value)}{spread}, "
+        f"AU as MLPerf Storage counts it, {found.workload}: {_tenths(found.au.value)}{spread}, "
         f"which {verdict} the floor of {percent(found.floor)}; {found.accelerators} simulated "
         f"accelerator{'s' * (found.accelerators > 1)}, {found.epochs} "
         f"epoch{'s' * (found.epochs > 1)} of {found.steps} steps, "
@@ -267,6 +267,10 @@ def mlperf(case: CaseResult) -> str:
         f"{number(found.samples_per_s * found.bytes / found.samples / 1e6)} MB/s{short}. "
         f"Not an MLPerf result"
     )
+
+
+def _tenths(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def incomplete(suite: SuiteResult) -> str:

@@ -80,7 +80,7 @@ def read(path: Path) -> WorkloadFile:
     """Read a workload file; raises SpecError that names what is wrong with it."""
     import yaml
 
-    text = toml_files.read(path, f"workload {path}", SpecError)
+    text = toml_files.read(path, f"workload {path}", SpecError, "YAML")
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -121,7 +121,7 @@ def spec_text(workload: WorkloadFile, *, accelerators: int = 1, samples: int = 0
         "world_size": accelerators,
     }
     if accelerators > 1:
-        case["launcher"] = "mpirun"
+        case["launcher"] = "torchrun"
     tables: dict[str, dict[str, Any]] = {
         "dataset": {
             "recipe": "records",

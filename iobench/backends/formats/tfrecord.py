@@ -107,7 +107,7 @@ class TfrecordFormat:
 
     def files(self, dataset: Dataset, root: Path) -> List[Path]:
         """Return the files of records."""
-        return sorted(root.glob(SHARDS)) if self._each else [root / DATA]
+        return sorted(root.glob(SHARDS)) or [root / DATA]
 
 
 def _written(file: BinaryIO, sample: StoredSample) -> Tuple[int, int, int, int]:

@@ -52,7 +52,7 @@ def test_au_floor_and_what_is_too_small_are_said() -> None:
     assert found.wanted_samples == max(3500, -int(-5 * GIB // record_bytes))
     assert [line.split()[0] for line in found.short] == ["5", "0.0"]
     text = words.mlperf(suite.pipelines[0])
-    assert "80 %" in text
+    assert "80.0 %" in text
     assert "is below the floor of 90 %" in text
     assert "5 steps an epoch, of 500 at least" in text
     assert "5 x the hosts' memory" in text

@@ -79,7 +79,7 @@ def test_accelerators_are_ranks_that_meet_after_each_step(tmp_path: Path) -> Non
     text = workloads.spec_text(found, accelerators=4, samples=3000)
     spec = load.parse_text(text, "spec")
     (case,) = load.expand(spec)
-    assert (case.world_size, case.launcher, case.batch) == (4, "mpirun", 1)
+    assert (case.world_size, case.launcher, case.batch) == (4, "torchrun", 1)
     assert case.trainer_options == {"step_s": 0.0035, "exchange_bytes": 4, "buckets": 1}
     assert case.format_options == {"shard": 1}
     assert spec.dataset.samples == 3000
