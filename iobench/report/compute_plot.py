@@ -13,6 +13,8 @@ from iobench.report import numbers, plots
 GIGA = 1e9
 #: The axis of FLOP a byte of memory traffic.
 INTENSITY = (0.1, 1000.0)
+#: Roofs within this ratio have their names above each other.
+CLOSE = 1.3
 #: Lines of one picture: more cannot be told apart.
 MOST = len(plots.PALETTE)
 
@@ -33,8 +35,11 @@ def compute(cases: Sequence[CaseResult]) -> str:
 
     def draw(axes: Any) -> None:
         roofs = {roof.threads: roof for _, roof in rows}
-        for threads, roof in sorted(roofs.items()):
+        below, lift = 0.0, 3
+        for threads, roof in sorted(roofs.items(), key=lambda item: item[1].peak_flops):
             peak, ridge = roof.peak_flops / GIGA, roof.ridge
+            lift = lift + 11 if peak < CLOSE * below else 3
+            below = peak
             low = INTENSITY[0] * roof.memory_bytes_per_s / GIGA
             axes.plot(
                 [INTENSITY[0], ridge, INTENSITY[1]], [low, peak, peak], color=plots.INK, lw=1.3
@@ -42,12 +47,12 @@ def compute(cases: Sequence[CaseResult]) -> str:
             axes.annotate(
                 f"{threads} thread{'s' * (threads > 1)}: {numbers.number(peak)} GFLOP/s, "
                 f"{numbers.number(roof.memory_bytes_per_s / GIGA)} GB/s",
-                (INTENSITY[1], peak), xytext=(0, 3), textcoords="offset points", ha="right",
+                (INTENSITY[1], peak), xytext=(0, lift), textcoords="offset points", ha="right",
                 fontsize=8, color=plots.INK,
             )  # fmt: skip
         for colour, (name, roof) in zip(plots.PALETTE, rows, strict=False):
             flops, least = (roof.compute_flops or 0) / GIGA, roof.least_intensity or INTENSITY[0]
-            share = numbers.percent(flops * GIGA / roof.peak_flops)
+            share = numbers.percent(flops * GIGA / roof.peak_flops).replace(" ", "\u00a0")
             axes.plot([least, INTENSITY[1]], [flops, flops], color=colour, lw=2, alpha=0.55,
                       label=plots.wrap(f"{_short(name)}: {share}"))  # fmt: skip
             axes.plot(least, flops, "|", color=colour, ms=10, mew=2)
