@@ -52,9 +52,9 @@ def compute(cases: Sequence[CaseResult]) -> str:
             )  # fmt: skip
         for colour, (name, roof) in zip(plots.PALETTE, rows, strict=False):
             flops, least = (roof.compute_flops or 0) / GIGA, roof.least_intensity or INTENSITY[0]
-            share = numbers.percent(flops * GIGA / roof.peak_flops).replace(" ", "\u00a0")
+            share = numbers.percent(flops * GIGA / roof.peak_flops)
             axes.plot([least, INTENSITY[1]], [flops, flops], color=colour, lw=2, alpha=0.55,
-                      label=plots.wrap(f"{_short(name)}: {share}"))  # fmt: skip
+                      label=f"{plots.wrap(_short(name))}: {share}")  # fmt: skip
             axes.plot(least, flops, "|", color=colour, ms=10, mew=2)
         axes.set_xscale("log")
         axes.set_yscale("log")
