@@ -26,7 +26,8 @@ def compute_roof(found: Evidence, case: Case) -> ComputeRoof | None:
     like = [
         n for other in found.plan.cases if _same_cores(other, case) for n in _notes(found, other)
     ]
-    like = [n for n in like if (n["threads"], n["by"]) == (notes[0]["threads"], notes[0]["by"])]
+    most, by = notes[0]["threads"], notes[0]["by"]  # more threads have no fewer cores
+    like = [note for note in like if note["by"] == by and note["threads"] <= most]
     roofs = Roofs(
         max(note["peak_flops"] for note in like),
         max(note["memory_bytes_per_s"] for note in like),

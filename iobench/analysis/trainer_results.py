@@ -15,7 +15,7 @@ from iobench.equations.stats import Interval
 class ComputeRoof:
     """Williams' roofline of a case's trainer, from the rung ``roof``; FLOP/s and bytes/s.
 
-    ``peak_flops`` and ``memory_bytes_per_s`` are the best of all trials with so many ``threads``;
+    ``peak_flops`` and ``memory_bytes_per_s`` are the best of all trials with ``threads`` or fewer;
     ``ridge``: FLOP a byte where they meet.  ``compute_flops``, ``train_flops``: FLOP a sample times
     the rates of the rungs (cache state -> FLOP/s).  ``least_intensity``: FLOP a byte of memory
     traffic that the trainer has at least, as it computes at ``compute_flops``.  ``intensity`` None:

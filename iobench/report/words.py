@@ -245,6 +245,11 @@ def compute_roof(case: CaseResult) -> str:
             f"{percent(roof.compute_flops / roof.peak_flops)} of that, which takes at least "
             f"{number(roof.least_intensity)} FLOP a byte"
         )
+        if roof.compute_flops > roof.peak_flops:
+            text += (
+                "; more than the GEMM gave: other programs slowed it, or the library takes fewer "
+                "products than are counted"
+            )
     return f"{text}; {roof.traffic}"
 
 

@@ -58,6 +58,23 @@ def test_flop_times_rate_is_held_against_the_best_of_the_roofs() -> None:
     assert to_json(roof)["intensity"] is None
 
 
+def test_a_roof_with_more_threads_is_no_lower_and_one_that_is_passed_is_said() -> None:
+    plan, records = measured({**ROOF, "threads": 1}, {**ROOF, "threads": 4, "peak_flops": 1e9})
+    last = records[-1].trial
+    more = dataclasses.replace(last.case, label="four", trainer_options={"net": "x", "threads": 4})
+    records[-1] = dataclasses.replace(records[-1], trial=dataclasses.replace(last, case=more))
+    plan = dataclasses.replace(
+        plan,
+        cases=(*plan.cases, more),
+        trials=(*plan.trials[:-1], dataclasses.replace(plan.trials[-1], case=more)),
+    )
+    roofs = {c.case: c.compute_roof for c in analyse(plan, records).pipelines if c.compute_roof}
+    assert [(r.threads, r.peak_flops) for r in roofs.values()] == [(1, 60e9), (4, 60e9)]
+    plan, records = measured({**ROOF, "peak_flops": 1e9})
+    case = next(c for c in analyse(plan, records).pipelines if c.compute_roof)
+    assert "more than the GEMM gave" in words.compute_roof(case)
+
+
 def test_without_the_rung_there_is_no_roofline() -> None:
     plan, records = fixture.suite()
     suite = analyse(plan, records)
