@@ -58,9 +58,7 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
             yield from _unless(state in there, "ladder.caches", f"no trial of it can be {state}")
     for key in sorted({"digest", "probe"} & spec.ladder.model_fields_set):
         other = spec.ladder.model_copy(update={key: not getattr(spec.ladder, key)})
-        changes = ladder(spec.model_copy(update={"ladder": other}), plan.cases) != ladder(
-            spec, plan.cases
-        )
+        changes = ladder(spec.model_copy(update={"ladder": other}), plan.cases) != ladder(spec, plan.cases)
         yield from _unless(changes, f"ladder.{key}", "it makes no trial of any case")
     if spec.cases and not spec.matrix:
         for key in ("stages", "repeats"):
