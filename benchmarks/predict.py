@@ -156,10 +156,16 @@ def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="bases whose name contains this")
+    parser.add_argument("--what", default="", help="what-ifs whose name contains this")
     parser.add_argument("--predictions", type=Path, default=Path("predictions.json"),
                         help="written before anything of it is measured")  # fmt: skip
     args = parser.parse_args()
-    bases = [base for base in BASES if args.only in base.name]
+    bases = [
+        dataclasses.replace(base, changes=[c for c in base.changes if args.what in c.what])
+        for base in BASES
+        if args.only in base.name
+    ]
+    bases = [base for base in bases if base.changes]
     written = [(base, change, p) for base in bases for change, p in foretold(base, args)]
     args.predictions.write_text(
         json.dumps([{"base": b.name, "what": c.what, "now": p.now.value, "then": p.rate.value,

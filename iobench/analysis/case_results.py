@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from iobench.analysis.storage_results import MetadataResult, SteadyResult, StorageResult
+from iobench.analysis.trainer_results import ComputeRoof, MlperfResult
 from iobench.equations.stats import Interval
 
 #: What rounds to more than 1 is no utilisation.
@@ -300,6 +301,8 @@ class CaseResult:
     storage: StorageResult | None
     metadata: MetadataResult | None
     steady: SteadyResult | None
+    compute_roof: ComputeRoof | None
+    mlperf: MlperfResult | None
     bytes: BytesResult
     startup_s: StartupResult | None
     step_wait_s: Mapping[str, WaitResult | None]

@@ -23,9 +23,11 @@ from iobench.analysis.case_results import (
     StartupResult,
     WaitResult,
 )
+from iobench.analysis.compute_roof import compute_roof
 from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.limits import limits
 from iobench.analysis.metadata import metadata_of
+from iobench.analysis.mlperf import mlperf_of
 from iobench.analysis.ranks import probed
 from iobench.analysis.ranks import samples as samples_of
 from iobench.analysis.remarks import handover, remarks
@@ -62,6 +64,8 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         storage=storage,
         metadata=metadata,
         steady=steady_of(found, case),
+        compute_roof=compute_roof(found, case),
+        mlperf=mlperf_of(found, case),
         bytes=_bytes(found, case),
         startup_s=_startup(found, case),
         step_wait_s={c: _waits(found, case, c) for c in _caches(found, case)},
@@ -88,7 +92,10 @@ def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:
     """Return every stage with the rate of each planned rung, measured or not."""
     planned = found.rungs(case)
     out = {}
-    for stage in stages.usual():
+    named = {stage for stage, _ in planned if stages.of(stage).contrasted}
+    for stage in stages.rungs():
+        if stage not in (*stages.usual(), *named):
+            continue
         caches = sorted(c for s, c in planned if s == stage)
         out[stage] = StageResult(
             {cache: _rate(found, case, stage, cache) for cache in caches},

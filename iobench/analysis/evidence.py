@@ -273,7 +273,7 @@ def why_missing(found: Evidence, case: Case, stage: str, cache: str) -> str:
     """Return the reason why a rung has no figure."""
     states = WARM_STATES if cache in WARM_STATES else (cache,)
     planned = [t for t in found.plan.trials if t.stage == stage and t.cache in states]
-    if stage in ("compute", "alone") or stages.of(stage).of_mount:  # an equal case's serves too
+    if not stages.of(stage).reads or stages.of(stage).of_mount:  # an equal case's serves too
         key = shared_key(stage)
         planned = [t for t in planned if key(t.case) == key(case)]
     else:

@@ -10,6 +10,7 @@ from typing import Any
 from iobench.analysis.case_results import CaseResult, Validity
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.scale_results import ScalingStudy, StragglerResult
+from iobench.analysis.trajectories import Trajectory
 from iobench.data.accounting import Accounting
 from iobench.equations.stats import Interval
 
@@ -121,4 +122,5 @@ class SuiteResult:
     missing: Sequence[str] = ()
     hosts: Sequence[HostResult] = ()
     studies: Sequence[ScalingStudy] = ()
+    trajectories: Sequence[Trajectory] = ()
     stragglers: Sequence[StragglerResult] = ()

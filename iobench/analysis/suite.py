@@ -22,6 +22,7 @@ from iobench.analysis.results import CheckResult, Checks, DatasetResult, Fastest
 from iobench.analysis.stragglers import stragglers
 from iobench.analysis.studies import studies
 from iobench.analysis.syscalls import counted
+from iobench.analysis.trajectories import trajectories
 from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Contrast, Plan, alike
@@ -60,6 +61,7 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         contrasts=contrasts,
         fastest=_fastest(cases, contrasts),
         studies=studies(found),
+        trajectories=trajectories(found.plan.cases, cases),
         stragglers=stragglers(found),
         missing=_missing(found, contrasts),
     )

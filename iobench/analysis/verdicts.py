@@ -124,7 +124,8 @@ def _names(evidence: Evidence, contrast: Contrast) -> dict[str, Any]:
     cases = {c.label: c for c in evidence.plan.cases}
     arm, base = cases.get(contrast.arm), cases.get(contrast.base)
     over = factors(arm, base) if arm and base else []
-    if len(over) == 1 and over[0] not in PIPELINE_FIELDS:
+    named = bool(arm and base and arm.name and base.name)
+    if len(over) == 1 and over[0] not in PIPELINE_FIELDS and not named:
         common = [w for w in contrast.arm.split(" ") if not w.startswith(f"{over[0]}=")]
         arms = {"arm_name": str(getattr(arm, over[0])), "base_name": str(getattr(base, over[0]))}
         names = {"case": " ".join(common), **arms}

@@ -64,14 +64,19 @@ def data_prepare(spec_name: str, tree: Path | None, as_json: bool, **place: Any)
     "--workers", type=click.IntRange(min=1), help="Number of processes [all usable cores]."
 )
 @JSON
-def data_make(recipe: str, root: Path, as_json: bool, **numbers: int | None) -> None:
+def data_make(
+    recipe: str, root: Path, as_json: bool,
+    samples: int | None, seed: int | None, workers: int | None,
+) -> None:  # fmt: skip
     """Make the samples of RECIPE (a name in datasets/, or a .toml file) as JPEGs under ROOT.
 
     An interrupted run continues where it stopped; a complete dataset is not changed.
     """
     with Reporter(err) as reporter:
         progress = functools.partial(reporter.step, "making samples")
-        made = make.make(recipe, root, progress=progress, **numbers)
+        made = make.make(
+            recipe, root, samples=samples, seed=seed, workers=workers, progress=progress
+        )
     _describe(made, as_json)
 
 

@@ -15,6 +15,7 @@ from iobench.cli.data import data
 from iobench.cli.image import image
 from iobench.cli.jobs import status_, submit
 from iobench.cli.listing import doctor, list_
+from iobench.cli.mlperf import mlperf
 from iobench.cli.results import compare, report, show
 from iobench.cli.run import run
 from iobench.cli.script import watch
@@ -97,8 +98,8 @@ def cli() -> None:
 
 
 for each in (
-    audit, compare, data, doctor, explain, image, list_, predict, report, run, show, status_,
-    submit, tune, watch,
+    audit, compare, data, doctor, explain, image, list_, mlperf, predict, report, run, show,
+    status_, submit, tune, watch,
 ):  # fmt: skip
     cli.add_command(each)
 

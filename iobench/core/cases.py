@@ -103,6 +103,7 @@ class Case:
     trainer_options: Options = dataclasses.field(default_factory=dict)
     runtime_options: Options = dataclasses.field(default_factory=dict)
     launcher_options: Options = dataclasses.field(default_factory=dict)
+    name: str = ""  # that the spec gives it; its label then
     layout: str = ""  # of the stored form, where options shape what is written (registry.layout_of)
     cpus: float = 0.0  # limits that every runtime enforces alike; 0: none
     memory_bytes: int = 0
@@ -283,6 +284,7 @@ class Plan:
     placements: Tuple[Placement, ...] = ()
     images: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> digest
     sessions: Tuple[Session, ...] = ()
+    mlperf: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # workload, floor of its AU
     schema: int = SCHEMA
 
 

@@ -104,6 +104,8 @@ class TrainerBackend(Backend[Any]):
     ``ranks``: several of them make sense: they exchange gradients (then ``describe()`` has
     ``comm_s``), or train nothing that would have to be one.
     ``loaders``: those that it goes with (None: any); one that feeds itself reads what they would.
+    A trainer may have ``flop(batch)``, for the stage ``roof``: a mapping of the FLOP of one step
+    and the roofs of what it computes on (``backends/trainers/_roofs``).
     """
 
     loaders: Optional[FrozenSet[str]] = None

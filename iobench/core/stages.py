@@ -27,8 +27,9 @@ class Stage:
     not read the dataset replays a batch for ``compute_s``; cases with the same computation share
     it.  ``on_host``: on the driver's node, without the case's runtime.  ``by_fio``: the worker only
     locates the samples there, and fio reads them.  An ``of_mount`` one measures the mount and not
-    the case: cases on the same files share it, it gives no rate of samples, and it runs only where
-    a spec names it.  ``writes``: in a folder of its own beside the data (``Task.scratch``).
+    the case, and gives no rate of samples: cases on the same files share it.  ``writes``: in a
+    folder of its own beside the data (``Task.scratch``).  ``needs``: a method of the trainer
+    without which it cannot run.  A ``named`` one runs only where a spec names it.
     """
 
     run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
@@ -47,6 +48,8 @@ class Stage:
     of_mount: bool = False
     writes: bool = False
     per_file: bool = False  # only of formats that store one file a sample
+    needs: str = ""
+    named: bool = False
     traced: bool = False  # the driver counts the system calls between the loop's marks
     in_process: bool = False  # reads in the worker's own Python, wherever the loader runs
     beside: str = ""  # stage that runs in the same round, where a case has several ranks
@@ -71,7 +74,7 @@ def rungs() -> Tuple[str, ...]:
 
 def usual() -> Tuple[str, ...]:
     """Return the rungs of a ladder whose spec names none, in their order."""
-    return tuple(name for name in rungs() if not of(name).of_mount)
+    return tuple(name for name in rungs() if not of(name).named)
 
 
 def contrasted() -> Tuple[str, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 from iobench.core import dataset as datasets
 from iobench.core.cases import Dataset
 from iobench.core.errors import DatasetError
-from iobench.data import pixels, recipes, size_model
+from iobench.data import pixels, recipes, records, size_model
 from iobench.data.index import Row, declare
 from iobench.host import files, interrupts, locks
 
@@ -56,7 +56,7 @@ class MakeJob:
     seed: int
     samples: int
     root: Path
-    bank: pixels.Bank
+    bank: pixels.Bank | None  # None: of a recipe without pictures
     targets: Sequence[int]
 
     @property
@@ -79,6 +79,7 @@ def make(
     *,
     samples: int | None = None,
     seed: int | None = None,
+    sizes: tuple[int, int] = (0, 0),
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -86,21 +87,24 @@ def make(
 
     A killed run goes on where it was; a finished dataset is returned as it is.  ``workers``:
     processes (default: the cores this process may use).  ``progress(done, total)`` counts samples.
+    ``sizes``: mean and standard deviation in place of an opaque recipe's (0: its own).
 
     Raises DatasetError for an unknown recipe, a folder that holds something else, or no space.
     """
-    made = recipes.load(recipe)
+    made = recipes.sized(recipes.load(recipe), *sizes)
     count = made.samples if samples is None else samples
     seed = made.seed if seed is None else seed
     check_count(made, count)
-    identity = {"recipe": made.model_dump(), "samples": count, "seed": seed, "version": SYNTHESIS}
+    what = recipes.identity(made)
+    identity = {"recipe": what, "samples": count, "seed": seed, "version": SYNTHESIS}
     root = Path(root).absolute()
     with claim(root, identity) as found:
         if found is not None:
             return found
         targets = size_model.target_sizes(made, count, seed)
         files.check_space(root, sum(targets) + 4096 * count, count, f"{count} samples")
-        job = MakeJob(made, seed, count, root, pixels.bank(made, seed), targets)
+        bank = None if made.opaque else pixels.bank(made, seed)
+        job = MakeJob(made, seed, count, root, bank, targets)
         size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // (sum(targets) // count)))
         chunks = [range(i, min(i + size, count)) for i in range(0, count, size)]
         (root / PARTS).mkdir(exist_ok=True)
@@ -112,6 +116,8 @@ def make(
 
 def check_count(recipe: recipes.Recipe, count: int) -> None:
     """Raise DatasetError for more samples than a recipe makes, or none."""
+    if recipe.opaque and count >= 1:
+        return
     _, shifts = pixels.bank_shape(recipe)
     if not 1 <= count <= pixels.capacity(shifts):
         raise DatasetError(
@@ -179,6 +185,8 @@ def encode(job: MakeJob, index: int, pattern: pixels.Planes, buffer: pixels.Plan
     import simplejpeg
 
     recipe, target = job.recipe, job.targets[index]
+    if job.bank is None:
+        return Encoded(records.record(job.seed, index, target), 1, 0)
     how = size_model.encoding_for(recipe, target, job.seed, index)
     side, shifts = pixels.bank_shape(recipe)
     where = pixels.placement(index, job.seed, side, shifts, how.height, how.width)
@@ -189,23 +197,8 @@ def encode(job: MakeJob, index: int, pattern: pixels.Planes, buffer: pixels.Plan
         data: bytes = simplejpeg.encode_jpeg_yuv_planes(*image, quality=quality)
         if len(data) <= target * (1 + TOLERANCE):
             break
-    padded = pad(data, target)
+    padded = size_model.pad(data, target)
     return Encoded(padded, how.quality - quality + 1, len(padded) - len(data))
-
-
-def pad(data: bytes, target: int) -> bytes:
-    """Return the JPEG with comment markers (ITU T.81, B.2.4.5) up to ``target`` bytes.
-
-    At most ``MAX_PADDING`` of it; after the JFIF header, which must be the first marker.
-    """
-    room = min(target - len(data), int(len(data) * size_model.MAX_PADDING))
-    at = 4 + int.from_bytes(data[4:6], "big")
-    comments = []
-    while room >= 4:
-        length = min(room - 2, 65535)
-        comments.append(b"\xff\xfe" + length.to_bytes(2, "big") + b" " * (length - 2))
-        room -= length + 2
-    return b"".join([data[:at], *comments, memoryview(data)[at:]]) if comments else data
 
 
 def _part(root: Path, chunk: range) -> Path:

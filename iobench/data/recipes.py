@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
 from iobench.core import explain
 from iobench.core.errors import DatasetError, near, shown
 from iobench.data import toml_files
+from iobench.data.records import LEAST_BYTES
 
 #: In an installed package; in a clone, they are in its ``datasets/``.
 _INSTALLED = Path(__file__).parent / "shipped"
@@ -23,7 +24,8 @@ class Recipe(pydantic.BaseModel):
     File sizes follow a log-normal with ``mean_bytes`` and ``sd_bytes``, truncated to
     ``min_bytes..max_bytes`` (the truncated distribution has the mean that was asked for).
     Resolutions vary around ``width`` x ``height`` pixels unless ``fixed``.  ``roughness`` is the
-    amplitude of the finest octave, in per cent of the natural-image spectrum's.
+    amplitude of the finest octave, in per cent of the natural-image spectrum's.  ``opaque``: only
+    the size counts (:mod:`iobench.data.records`).
     """
 
     model_config = pydantic.ConfigDict(
@@ -44,6 +46,7 @@ class Recipe(pydantic.BaseModel):
     min_side: int = pydantic.Field(ge=16)
     max_side: int = pydantic.Field(le=4096)
     fixed: bool = False
+    opaque: bool = False
     subsampling: Literal["420", "444"] = "420"
     roughness: Literal[50, 200] = 50
 
@@ -56,6 +59,8 @@ class Recipe(pydantic.BaseModel):
     def _ordered(self) -> Recipe:
         if not self.min_bytes < self.mean_bytes < self.max_bytes:
             raise ValueError("mean_bytes must lie between min_bytes and max_bytes")
+        if self.opaque and self.min_bytes < LEAST_BYTES:
+            raise ValueError(f"an opaque record has at least {LEAST_BYTES} bytes (min_bytes)")
         low, high = sorted((self.width, self.height))
         if not self.min_side <= low <= high <= self.max_side:
             raise ValueError("width and height must lie between min_side and max_side")
@@ -65,6 +70,36 @@ class Recipe(pydantic.BaseModel):
                 'with "420" and 50 (the size model knows no other pairs)'
             )
         return self
+
+
+def sized(recipe: Recipe, mean_bytes: int, sd_bytes: int) -> Recipe:
+    """Return an opaque recipe with other sizes, of at most three standard deviations; 0: its own.
+
+    Raises DatasetError for another recipe: what its pictures can be encoded to is in its file.
+    """
+    if not mean_bytes:
+        return recipe
+    if not recipe.opaque:
+        raise DatasetError(
+            f"recipe {recipe.name!r} has sizes of its own; dataset.mean_bytes is for one with "
+            "opaque = true, such as 'records'"
+        )
+    spread = max(3 * sd_bytes, 10)
+    sizes = {
+        "mean_bytes": mean_bytes,
+        "sd_bytes": max(sd_bytes, 1),
+        "min_bytes": max(mean_bytes - spread, min(LEAST_BYTES, mean_bytes - 1)),
+        "max_bytes": mean_bytes + spread,
+    }
+    try:
+        return Recipe.model_validate({**recipe.model_dump(), **sizes})
+    except pydantic.ValidationError as error:
+        raise DatasetError(f"dataset.mean_bytes: {explain.first(error, Recipe)}") from None
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """Return what tells recipes apart; a key that came later only where it is set."""
+    return recipe.model_dump(exclude=None if recipe.opaque else {"opaque"})
 
 
 def names() -> list[str]:

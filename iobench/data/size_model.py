@@ -162,3 +162,18 @@ def target_sizes(recipe: Recipe, samples: int, seed: int) -> list[int]:
     sizes = [round(target.quantile((i + 0.5) / samples)) for i in range(samples)]
     raw = np.random.PCG64(mix(seed, 41)).random_raw(samples)
     return [sizes[i] for i in np.argsort(raw, kind="stable")]
+
+
+def pad(data: bytes, target: int) -> bytes:
+    """Return the JPEG with comment markers (ITU T.81, B.2.4.5) up to ``target`` bytes.
+
+    At most ``MAX_PADDING`` of it; after the JFIF header, which must be the first marker.
+    """
+    room = min(target - len(data), int(len(data) * MAX_PADDING))
+    at = 4 + int.from_bytes(data[4:6], "big")
+    comments = []
+    while room >= 4:
+        length = min(room - 2, 65535)
+        comments.append(b"\xff\xfe" + length.to_bytes(2, "big") + b" " * (length - 2))
+        room -= length + 2
+    return b"".join([data[:at], *comments, memoryview(data)[at:]]) if comments else data

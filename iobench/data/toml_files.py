@@ -13,21 +13,22 @@ from iobench.core.errors import IobenchError
 LONGEST = 1 << 20
 
 
-def read(path: Path, what: str, kind: type[IobenchError]) -> str:
+def read(path: Path, what: str, kind: type[IobenchError], language: str = "TOML") -> str:
     """Return the text of a file.  Raises ``kind``, beginning with ``what``, where there is none."""
+    wanted = f"give a .{language.lower()} file"
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST + 1)
         text = data.decode()
     except UnicodeDecodeError as error:
         raise kind(
-            f"{what} is not valid TOML: byte {error.start + 1} is not UTF-8; save it as UTF-8"
+            f"{what} is not valid {language}: byte {error.start + 1} is not UTF-8; save it as UTF-8"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in a name
         reason = getattr(error, "strerror", None) or "no file has such a name"
-        raise kind(f"{what} cannot be read: {reason}; give a .toml file") from None
+        raise kind(f"{what} cannot be read: {reason}; {wanted}") from None
     if len(data) > LONGEST:
-        raise kind(f"{what} is longer than {LONGEST} bytes; give a .toml file")
+        raise kind(f"{what} is longer than {LONGEST} bytes; {wanted}")
     return text
 
 

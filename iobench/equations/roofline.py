@@ -38,6 +38,27 @@ class Limit:
     words: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Roofs:
+    """Williams' two roofs: ``peak`` in FLOP/s, ``bandwidth`` of the memory in bytes/s."""
+
+    peak: float
+    bandwidth: float
+
+    @property
+    def ridge(self) -> float:
+        """FLOP a byte from which on the peak binds."""
+        return self.peak / self.bandwidth
+
+    def attainable(self, intensity: float) -> float:
+        """Return FLOP/s at most, at so many FLOP a byte of memory traffic."""
+        return min(self.peak, intensity * self.bandwidth)
+
+    def least_intensity(self, flops: float) -> float:
+        """Return the FLOP a byte that a program has at least, which reaches ``flops``."""
+        return flops / self.bandwidth
+
+
 def bind(roofs: Mapping[str, float], *, cold: bool) -> Limit | None:
     """Name the binding roof among measured rates, samples/s (derived).
 

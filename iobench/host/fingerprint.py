@@ -68,6 +68,7 @@ def collect(
         "environment": steering(os.environ),
         "python_path": _python_path(),
         "limits": _limits(),
+        "memory_bytes": _memory_bytes(),
         "dev_shm_bytes": probes.shared_memory()[0] or None,
         "thp": _chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         "mount": _mount(data_path),
@@ -86,7 +87,7 @@ def facts(data_path: Path, distributions: Iterable[str]) -> Dict[str, Any]:
     return {
         **{name: found[name] for name in ("cpu", "kernel", "libc", "python", "thp")},
         "cores": len(found["affinity"]),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_bytes": _memory_bytes(),
         "libraries": _libraries(distributions),
         "environment": {n: v for n, v in found["environment"].items() if n not in _OWN_VARIABLES},
         "limits": {name: limits[name] for name in ("memory_bytes", "cpus")},
@@ -95,6 +96,11 @@ def facts(data_path: Path, distributions: Iterable[str]) -> Dict[str, Any]:
             "super_options": ",".join(options),
         },
     }
+
+
+def _memory_bytes() -> int:
+    """Return the bytes of this machine's memory, whatever a control group leaves of it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _python_path() -> List[str]:

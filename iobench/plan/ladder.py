@@ -71,18 +71,9 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
     """Return stage -> why this case's loader cannot run it alone."""
     loader = registry.load("loaders", case.loader)
     stored = registry.load("formats", case.format)
-    fileless = stored.fileless
-    no_bytes = fileless and case.stored_form not in loader.native
-    placement = registry.load("placements", case.placement)
-    no_host = ""
-    if fileless:
-        no_host = "no files"
-    elif placement.in_memory:
-        no_host = "the data is in memory"
-    elif placement.in_image:
-        no_host = "the data is inside an image, and it reads on the host"
-    elif case.nodes > 1:
-        no_host = "it reads on one node"
+    no_bytes = stored.fileless and case.stored_form not in loader.native
+    trainer = registry.load("trainers", case.trainer)
+    no_host = _no_host(case)
     reasons = {}
     for name in stages.rungs():
         stage = stages.of(name)
@@ -90,12 +81,26 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             reasons[name] = no_host
             if stage.per_file and not (stored.per_file or no_host):
                 reasons[name] = f"format {case.format!r} stores several samples a file"
+        elif stage.needs and not hasattr(trainer.make, stage.needs):
+            reasons[name] = f"trainer {case.trainer!r} has no {stage.needs!r}"
         elif stage.reads and no_bytes and stage.asks != "read":
             reasons[name] = f"format {case.format!r} has no bytes to decode"
         elif stage.reads and stage.asks not in loader.stages:
             usual = f"loader {case.loader!r} cannot run it alone"
             reasons[name] = loader.no_stage.get(stage.asks, usual)
     return {name: why for name, why in reasons.items() if why}
+
+
+def _no_host(case: Case) -> str:
+    """Return why no stage can read a case's files on the host, "" where one can."""
+    placement = registry.load("placements", case.placement)
+    if registry.load("formats", case.format).fileless:
+        return "no files"
+    if placement.in_memory:
+        return "the data is in memory"
+    if placement.in_image:
+        return "the data is inside an image, and it reads on the host"
+    return "it reads on one node" if case.nodes > 1 else ""
 
 
 def number(trials: Iterable[Trial], start: int) -> list[Trial]:

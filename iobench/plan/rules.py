@@ -9,7 +9,7 @@ from iobench.core import registry, stages
 from iobench.core.cases import Case, Cell, ContrastRule
 from iobench.core.errors import SpecError
 from iobench.plan.ladder import ladder, rungs_missing
-from iobench.spec.contrast_rules import check_cache, check_passes, is_value, matches
+from iobench.spec.contrast_rules import NAME, check_cache, check_passes, is_value, matches
 from iobench.spec.labels import PIPELINE_FIELDS
 from iobench.spec.load import expand, extra_cases, left_out, named, pipeline
 from iobench.spec.schema import MOST_PAIRED, MOST_TRIALS, ContrastSpec, Spec
@@ -18,7 +18,7 @@ from iobench.spec.schema import MOST_PAIRED, MOST_TRIALS, ContrastSpec, Spec
 #: still comes in.
 COLD_SLICE_S = 0.3
 #: Fields of a case that follow from others.
-FOLLOWING = ("label", "location")
+FOLLOWING = ("label", "name", "location")
 
 
 def rules(spec: Spec, cases: Sequence[Case]) -> tuple[ContrastRule, ...]:
@@ -174,16 +174,21 @@ def _wanted(
     some_left_out, runtimes = bool(left_out(spec) or spec.exclude), len({c.runtime for c in cases})
     for i, wanted in enumerate(spec.contrasts):
         where = f"contrasts[{i}]"
-        found = _groups([c for c in matrix if matches(c, wanted.where)], wanted.over)
+        among = [c for c in cases if c.name] if wanted.over == NAME else matrix
+        found = _groups([c for c in among if matches(c, wanted.where)], wanted.over)
         many = wanted.over == "runtime" and len(named(spec, "runtime")) > runtimes
         if not found and not many:  # many runtimes of which too few are here: not the spec's fault
             raise SpecError(
                 f"{where}: no two cases differ in {wanted.over!r} alone, so there is "
-                f"nothing to compare; give matrix.{wanted.over} two values"
+                f"nothing to compare; give {_place(wanted.over)} two values"
             )
         if some_left_out and any(_has_base(wanted, group) for group in found):
             found = [group for group in found if _has_base(wanted, group)]
         yield where, wanted, found
+
+
+def _place(over: str) -> str:
+    return "[[cases]].name" if over == NAME else f"matrix.{over}"
 
 
 def _cells(
@@ -212,6 +217,8 @@ def _one_of(over: str, case: Case, values: Iterable[object]) -> bool:
 
 def _groups(cases: Sequence[Case], over: str) -> list[list[Case]]:
     """Split the cases into those that differ in ``over`` alone (a location follows from these)."""
+    if over == NAME:
+        return [list(cases)] if len(cases) > 1 else []
     ignored = {"memory_bytes" if over == "memory" else over}
     if over == "pipeline":
         ignored = {*PIPELINE_FIELDS, "loader_options", "format_options"}

@@ -19,6 +19,7 @@ from iobench.core.cases import Case, Plan
 from iobench.core.records import CacheProof, NodeRecord, Record
 from iobench.report import (
     answer,
+    compute_plot,
     contrast_words,
     numbers,
     plots,
@@ -111,6 +112,16 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         "stalls": plots.stall_breakdown(shown, suite),
         "roofline_cold": plots.roofline(shown, "cold"),
         "roofline_warm": plots.roofline(shown, "warm"),
+        "compute_roof": compute_plot.compute(suite.pipelines),
+        "trajectories": [
+            (f"{kind}-{cache}", f"{title}, {cache}", svg)
+            for cache in ("cold", "warm")
+            for kind, title, draw in (
+                ("knobs", "FLOP/s as a knob grows", compute_plot.knobs),
+                ("pipeline", "Trajectories under the roofs", compute_plot.pipeline),
+            )
+            if (svg := draw([t for t in suite.trajectories if t.cache == cache]))
+        ],
         "forest": plots.forest([c for c in suite.contrasts if "runtime" not in c.over]),
         "forest_runtimes": plots.forest([c for c in suite.contrasts if "runtime" in c.over]),
         "waits": plots.waits(waits),

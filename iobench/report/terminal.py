@@ -199,7 +199,8 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
         alone = words.rate(case, "compute", "-")
         if alone and not _has_rate(case, "cold", "warm"):
             yield Text(f"{case.case}: computes {numbers.number(alone.value)} samples/s alone")
-        beside = words.communication, words.handover, words.storage, words.steady
+        beside = (words.communication, words.handover, words.storage, words.steady,
+                  words.compute_roof, words.mlperf)  # fmt: skip
         for words_of in beside:
             if text := words_of(case):
                 yield Text(f"  {case.case}: {text}", style="dim")

@@ -54,6 +54,7 @@ def dataset_for(
             root,
             samples=wanted.samples,
             seed=wanted.seed,
+            sizes=(wanted.mean_bytes, wanted.sd_bytes),
             progress=functools.partial(progress, "making samples"),
         )
     if root == data:
@@ -69,7 +70,9 @@ def place_of(wanted: DatasetSpec, data: Path | None, out: Path) -> Path:
     Raises DatasetError where the user's own folder is none, or lies in the other.
     """
     if data is None:
-        return out / "data" / f"{Path(wanted.recipe).stem}-{wanted.samples}-s{wanted.seed}"
+        sizes = f"-{wanted.mean_bytes}-{wanted.sd_bytes}" if wanted.mean_bytes else ""
+        stem = Path(wanted.recipe).stem
+        return out / "data" / f"{stem}{sizes}-{wanted.samples}-s{wanted.seed}"
     if (data / datasets.MARKER).exists():
         return data
     if not data.is_dir():

@@ -12,13 +12,18 @@ from iobench.core.units import nbytes
 from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.spec import schema
 
+#: What a contrast can be over beside the keys of a case: the names of ``[[cases]]``, whatever
+#: differs between them.
+NAME = "name"
+
 
 def check(where: str, contrast: schema.ContrastSpec, known: Collection[Any]) -> None:
     """Judge one ``[[contrasts]]`` entry; raises SpecError naming key, value and what is allowed.
 
     ``known``: the values that the matrix names of what it is over.
     """
-    check_keys(f"{where}.over", [contrast.over])
+    if contrast.over != NAME:
+        check_keys(f"{where}.over", [contrast.over])
     check_caches(f"{where}.caches", contrast.caches)
     check_filter(f"{where}.where", contrast.where)
     _check_values(where, contrast, known)

@@ -34,7 +34,8 @@ def foreseen(wanted: DatasetSpec, data: Path | None) -> Samples:
     is unknown or cannot make so many samples.
     """
     if data is None:
-        recipe = recipes.load(wanted.recipe)
+        sizes = wanted.mean_bytes, wanted.sd_bytes
+        recipe = recipes.sized(recipes.load(wanted.recipe), *sizes)
         make.check_count(recipe, wanted.samples)
         return _of_recipe(wanted.samples, recipe.model_dump())
     if (data / datasets.MARKER).exists():

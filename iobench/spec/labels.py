@@ -13,13 +13,14 @@ from iobench.core.cases import Case
 PIPELINE_FIELDS = ("loader", "format", "content")
 
 #: Case fields that no name shows: the pipeline is its beginning, the layout follows from options.
-_NAMELESS = ("label", "layout", *PIPELINE_FIELDS)
+_NAMELESS = ("label", "name", "layout", *PIPELINE_FIELDS)
 
 
 def label(cases: Sequence[Case], extra: int, usual: Case | None = None) -> tuple[Case, ...]:
     """Name each case by its pipeline and what differs from the others.
 
-    The last ``extra`` cases stand beside the matrix: they name what differs from it.  ``usual``: in
+    The last ``extra`` cases stand beside the matrix: they name what differs from it, unless the
+    spec names them.  ``usual``: in
     a study of one factor after the other, the case that all vary: each names what is different
     there, as long as all names differ.
     """
@@ -44,7 +45,7 @@ def label(cases: Sequence[Case], extra: int, usual: Case | None = None) -> tuple
 
 def _named(case: Case, names: Sequence[str]) -> Case:
     parts = [f"{n}={_short(getattr(case, n))}" for n in names]
-    return dataclasses.replace(case, label=" ".join([case.pipeline, *parts]))
+    return dataclasses.replace(case, label=case.name or " ".join([case.pipeline, *parts]))
 
 
 def _varying(cases: Sequence[Case]) -> list[str]:

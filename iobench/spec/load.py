@@ -23,7 +23,7 @@ from iobench.core.errors import SpecError, shown
 from iobench.core.options import HUGE, check_options
 from iobench.core.units import nbytes, seconds
 from iobench.data import toml_files
-from iobench.spec import contrast_rules
+from iobench.spec import contrast_rules, workloads
 from iobench.spec.case_rules import check_case, out_of_reach
 from iobench.spec.labels import PIPELINE_FIELDS, label
 from iobench.spec.schema import MOST_CASES, CaseSpec, ExtraCase, Spec
@@ -45,8 +45,13 @@ def load(name_or_path: str) -> Spec:
 
 
 def read(name_or_path: str) -> tuple[str, str]:
-    """Return the text of a spec and the path of its file; raises SpecError."""
+    """Return the text of a spec and the path of its file; raises SpecError.
+
+    A workload file of MLPerf Storage (.yaml) is read as the spec of it.
+    """
     path = Path(name_or_path)
+    if path.suffix in workloads.SUFFIXES:
+        return workloads.spec_text(workloads.read(path)), str(path)
     if not path.suffix and not os.path.exists(path):
         path = SPECS / f"{name_or_path}.toml"
         if not os.path.isfile(path):
@@ -118,7 +123,8 @@ def expand(spec: Spec) -> tuple[Case, ...]:
     # all of them out of reach: the first says why
     built = [(case, where) for case, where in built if not out_of_reach(case)] or built
     for i, extra in enumerate(spec.cases):
-        built.append((_case(spec, extra, f"cases[{i}]"), f"cases[{i}]"))
+        case = dataclasses.replace(_case(spec, extra, f"cases[{i}]"), name=extra.name or "")
+        built.append((case, f"cases[{i}]"))
     _check_options(spec.case)
     for case, where in built:
         check_case(case, where)
@@ -131,7 +137,11 @@ def expand(spec: Spec) -> tuple[Case, ...]:
         if (other := places.setdefault(repr(case), where)) is not where:
             raise SpecError(f"{where}: the same case as {other}; remove one of the two")
     usual = _case(spec, CaseSpec(), "case") if len(spec.matrix) > 1 else None
-    return label(made, len(spec.cases) if spec.matrix else 0, usual)
+    named = label(made, len(spec.cases) if spec.matrix else 0, usual)
+    for i, case in enumerate(named):
+        if case.name and any(case.label == other.label for other in named[:i]):
+            raise SpecError(f"cases: {case.name!r} names two cases; give each its own name")
+    return named
 
 
 def left_out(spec: Spec) -> list[str]:
@@ -180,8 +190,10 @@ def _cells(spec: Spec) -> list[dict[str, Any]]:
 
 
 def named(spec: Spec, key: str) -> list[Any]:
-    """Return the values that the matrix names of ``key``, each once."""
+    """Return the values that the matrix names of ``key``, each once; names: of ``[[cases]]``."""
     every = [value for table in spec.matrix for value in table.get(key, [])]
+    if key == contrast_rules.NAME:
+        every = [case.name for case in spec.cases if case.name]
     return [value for i, value in enumerate(every) if value not in every[:i]]
 
 

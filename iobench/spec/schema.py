@@ -20,6 +20,7 @@ MOST_PAIRS = 100_000
 #: every trial in memory.
 MOST_REPEATS, MOST_RANKS, MOST_WORKERS, MOST_QUEUED = 1000, 4096, 4096, 10_000
 MOST_SAMPLES = 1_000_000_000
+MOST_RECORD = 16 << 30  # bytes
 MOST_CASES, MOST_TRIALS, MOST_PAIRED = 500, 50_000, 500_000
 #: Seconds: one trial may take a day.
 DAY_S = 86_400.0
@@ -47,6 +48,15 @@ class DatasetSpec(Strict):
     recipe: str = "imagenet-like"
     samples: Samples = 1280
     seed: Seed = 1
+    mean_bytes: int = pydantic.Field(default=0, ge=0, le=MOST_RECORD)
+    sd_bytes: int = pydantic.Field(default=0, ge=0, le=MOST_RECORD)
+
+
+class MlperfSpec(Strict):
+    """AU as MLPerf Storage counts it, of the rung ``feed``: the workload and its floor."""
+
+    workload: str
+    au: float = pydantic.Field(gt=0, le=1)
 
 
 class CaseSpec(Strict):
@@ -80,8 +90,14 @@ class CaseSpec(Strict):
 
 
 class ExtraCase(CaseSpec):
-    """A case beside the matrix, with its own rungs and repeats."""
+    """A case beside the matrix, with its own rungs and repeats; ``name`` is its label then."""
 
+    name: str | None = pydantic.Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
+        max_length=60,
+        description="letters, digits, spaces and '.', '_', '-' after a letter or digit",
+    )
     stages: Many[str] | None = None
     repeats: int | None = pydantic.Field(default=None, ge=1, le=MOST_REPEATS)
 
@@ -178,6 +194,7 @@ class Spec(Strict):
     allow_drop_caches: bool = False
     stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
+    mlperf: MlperfSpec | None = None
     case: CaseSpec = CaseSpec()
     matrix: Annotated[Many[dict[str, list[Any]]], pydantic.BeforeValidator(_tables)] = ()
     exclude: Many[Filter] = pydantic.Field(default=(), max_length=MOST_CASES)

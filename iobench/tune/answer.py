@@ -103,7 +103,7 @@ def answer(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> TuneRe
         limits=limits,
         gains=gains,
         binds=limit.words or limit.reason,
-        next=[f for f in explain(suite).findings if _of(f, best.label, asked)],
+        next=[f for f in explain(suite).findings if f.gain and _of(f, best.label, asked)],
         what_ifs=_what_ifs(suite, best.label, asked),
         queue_bytes=queue_bytes(best),
         code=code(best, decodes=not asked.script) if verdict == CHANGE else "",

@@ -28,7 +28,8 @@ def current_of(spec: Spec, wanted: str = "") -> Case:
         raise SpecError(f"--case {wanted!r} is no case of this spec{near(wanted, sorted(cases))}")
     if len(cases) > 1 and not wanted:
         raise SpecError(f"the spec has {len(cases)} cases: name one by --case: {', '.join(cases)}")
-    return cases[wanted] if wanted else next(iter(cases.values()))
+    found = cases[wanted] if wanted else next(iter(cases.values()))
+    return dataclasses.replace(found, name="")  # the others' labels say what differs from it
 
 
 def ceiling_text(case: Case, spec: Spec, cache: str) -> str:

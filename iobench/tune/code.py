@@ -25,6 +25,8 @@ def code(case: Case, *, decodes: bool = True) -> str:
     lines = [] if write is None else [write(case)]
     if lines and decodes and case.content == "jpeg" and case.loader in ("torch", "spdl"):
         lines.insert(0, f"# decode JPEGs by {_DECODE.get(case.decoder, case.decoder)}")
+    if lines and case.format_options.get("readahead") is False:
+        lines.insert(0, f"# open {case.format} without the kernel's read-ahead (readahead=False)")
     return "\n".join(lines)
 
 
@@ -68,11 +70,16 @@ def _dali(case: Case) -> str:
         "prefetch_queue_depth": case.prefetch,
         "device_id": None if device == "cpu" else 0,
     }
+    external = "fn.external_source(source=samples, num_outputs=2, parallel=True, batch=False)"
     reader = {
-        "jpeg": "fn.readers.file(file_root=folder, random_shuffle={})",
-        "lmdb": "fn.readers.caffe(path=folder, random_shuffle={})",
-        "tar": 'fn.readers.webdataset(paths=shards, ext=["jpg", "cls"], random_shuffle={})',
-    }.get(case.format, "fn.external_source(source=samples, num_outputs=2)")
+        "jpeg": "fn.readers.file(file_root=folder, random_shuffle={}{})",
+        "lmdb": "fn.readers.caffe(path=folder, random_shuffle={}{})",
+        "tar": 'fn.readers.webdataset(paths=shards, ext=["jpg", "cls"], random_shuffle={}{})',
+    }.get(case.format, external)
+    if case.loader_options.get("reader") == "external":
+        reader = external
+        words["py_num_workers"] = words["num_threads"]
+    mapped = "" if case.loader_options.get("mmap", True) else ", dont_use_mmap=True"
     return "\n".join(
         [
             "from nvidia.dali import fn, pipeline_def",
@@ -80,7 +87,7 @@ def _dali(case: Case) -> str:
             "",
             f"@pipeline_def({_keywords(words)})",
             "def pipeline(folder):",
-            f"    data, labels = {reader.format(case.order == 'shuffled')}",
+            f"    data, labels = {reader.format(case.order == 'shuffled', mapped)}",
             f'    images = fn.decoders.image_random_crop(data, device="{device}")',
             "    return fn.resize(images, size=224), labels",
         ]

@@ -8,6 +8,7 @@ from typing import Union
 
 from iobench.core import registry
 from iobench.core.cases import Case
+from iobench.core.options import accepted
 from iobench.tune.bounds import CORES, OVERLAP, PREPARE, READ
 from iobench.tune.settings import TuneSettings
 
@@ -82,6 +83,31 @@ def _batch(case: Case, asked: TuneSettings) -> Sequence[Value]:
     return asked.batches
 
 
+def _pin(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    on_gpu = case.loader == "torch" and case.trainer_options.get("device") == "cuda"
+    return (True, False) if on_gpu else ()
+
+
+def _start_method(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    return ("fork", "spawn") if case.loader == "torch" and case.workers else ()
+
+
+def _reader(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    own = registry.load("loaders", case.loader).native
+    return ("native", "external") if case.loader == "dali" and case.stored_form in own else ()
+
+
+def _mmap(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    own = case.loader_options.get("reader", "native") == "native"
+    return (True, False) if own and _reader(case, asked) else ()
+
+
+def _readahead(case: Case, asked: TuneSettings) -> Sequence[Value]:
+    make = registry.load("formats", case.format).make
+    read = case.stored_form not in registry.load("loaders", case.loader).native
+    return (True, False) if read and "readahead" in accepted(make) else ()
+
+
 def _trainer_threads(case: Case, asked: TuneSettings) -> Sequence[Value]:
     return sorted({0, 1, max(1, asked.cores - 1), asked.cores}) if case.trainer == "torch" else ()
 
@@ -93,6 +119,16 @@ KNOBS = (
     Knob("loader_options.in_order", "whether batches may overtake", (OVERLAP,), _in_order,
          ordered=False, usual=True),
     Knob("loader_options.threads", "reads at a time in a worker", (READ,), _threads, usual=1),
+    Knob("loader_options.pin_memory", "batches in page-locked memory", (OVERLAP,), _pin,
+         ordered=False, usual=True),
+    Knob("loader_options.start_method", "how workers start", (CORES,), _start_method,
+         ordered=False, usual="fork"),
+    Knob("loader_options.reader", "DALI's own reader, or the format's", (READ, PREPARE), _reader,
+         ordered=False, usual="native"),
+    Knob("loader_options.mmap", "whether DALI's reader maps files", (READ,), _mmap,
+         ordered=False, usual=True),
+    Knob("format_options.readahead", "the kernel's read-ahead", (READ,), _readahead,
+         ordered=False, usual=True),
     Knob("order", "order of the samples", (READ,), _order, ordered=False),
     Knob("trainer_options.threads", "threads of the trainer", (CORES,), _trainer_threads,
          usual=0),

@@ -15,7 +15,8 @@ from iobench.analysis.evidence import enters, trial_window
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Case, Contrast, Plan, Trial
 from iobench.core.records import Record
-from iobench.equations.signed_rank import FLOOR_PAIRS
+from iobench.equations.signed_rank import fewest_pairs
+from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import blocks
 from iobench.plan.ladder import compute_key, number, rungs_missing
 from iobench.run.disturbance import disturbed
@@ -147,7 +148,7 @@ class Tuning:
         trials = [Trial("", case, "train", self.asked.cache) for case in arms]
         longest = ledger.cost_s(trials[:1])
         finals = FINALISTS * FINALS * longest
-        return finals + FLOOR_PAIRS * (ledger.cost_s(trials) + longest)
+        return finals + fewest_pairs(ALPHA / max(1, len(arms))) * (ledger.cost_s(trials) + longest)
 
     # -- the proof ---------------------------------------------------------------------------
 
@@ -178,7 +179,8 @@ class Tuning:
         arms = [Trial("", case_of(plan, b), "train", self.asked.cache) for b in (winner, *bases)]
         spent = sum(r.wall_s for r in ledger.last.values())
         left = 60 * self.asked.minutes - spent - ledger.cost_s(parts)
-        pairs = max(FLOOR_PAIRS, min(PAIRS, int(left // max(ledger.cost_s(arms), 1e-9))))
+        fewest = fewest_pairs(ALPHA / max(1, len(bases)))  # fewer can show nothing
+        pairs = max(fewest, min(PAIRS, int(left // max(ledger.cost_s(arms), 1e-9))))
         contrasts = tuple(
             Contrast(
                 id=f"c{i:02d}", arm=winner, base=base, stage="train", cache=self.asked.cache,

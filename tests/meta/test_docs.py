@@ -8,6 +8,7 @@ The words after the fence say how:
 ``sh``           commands of hours, or for another machine: parsed; make's targets and iobench's
                  options are checked
 ``toml NAME``    a spec or a dataset recipe: validated, and written to NAME for later commands
+``yaml NAME``    a workload file: written to NAME for later commands
 ``python NAME``  written to NAME for later commands; without a name: run
 ``text``         shown, never a command
 """
@@ -45,7 +46,7 @@ from tests.meta.test_layering import ROOMS
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "datasets/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMOKE = "make smoke"
-KINDS = {"console", "sh", "toml", "python", "text"}
+KINDS = {"console", "sh", "toml", "yaml", "python", "text"}
 #: First words of ``sh`` lines that are not ours to check.
 FOREIGN = {
     "git",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from typing import Any, Dict
 
 from iobench.core.protocols import Reader
+
+OPEN_SHARDS = 64  # that a reader keeps
 
 
 class LazyReader(Reader):
@@ -47,3 +50,26 @@ class LazyReader(Reader):
 
     def _leave(self, opened: Any) -> None:
         """Drop handles that a fork inherited."""
+
+
+class ShardReader(LazyReader):
+    """Keeps the files of the shards open that were read last; a subclass names them."""
+
+    def _path(self, shard: int) -> str:
+        raise NotImplementedError
+
+    def _descriptor(self, shard: int) -> int:
+        shards = self._handles()
+        if shard not in shards:
+            shards[shard] = os.open(self._path(shard), os.O_RDONLY)
+            if len(shards) > OPEN_SHARDS:
+                os.close(shards.popitem(last=False)[1])
+        shards.move_to_end(shard)
+        return int(shards[shard])
+
+    def _open(self) -> OrderedDict[int, int]:
+        return OrderedDict()
+
+    def _end(self, opened: Any) -> None:
+        for fd in opened.values():
+            os.close(fd)

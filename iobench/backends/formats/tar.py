@@ -9,13 +9,12 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Annotated, Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from iobench.backends.formats._reader import LazyReader
+from iobench.backends.formats._reader import ShardReader
 from iobench.core.cases import Dataset, Extent
 from iobench.core.errors import DatasetError
 from iobench.core.members import FormatBackend
@@ -23,10 +22,9 @@ from iobench.core.options import Range
 from iobench.core.protocols import StoredSample
 
 INDEX = "index.npy"  # int64 (samples, 4): shard, offset, length, label
-OPEN_SHARDS = 64  # that a reader keeps
 
 
-class TarReader(LazyReader):
+class TarReader(ShardReader):
     """Reads samples out of shards by offset."""
 
     def __init__(self, root: Path) -> None:
@@ -52,22 +50,6 @@ class TarReader(LazyReader):
         """Return the member's bytes, without the tar headers around them."""
         shard, offset, length, _ = map(int, self._index[index])
         return (Extent(self._path(shard), offset, length),)
-
-    def _open(self) -> OrderedDict[int, int]:
-        return OrderedDict()
-
-    def _end(self, opened: Any) -> None:
-        for fd in opened.values():
-            os.close(fd)
-
-    def _descriptor(self, shard: int) -> int:
-        shards = self._handles()
-        if shard not in shards:
-            shards[shard] = os.open(self._path(shard), os.O_RDONLY)
-            if len(shards) > OPEN_SHARDS:
-                os.close(shards.popitem(last=False)[1])
-        shards.move_to_end(shard)
-        return int(shards[shard])
 
     def _path(self, shard: int) -> str:
         return f"{self._root}/{shard_name(shard)}"

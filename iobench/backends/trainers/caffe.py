@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import tempfile
 from array import array
@@ -12,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from iobench.backends.caffe import gradients, layers, library, nets
+from iobench.backends.trainers import _roofs
 from iobench.backends.trainers._caffe import SolverTrainer, judge, unused
 from iobench.backends.trainers._torch_nets import fitting_labels
 from iobench.core.cases import Batch, Scalar
@@ -101,6 +103,12 @@ class CaffeTrainer(SolverTrainer):
             facts["losses_digest"] = digest.hexdigest()
         return {**facts, **self._facts_of(self._losses)}
 
+    def flop(self, batch: Batch) -> Mapping[str, Scalar]:
+        """Return the FLOP of one step, counted from the net, and the machine's roofs."""
+        threads = int(self._blas["threads"] or 1)
+        flop = _roofs.layers_flop(_multiplying(self._net))
+        return _roofs.noted(flop, self._batch, threads, _roofs.of_numpy(threads))
+
     def exchanges(self) -> Mapping[str, Sequence[float]]:
         """Return what every step waited for the other ranks, and for the exchange."""
         found: Mapping[str, Sequence[float]] = self._exchange.exchanges()
@@ -136,6 +144,23 @@ def _score_of(net: Any) -> str:
     if not losses:
         raise SpecError(f"the net has no SoftmaxWithLoss layer: its layers are {sorted(kinds)}")
     return str(net.bottom_names[losses[-1]][0])
+
+
+def _multiplying(net: Any) -> List[Tuple[int, int, bool]]:
+    """Return the layers of a net that multiply by weights, as ``_roofs.layers_flop`` takes them.
+
+    A convolution applies its weights at every place of every output; a linear layer once a sample.
+    What reads the batch itself needs no gradient of it.
+    """
+    found, batch = [], net.top_names[net._layer_names[0]][0]
+    for name, layer in zip(net._layer_names, net.layers):
+        if layer.type not in ("Convolution", "InnerProduct"):
+            continue
+        top = net.blobs[net.top_names[name][0]].data.shape
+        places = top[0] * (math.prod(top[2:]) if layer.type == "Convolution" else 1)
+        weights = math.prod(net.params[name][0].data.shape)
+        found.append((weights, places, batch not in net.bottom_names[name]))
+    return found
 
 
 def _learned(net: Any) -> List[Any]:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Literal, Mapping, Optional, Sequence
 
 import numpy as np
 
-from iobench.backends.trainers import _torch_nets, _torch_ranks
+from iobench.backends.trainers import _roofs, _torch_nets, _torch_ranks
 from iobench.core.cases import Batch, Case, Scalar
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.members import TrainerBackend
@@ -129,6 +129,16 @@ class TorchTrainer(Trainer):
         if self._loss is not None:
             facts["last_loss"] = float(self._loss)
         return facts
+
+    def flop(self, batch: Batch) -> Mapping[str, Scalar]:
+        """Return the FLOP of one step, as torch counts its products, and the machine's roofs."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            self.step(batch)
+        threads = int(self._torch.get_num_threads())
+        roofs = _roofs.of_torch(self._torch, self.device)
+        return _roofs.noted(counter.get_total_flops(), len(batch.ids), threads, roofs)
 
     def exchanges(self) -> Mapping[str, Sequence[float]]:
         """Return what every step waited for the other ranks, and for the exchange."""

@@ -18,7 +18,7 @@ def replay(job: RankRun) -> Outcome:
     """Replay one resident batch; no byte is read inside the loop."""
     opened = clock.clock()
     trainer = job.trainer()
-    batch = None if trainer.feeds_itself else _resident(job, trainer.device)
+    batch = None if trainer.feeds_itself else resident(job, trainer.device)
     job.open_s = clock.clock() - opened
     begin_at = job.meet()
     before = io_counters.snapshot()
@@ -37,7 +37,7 @@ def replay(job: RankRun) -> Outcome:
     return measured, io, {"notes": notes}
 
 
-def _resident(job: RankRun, device: str) -> Batch:
+def resident(job: RankRun, device: str) -> Batch:
     """Return the first batch, its loader closed."""
     loader = job.loader(ids=job.request.ids[: job.request.batch], device=device, workers=1)
     batch = next(iter(loader.batches()))

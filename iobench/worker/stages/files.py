@@ -83,6 +83,7 @@ BACKEND = Stage(
     one_rank=True,
     on_host=True,
     of_mount=True,
+    named=True,
     per_file=True,
     loop_s=3.0,
 )

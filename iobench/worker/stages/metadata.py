@@ -195,6 +195,7 @@ BACKEND = Stage(
     one_rank=True,
     on_host=True,
     of_mount=True,
+    named=True,
     writes=True,
     loop_s=25.0,
 )

@@ -17,4 +17,5 @@ BACKEND = Stage(
     by_fio=True,
     of_mount=True,
     loop_s=15.0,
+    named=True,
 )

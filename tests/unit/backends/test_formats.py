@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from iobench.backends.formats import _datum as caffe
+from iobench.backends.formats import _reader
 from iobench.backends.formats import lmdb as caffe_lmdb
 from iobench.core import dataset as datasets
 from iobench.core import registry
@@ -356,16 +357,47 @@ def test_a_shortened_shard_is_told(copy: Dataset) -> None:
     reader.close()
 
 
-def test_few_shards_stay_open(copy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iobench.backends.formats import tar
-
-    monkeypatch.setattr(tar, "OPEN_SHARDS", 2)
-    root = convert.convert(copy, "tar", options={"shard_bytes": 1})
-    assert len(list(root.glob("*.tar"))) == 20
-    reader = registry.load("formats", "tar").make().open(copy, root)
+@pytest.mark.parametrize(
+    ("name", "options"), [("tar", {"shard_bytes": 1}), ("tfrecord", {"shard": 1})]
+)
+def test_few_shards_stay_open(
+    name: str, options: Dict[str, Any], copy: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "tfrecord":
+        need("crc32c")
+    monkeypatch.setattr(_reader, "OPEN_SHARDS", 2)
+    root = convert.convert(copy, name, options=options)
+    form = registry.load("formats", name).make(**options)
+    assert len(form.files(copy, root)) == 20
+    reader = form.open(copy, root)
     assert [reader.read(i) for i in range(20)] == expected(copy)
     assert len(reader._opened) == 2
     reader.close()
+
+
+@pytest.mark.parametrize("each", [3, 7, 20, 50])
+def test_tfrecords_may_be_many_to_a_file(copy: Dataset, each: int) -> None:
+    need("crc32c")
+    root = convert.convert(copy, "tfrecord", options={"shard": each})
+    form = registry.load("formats", "tfrecord").make(shard=each)
+    assert len(form.files(copy, root)) == -(-20 // each)
+    reader = form.open(copy, root)
+    found = [(bytes(data), label) for data, label in map(reader.read, range(20))]
+    assert found == [(bytes(data), label) for data, label in expected(copy)]
+    reader.close()
+
+
+def test_a_damaged_npz_is_named(copy: Dataset) -> None:
+    root = convert.convert(copy, "npz")
+    form = registry.load("formats", "npz").make()
+    path = form.files(copy, root)[5]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:400] + bytes([whole[400] ^ 1]) + whole[401:])
+    reader = form.open(copy, root)
+    with pytest.raises(DatasetError, match=r"00000005\.npz.*convert again"):
+        reader.read(5)
+    with np.load(form.files(copy, root)[6]) as arrays:  # as DLIO and NumPy read it
+        assert set(arrays) == {"x", "y"}
 
 
 def test_tfrecords_are_those_that_others_read(copy: Dataset, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_more_samples_than_combinations_are_refused(tmp_path: Path) -> None:
 @given(st.integers(-200, 10_000), st.integers(25, 60_000))
 def test_padding_fills_to_the_target_but_never_over_three_per_cent(gap: int, size: int) -> None:
     data = b"\xff\xd8\xff\xe0\x00\x10JFIF\0" + bytes(9) + bytes(size) + b"\xff\xd9"
-    out = make.pad(data, len(data) + gap)
+    out = size_model.pad(data, len(data) + gap)
     assert len(out) - len(data) <= 0.03 * len(data)
     assert len(out) <= max(len(data), len(data) + gap)
     assert out[:20] == data[:20]
@@ -249,7 +249,7 @@ def test_padding_fills_to_the_target_but_never_over_three_per_cent(gap: int, siz
 def test_long_padding_is_several_markers_that_a_decoder_skips() -> None:
     image = np.random.default_rng(1).integers(0, 256, (1500, 1500, 3), np.uint8)
     data = simplejpeg.encode_jpeg(image, quality=100)
-    out = make.pad(data, len(data) + 100_001)
+    out = size_model.pad(data, len(data) + 100_001)
     assert len(out) == len(data) + 100_001
     assert (simplejpeg.decode_jpeg(out) == simplejpeg.decode_jpeg(data)).all()
 

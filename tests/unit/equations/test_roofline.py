@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iobench.equations.roofline import COMPUTE_BOUND, FETCH_BOUND, PREP_BOUND, bind
+from iobench.equations.roofline import COMPUTE_BOUND, FETCH_BOUND, PREP_BOUND, Roofs, bind
 
 ROOFS = {"storage": 2600.0, "read": 1500.0, "decode": 1300.0, "load": 780.0, "compute": 328.0}
 
@@ -83,3 +83,12 @@ def test_a_cold_load_rung_at_its_roof_changes_nothing() -> None:
 @pytest.mark.parametrize("missing", [{"compute"}, {"load", "decode"}])
 def test_nothing_is_guessed(missing: set[str]) -> None:
     assert bind({k: v for k, v in ROOFS.items() if k not in missing}, cold=True) is None
+
+
+def test_williams_roofs_meet_at_the_ridge() -> None:
+    # 100 GFLOP/s and 20 GB/s: the ridge lies at 5 FLOP a byte
+    roofs = Roofs(peak=100e9, bandwidth=20e9)
+    assert roofs.ridge == 5.0
+    assert roofs.attainable(1.0) == 20e9
+    assert roofs.attainable(5.0) == roofs.attainable(50.0) == 100e9
+    assert roofs.least_intensity(60e9) == 3.0

@@ -320,7 +320,7 @@ def checked(**changes: Any) -> None:
     ("changes", "words"),
     [
         ({"contrasts": [{"stage": "decode"}]},
-         ["contrasts[0].stage", "dali:jpeg", "'decode'", "fused", "read, load, train"]),
+         ["contrasts[0].stage", "dali:jpeg", "'decode'", "fused", "read, load, feed, train"]),
         ({"contrasts": [{"stage": "decode", "base": "dali"}]}, ["dali:jpeg", "'decode'"]),
         ({"contrasts": [{"stage": "decode", "base": "lmdb", "arms": ["dali"]}]}, ["dali:jpeg"]),
         ({"contrasts": [{"stage": "decode", "only": "fastest"}]}, ["dali:jpeg", "'decode'"]),
@@ -384,3 +384,45 @@ def test_a_contrast_instead_is_for_the_runtime_that_is_left(runtimes: tuple[str,
     checked(**given, contrasts=[{"instead": True}])
     with pytest.raises(SpecError, match=r"does not run load warm for torch:lmdb runtime=arm1"):
         checked(**given, contrasts=[{}])
+
+
+NAMED = {
+    "name": "named",
+    "case": {"pipeline": "lmdb"},
+    "matrix": {"workers": [1, 2]},
+    "cases": [
+        {"name": "framework defaults", "workers": 0},
+        {"name": "more", "workers": 4, "prefetch": 8, "batch": 16},
+        {"workers": 3},
+    ],
+    "contrasts": [{"over": "name", "base": "framework defaults", "caches": ["warm"]}],
+}
+
+
+def test_named_cases_are_compared_whatever_differs() -> None:
+    spec = load.parse(NAMED)
+    cases = load.expand(spec)
+    labels = [case.label for case in cases]
+    assert labels[2:4] == ["framework defaults", "more"]
+    (rule,) = rules.rules(spec, cases)
+    (cell,) = rule.cells
+    assert (cell.cases, cell.base) == (("framework defaults", "more"), "framework defaults")
+    rules.check(spec)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cases": [*NAMED["cases"][:2], {"name": "more"}]}, ["'more'", "two cases"]),
+        ({"cases": NAMED["cases"][:1]}, ["[[cases]].name", "two values"]),
+        ({"cases": [{"name": "a\tb"}]}, ["cases[0].name"]),
+        ({"contrasts": [{"over": "name", "base": "nobody"}]}, ["'nobody'", "no case"]),
+        ({"contrasts": [{"over": "name", "base": "more", "arms": ["x"]}]},
+         ["'x'", "framework defaults"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_names_is_said(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        rules.check(load.parse({**NAMED, **changes}))
+    for word in words:
+        assert word in str(caught.value)

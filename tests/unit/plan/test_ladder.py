@@ -138,9 +138,9 @@ def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     parsed = load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
     missing = ladder.rungs_missing(load.expand(parsed)[0])
     of_files = {"ceiling", "requests", "metadata", "files"}
-    assert set(missing) == {*of_files, "decode", "load", "train"}
+    assert set(missing) == {*of_files, "decode", "load", "roof", "train"}
     null = load.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
-    assert set(ladder.rungs_missing(load.expand(null)[0])) == of_files
+    assert set(ladder.rungs_missing(load.expand(null)[0])) == {*of_files, "roof"}
 
 
 def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:

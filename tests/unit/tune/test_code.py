@@ -45,6 +45,18 @@ def test_code_is_python_with_the_case_s_numbers(case: Case) -> None:
     assert str(case.prefetch) in text
 
 
+def test_dali_s_reader_is_the_one_that_was_measured() -> None:
+    case = Case(loader="dali", loader_options={"mmap": False})
+    assert "random_shuffle=True, dont_use_mmap=True)" in code(case)
+    assert "dont_use_mmap" not in code(dataclasses.replace(case, loader_options={}))
+    text = code(dataclasses.replace(case, loader_options={"reader": "external"}))
+    ast.parse(text)
+    assert "fn.external_source" in text
+    assert "py_num_workers=2" in text
+    lmdb = Case(format="lmdb", format_options={"readahead": False})
+    assert "open lmdb without the kernel's read-ahead" in code(lmdb)
+
+
 def test_caffe_s_layer_is_prototxt_with_the_case_s_numbers() -> None:
     text = code(Case(loader="native", format="lmdb", batch=48, prefetch=7))
     assert "batch_size: 48" in text

@@ -18,6 +18,15 @@ from iobench.tune.space import Space, key, queue_bytes, space
 CURRENT = Case(label="torch:jpeg", workers=2)
 
 
+#: Knob -> a case that has it, where the current one has not.
+OWNERS: dict[str, dict[str, Any]] = {
+    "loader_options.pin_memory": {"trainer_options": {"device": "cuda"}},
+    "loader_options.reader": {"loader": "dali"},
+    "loader_options.mmap": {"loader": "dali"},
+    "format_options.readahead": {"format": "lmdb"},
+}
+
+
 def asked(**changes: Any) -> TuneSettings:
     return TuneSettings(**{"minutes": 1.0, "cache": "warm", "current": "x", "cores": 4, **changes})
 
@@ -86,9 +95,18 @@ def test_it_begins_on_all_cores_with_every_pipeline_and_decoder() -> None:
     assert {key(case) for case in starts} <= points
 
 
+def test_knobs_of_another_loader_or_format_have_no_values() -> None:
+    by_field = {knob.field: knob for knob in KNOBS}
+    for field in OWNERS:
+        assert not by_field[field].values(CURRENT, asked())
+    dali = dataclasses.replace(CURRENT, loader="dali", loader_options={"reader": "external"})
+    assert by_field["loader_options.reader"].values(dali, asked()) == ("native", "external")
+    assert not by_field["loader_options.mmap"].values(dali, asked())  # no reader of DALI's own
+
+
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda k: k.field)
 def test_a_knob_sets_what_it_says(knob: Any) -> None:
-    case = dataclasses.replace(CURRENT, trainer="torch")
+    case = dataclasses.replace(CURRENT, trainer="torch", **OWNERS.get(knob.field, {}))
     values = list(knob.values(case, asked(batches=(32, 64), any_order=True)))
     assert len(values) > 1
     owner, _, option = knob.field.partition(".")

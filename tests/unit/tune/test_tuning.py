@@ -11,6 +11,7 @@ import pytest
 
 from iobench.core.cases import Case
 from iobench.equations.signed_rank import FLOOR_PAIRS
+from iobench.tune import tuning
 from iobench.tune.answer import CHANGE, LEAVE_IT, NOT_SHOWN, UNFINISHED, answer
 from iobench.tune.settings import default_of
 from iobench.tune.space import key, space
@@ -85,6 +86,17 @@ def test_too_little_time_is_no_answer(tmp_path: Path) -> None:
     found = answer(after, records, asked)
     assert found.verdict in (NOT_SHOWN, UNFINISHED)
     assert "more --minutes" in found.words
+
+
+def test_the_fewest_pairs_can_show_a_gain_over_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "PAIRS", 1)  # as where no time is left
+    plan, asked = begun(tmp_path, document(decoder="opencv"))
+    after, records = searched(tmp_path, plan, asked, world(2000, 150))
+    found = answer(after, records, asked)
+    assert found.verdict == CHANGE
+    assert [g.pairs for g in found.gains] == [7, 7]  # 2 / 2^6 is more than 5 % / 2
 
 
 def test_a_winner_that_fresh_pairs_do_not_confirm_is_not_shown(tmp_path: Path) -> None:
