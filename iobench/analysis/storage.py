@@ -78,9 +78,6 @@ def _pattern(records: Sequence[Record]) -> Pattern | None:
 def _words(binding: str | None, mount: MountLimits, pattern: Pattern, deeper: float) -> str:
     request_ms = 1e3 * mount.request_s(pattern.size)
     size = f"{pattern.size / 1024:,.0f} KiB"
-    opening = ""
-    if mount.opens and pattern.opens:
-        opening = f" and to open a file {1e3 * mount.opens.alone_s:.2g} ms"
     if binding == BANDWIDTH:
         return f"the mount's bandwidth binds: {mount.bandwidth / 1e6:,.1f} MB/s"
     if binding == IOPS:
@@ -94,8 +91,8 @@ def _words(binding: str | None, mount: MountLimits, pattern: Pattern, deeper: fl
         )
     if binding == LATENCY:
         return (
-            f"the mount's latency binds: a request of {size} takes {request_ms:,.1f} ms{opening}, "
-            f"and {pattern.readers} are in flight; {mount.deepest} would give up to "
+            f"the mount's latency binds: a request of {size} takes {request_ms:,.1f} ms, and "
+            f"{pattern.readers} are in flight; {mount.deepest} would give up to "
             f"{deeper:,.0f} samples/s"
         )
     return ""

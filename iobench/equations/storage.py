@@ -34,14 +34,13 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Opens:
-    """Files opened and closed: at most ``per_s``, and ``alone_s`` seconds of one alone.
+    """Files opened and closed, at most ``per_s``.
 
-    ``per_s`` is a lower bound where it is not ``reached``: no number of processes was large enough.
+    A lower bound where it is not ``reached``: no number of processes was large enough.
     """
 
     per_s: float
     reached: bool
-    alone_s: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,7 @@ def opens(rates: Mapping[int, float]) -> Opens | None:
     if not rates.get(1):
         return None
     reached = _exponent([*rates.items()]) < HALF
-    return Opens(max(rates.values()), reached, 1 / rates[1])
+    return Opens(max(rates.values()), reached)
 
 
 def mount(points: Sequence[Point], opened: Opens | None = None) -> MountLimits | None:
@@ -149,26 +148,23 @@ def roofs(found: MountLimits, pattern: Pattern) -> dict[str, float]:
         at[IOPS] = max(found.iops / pattern.requests, pattern.rate)
     if found.opens and found.opens.reached and pattern.opens:
         at[METADATA] = max(found.opens.per_s / pattern.opens, pattern.rate)
-    latency = pattern.readers / sample_s(found, pattern)
+    latency = pattern.readers / (found.request_s(pattern.size) * pattern.requests)
     if latency * TIE >= pattern.rate:
         at[LATENCY] = latency
     return at
-
-
-def sample_s(found: MountLimits, pattern: Pattern) -> float:
-    """Return the seconds of one sample's opens and requests, one after the other."""
-    opening = found.opens.alone_s * pattern.opens if found.opens else 0.0
-    return opening + found.request_s(pattern.size) * pattern.requests
 
 
 def binding(at: Mapping[str, float]) -> str | None:
     """Return the name of the lowest roof; None without any.
 
     Latency binds only where more requests in flight would give more: at one request in flight,
-    the time of a request is all that a throttled device shows too.
+    the time of a request is all that a throttled device shows too.  A request of a file that holds
+    no more includes its open: where that is over half of it, opens bind and not IOPS.
     """
     others = {name: rate for name, rate in at.items() if name != LATENCY}
     lowest = min(others, key=others.__getitem__, default=None)
+    if lowest == IOPS and HALF * others.get(METADATA, math.inf) < others[IOPS]:
+        lowest = METADATA
     if LATENCY in at and (lowest is None or at[LATENCY] * TIE < others[lowest]):
         return LATENCY
     return lowest
@@ -179,7 +175,8 @@ def deeper(found: MountLimits, pattern: Pattern) -> float:
 
     What was seen at that depth bounds it, reached or not.
     """
-    most = [found.deepest / sample_s(found, pattern), found.iops / pattern.requests]
+    most = [found.deepest / (found.request_s(pattern.size) * pattern.requests)]
+    most.append(found.iops / pattern.requests)
     if found.opens and pattern.opens:
         most.append(found.opens.per_s / pattern.opens)
     if found.bandwidth_reached:
