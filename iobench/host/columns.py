@@ -186,7 +186,7 @@ def move(source: str, target: str, ranks: Sequence[int]) -> None:
     Raises OSError where one is missing, or ``target`` cannot be written from here.
     """
     folder = Path(target)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # a suite's folder that somebody removed stays away
     for rank in ranks:
         there = file_of(folder, rank)
         shutil.move(str(file_of(Path(source), rank)), str(there))

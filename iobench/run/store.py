@@ -46,11 +46,13 @@ def write_atomic(path: Path, text: str) -> None:
     try:
         files.write_text(path, text)
     except OSError as error:
-        gone = isinstance(error, FileNotFoundError)
-        cure = "bring its folder back" if gone else "free some space or make it writable"
-        raise ResultsError(
-            f"cannot write {path}: {error.strerror}; {cure}, then {_again(path)}"
-        ) from error
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> ResultsError:
+    gone = isinstance(error, FileNotFoundError)
+    cure = "bring its folder back" if gone else "free some space or make it writable"
+    return ResultsError(f"cannot write {path}: {error.strerror}; {cure}, then {_again(path)}")
 
 
 def resume_command(folder: Path, options: Sequence[str] = ()) -> str:
@@ -257,10 +259,7 @@ def _kept(rank: RankResult, folder: Path) -> dict[str, Any]:
             folder.mkdir(exist_ok=True)
             counts = columns.write(folder, rank)
         except OSError as error:
-            raise ResultsError(
-                f"cannot write {columns.file_of(folder, rank.rank)}: {error.strerror}; free some "
-                f"space or make it writable, then {resume_command(folder.parents[1])}"
-            ) from error
+            raise _unwritten(folder.with_name(f"{folder.name}.json"), error) from error
     return {**to_json(columns.bare(rank)), "columns": counts}
 
 

@@ -15,6 +15,7 @@ from tests.build.hosts import Hosts, until
 pytestmark = pytest.mark.slow
 
 #: A trial takes 8 steps of half a second, all of them more than three quarters of the job's 24 s.
+#: On two nodes a job also starts two agents: its limit is longer, and its steps too.
 LIMITED = """
 name = "limited"
 budget = "2m"
@@ -24,8 +25,9 @@ samples = 64
 [case]
 pipeline = "null:null"
 trainer = "emulated"
-trainer_options = { step_s = 0.5 }
-batch = 8
+trainer_options = {{ step_s = {step_s} }}
+batch = {batch}
+{more}
 [ladder]
 stages = ["train"]
 repeats = 5
@@ -82,11 +84,14 @@ def test_a_suite_is_submitted_and_followed(cluster: Hosts, batch: None) -> None:
     clusters.check_nothing_left(cluster)
 
 
-def test_a_job_goes_on_after_its_time_limit(cluster: Hosts, batch: None) -> None:
-    spec, results = cluster.folder / "limited.toml", str(cluster.folder / "limited")
-    spec.write_text(LIMITED)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_goes_on_after_its_time_limit(cluster: Hosts, batch: None, nodes: int) -> None:
+    spec, results = cluster.folder / "limited.toml", str(cluster.folder / f"limited{nodes}")
+    several = 'launcher = "srun"\nranks_per_node = 1\nnodes = 2' if nodes > 1 else ""
+    keys = {"step_s": 0.5 * nodes, "batch": 8 // nodes, "more": several}
+    spec.write_text(LIMITED.format(**keys))
     places = ("--results", results, "--out", str(cluster.folder))
-    iobench(cluster, "submit", str(spec), "--time", "24s", *places)
+    iobench(cluster, "submit", str(spec), "--time", f"{24 * nodes}s", *places)
     seen = seen_until_complete(cluster, results)
     assert seen["queued"]["job_state"][1].startswith("PENDING")
     assert 0 < seen["queued"]["usable"] < 5

@@ -80,6 +80,7 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, damage: str) ->
 def test_only_what_was_written_is_moved(tmp_path: Path) -> None:
     work, kept = tmp_path / "work", tmp_path / "runs/0001-x.1"
     work.mkdir()
+    kept.parent.mkdir()
     counts = columns.write(work, rank())
     columns.move(str(work), str(kept), [3])
     assert not list(work.iterdir())
