@@ -26,6 +26,8 @@ from iobench.report import (
     rate_plot,
     scale_plot,
     scale_words,
+    storage_words,
+    trainer_words,
     words,
 )
 from iobench.run.store import write_atomic
@@ -60,6 +62,8 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         "contrast_words": contrast_words,
         "numbers": numbers,
         "scale_words": scale_words,
+        "storage_words": storage_words,
+        "trainer_words": trainer_words,
     }
     measured = [p for p in suite.pipelines if words.rungs(p)]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone

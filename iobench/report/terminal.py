@@ -17,7 +17,15 @@ from iobench.analysis.rates import PipelineRate, RateTable
 from iobench.analysis.results import SuiteResult
 from iobench.analysis.scale_results import ScaleModel
 from iobench.core.records import FAILED, INVALID
-from iobench.report import answer, contrast_words, numbers, scale_words, words
+from iobench.report import (
+    answer,
+    contrast_words,
+    numbers,
+    scale_words,
+    storage_words,
+    trainer_words,
+    words,
+)
 
 STYLES = {
     "fetch-bound": "yellow",
@@ -199,13 +207,13 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
         alone = words.rate(case, "compute", "-")
         if alone and not _has_rate(case, "cold", "warm"):
             yield Text(f"{case.case}: computes {numbers.number(alone.value)} samples/s alone")
-        beside = (words.communication, words.handover, words.storage, words.steady,
-                  words.compute_roof, words.mlperf)  # fmt: skip
+        beside = (words.communication, words.handover, storage_words.storage, storage_words.steady,
+                  trainer_words.compute_roof, trainer_words.mlperf)  # fmt: skip
         for words_of in beside:
             if text := words_of(case):
                 yield Text(f"  {case.case}: {text}", style="dim")
-    for case in words.many_files(cases):
-        yield Text(f"  {case.case}: {words.metadata(case)}", style="dim")
+    for case in storage_words.many_files(cases):
+        yield Text(f"  {case.case}: {storage_words.metadata(case)}", style="dim")
 
 
 def _fastest(suite: SuiteResult, console: Console) -> None:

@@ -17,8 +17,6 @@ from iobench.analysis.case_results import (
     StallResult,
 )
 from iobench.analysis.results import SuiteResult, to_json
-from iobench.analysis.storage_results import MetadataResult
-from iobench.core.cases import STEADY
 from iobench.core.records import EXPLORATORY, VALID
 from iobench.data import accounting
 from iobench.data.accounting import TableLine
@@ -46,77 +44,6 @@ def rungs(case: CaseResult) -> int:
         any(rate(case, stage, cache) for cache in ("cold", "warm"))
         for stage in ("read", "decode", "load", "train")
     )
-
-
-def storage(case: CaseResult) -> str:
-    """Return what the mount gives and which of it bounds cold reading; "" where not measured."""
-    found = case.storage
-    if found is None:
-        return ""
-    bandwidth = "" if found.bandwidth_reached else "at least "
-    iops = "" if found.iops_reached else "at least "
-    figures = (
-        f"the mount gives {bandwidth}{number(found.bandwidth / 1e6)} MB/s and "
-        f"{iops}{number(found.iops)} requests/s; one of {number(found.request_bytes / 1024)} KiB "
-        f"takes {milliseconds(found.latency_s)} ms"
-    )
-    return f"{figures}; {found.words}" if found.words else figures
-
-
-def steady(case: CaseResult) -> str:
-    """Return what epochs after the first find in memory, and their rates; "" where not measured."""
-    if case.steady is None:
-        return ""
-    rates = [
-        f"{stage} {number(found.value)}/s"
-        for stage in ("read", "load", "train")
-        if (found := case.rate(stage, STEADY))
-    ]
-    return f"steady: {', '.join(rates)}; {case.steady.words}"
-
-
-def many_files(cases: Iterable[CaseResult]) -> list[CaseResult]:
-    """Return one case of each mount on which the cost of files was measured, or of its files."""
-    found: dict[str, CaseResult] = {}
-    measured = [case for case in cases if case.metadata]
-    for case in sorted(measured, key=lambda c: not (c.metadata and c.metadata.whole_files)):
-        assert case.metadata is not None
-        known = [c.metadata for c in found.values() if c.metadata]
-        alike = [m for m in known if m.rates == case.metadata.rates]
-        if not any(case.metadata.whole_files in ([], m.whole_files) for m in alike):
-            found[case.case] = case
-    return [case for case in measured if case.case in found]
-
-
-def metadata(case: CaseResult) -> str:
-    """Return what files cost on the case's mount, in one line; "" where not measured."""
-    found = case.metadata
-    if found is None:
-        return ""
-    lines = [found.words] if found.words else []
-    if found.rates:
-        last = found.rates[-1]
-        each = ", ".join(f"{name} {number(rate.value)}" for name, rate in last.per_s.items())
-        lines.append(
-            f"operations/s with {last.files:,} files in a directory, by {last.processes} "
-            f"processes: {each}"
-        )
-        lines.append(metadata_cache(found))
-    if found.left_out:
-        lines.append(f"not measured: {found.left_out}")
-    return "; ".join(lines)
-
-
-def within_ten(entry: Interval) -> bool:
-    """Return whether an interval is narrower than a factor of ten; two repeats seldom are."""
-    return entry.limited and 0 < entry.high <= 10 * entry.low
-
-
-def metadata_cache(found: MetadataResult) -> str:
-    """Return what stat and open could find in this client's memory."""
-    if found.dropped:
-        return "before stat and open, this client's names and attributes were dropped"
-    return "stat and open of files that this client created: its memory may answer"
 
 
 def au(case: CaseResult, cache: str) -> str:
@@ -284,56 +211,6 @@ def validity(suite: SuiteResult) -> str:
         if check.ok is False:
             parts.append(f"the {name} were NOT the same everywhere: {check.reason}")
     return ", ".join(parts)
-
-
-def compute_roof(case: CaseResult) -> str:
-    """Return a trainer's place under Williams' roofline; "" where it was not measured."""
-    roof = case.compute_roof
-    if roof is None:
-        return ""
-    text = (
-        f"{number(roof.flop_per_sample / 1e9)} GFLOP a sample; with {roof.threads} "
-        f"thread{'s' * (roof.threads > 1)} a GEMM gives {number(roof.peak_flops / 1e9)} GFLOP/s, a "
-        f"triad {number(roof.memory_bytes_per_s / 1e9)} GB/s ({roof.by}, ridge at "
-        f"{number(roof.ridge)} FLOP a byte)"
-    )
-    if roof.compute_flops:
-        text += (
-            f"; it computes at {number(roof.compute_flops / 1e9)} GFLOP/s, "
-            f"{percent(roof.compute_flops / roof.peak_flops)} of that, which takes at least "
-            f"{number(roof.least_intensity)} FLOP a byte"
-        )
-        if roof.compute_flops > roof.peak_flops:
-            text += (
-                "; more than the GEMM gave: other programs slowed it, or the library takes fewer "
-                "products than are counted"
-            )
-    return f"{text}; {roof.traffic}"
-
-
-def mlperf(case: CaseResult) -> str:
-    """Return AU as MLPerf Storage counts it, with what of its rules was not kept; "" without."""
-    found = case.mlperf
-    if found is None:
-        return ""
-    spread = f" ({limits(found.au, _tenths)})" if found.au.limited else ""
-    verdict = "reaches" if found.reached else "is below"
-    if found.au.limited and found.au.low < found.floor <= found.au.high:
-        verdict = f"by its mean alone {verdict}"
-    short = "".join(f"; too small for its rules: {line}" for line in found.short)
-    return (
-        f"AU as MLPerf Storage counts it, {found.workload}: {_tenths(found.au.value)}{spread}, "
-        f"which {verdict} the floor of {percent(found.floor)}; {found.accelerators} simulated "
-        f"accelerator{'s' * (found.accelerators > 1)}, {found.epochs} "
-        f"epoch{'s' * (found.epochs > 1)} of {found.steps} steps, "
-        f"{number(found.samples_per_s)} samples/s, "
-        f"{number(found.samples_per_s * found.bytes / found.samples / 1e6)} MB/s{short}. "
-        f"Not an MLPerf result"
-    )
-
-
-def _tenths(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def incomplete(suite: SuiteResult) -> str:

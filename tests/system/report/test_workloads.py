@@ -12,7 +12,7 @@ from iobench.core.cases import Dataset
 from iobench.core.records import VALID
 from iobench.data import convert, make
 from iobench.plan.resolve import Here, resolve
-from iobench.report import html, words
+from iobench.report import html, trainer_words
 from iobench.run import store
 from iobench.run.suite import Suite
 from iobench.run.trial import TrialSettings
@@ -81,4 +81,4 @@ def test_a_trainer_is_below_its_roofs(tmp_path: Path) -> None:
     assert 0 < roof.compute_flops < 1.5 * roof.peak_flops  # other programs slow either
     assert roof.memory_bytes_per_s > 1e8
     assert 'id="plot-compute-roof"' in page
-    assert "GFLOP a sample" in words.compute_roof(suite.pipelines[0])
+    assert "GFLOP a sample" in trainer_words.compute_roof(suite.pipelines[0])

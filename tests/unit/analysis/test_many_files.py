@@ -11,7 +11,7 @@ from iobench.analysis.case_results import CaseResult
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Plan, Trial
 from iobench.core.records import VALID, Record
-from iobench.report import html, words
+from iobench.report import html, storage_words
 from iobench.report.csv import trials_frame
 from tests.build import report as fixture
 from tests.unit.analysis import test_storage
@@ -67,12 +67,12 @@ def test_opens_bind_where_they_are_fewer_than_the_bytes_allow() -> None:
     assert '<table class="metadata"' in page
     assert "stat and open of files that this client created" in page
     assert "filling takes over 30 s" in page
-    assert "create 900" in words.metadata(found)
+    assert "create 900" in storage_words.metadata(found)
 
 
 def test_names_that_were_dropped_are_said_to_be() -> None:
     plan, records = noted("metadata", metadata(opens=265.0, dropped=True))
-    assert "names and attributes were dropped" in words.metadata(pipeline(plan, records))
+    assert "names and attributes were dropped" in storage_words.metadata(pipeline(plan, records))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_small_files_are_told_from_slow_bytes(open_s: float, read_s: float, bind
 def test_cases_on_one_mount_share_the_table() -> None:
     plan, records = noted("metadata", metadata(opens=265.0))
     found = analyse(plan, records).pipelines
-    assert len(words.many_files(found)) == 1
+    assert len(storage_words.many_files(found)) == 1
     assert {c.case for c in found if c.metadata} >= {LABEL, "dali:jpeg", "torch:lmdb"}
 
 
@@ -120,7 +120,7 @@ def test_later_epochs_have_a_hit_ratio_between_two_caches() -> None:
     assert found.steady.hit_ratio.value == pytest.approx(0.5)
     assert found.steady.lru == pytest.approx(0.6 + 0.4 * -0.9163, abs=1e-3)
     assert found.steady.no_evict == 0.6
-    assert "50% of the bytes needed came from memory" in words.steady(found)
+    assert "50% of the bytes needed came from memory" in storage_words.steady(found)
     assert "steady: read " in html.render(plan, records, analyse(plan, records))
     row = trials_frame(plan, records).set_index("trial").loc["9990-steady"]
     assert row["hit_ratio"] == pytest.approx(0.5)
@@ -128,4 +128,4 @@ def test_later_epochs_have_a_hit_ratio_between_two_caches() -> None:
 
     cache = dataclasses.replace(made.cache, bytes_storage=700)
     found = pipeline(plan, [*records[:-1], dataclasses.replace(made, cache=cache)])
-    assert "3.0 x the bytes needed crossed the mount" in words.steady(found)
+    assert "3.0 x the bytes needed crossed the mount" in storage_words.steady(found)

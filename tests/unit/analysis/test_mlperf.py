@@ -10,7 +10,7 @@ import pytest
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Plan, Trial
 from iobench.core.records import VALID, Record, Steps
-from iobench.report import html, words
+from iobench.report import html, trainer_words
 from tests.build import report as fixture
 
 GIB = 1 << 30
@@ -51,7 +51,7 @@ def test_au_floor_and_what_is_too_small_are_said() -> None:
     record_bytes = plan.dataset.bytes / plan.dataset.samples
     assert found.wanted_samples == max(3500, -int(-5 * GIB // record_bytes))
     assert [line.split()[0] for line in found.short] == ["5", "0.0"]
-    text = words.mlperf(suite.pipelines[0])
+    text = trainer_words.mlperf(suite.pipelines[0])
     assert "80.0 %" in text
     assert "is below the floor of 90 %" in text
     assert "5 steps an epoch, of 500 at least" in text
@@ -67,7 +67,9 @@ def test_a_run_that_is_large_enough_reaches_its_floor_and_is_no_mlperf_result() 
     assert found is not None
     assert found.reached
     assert found.short == []
-    assert words.mlperf(analyse(plan, records).pipelines[0]).endswith("Not an MLPerf result")
+    assert trainer_words.mlperf(analyse(plan, records).pipelines[0]).endswith(
+        "Not an MLPerf result"
+    )
 
 
 def test_a_suite_that_is_no_workload_has_none() -> None:

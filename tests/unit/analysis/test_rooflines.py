@@ -12,7 +12,7 @@ from iobench.analysis.suite import analyse
 from iobench.analysis.trajectories import trajectories
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.records import VALID, Record
-from iobench.report import compute_plot, html, words
+from iobench.report import compute_plot, html, trainer_words
 from tests.build import report as fixture
 
 #: 64 samples of 4 GFLOP each; 2 threads of 60 GFLOP/s and 12 GB/s (the best of two trials).
@@ -49,7 +49,7 @@ def test_flop_times_rate_is_held_against_the_best_of_the_roofs() -> None:
     assert roof.least_intensity == pytest.approx((roof.compute_flops or 0) / 12e9)
     assert roof.intensity is None
     assert "not counted" in roof.traffic
-    text = words.compute_roof(case)
+    text = trainer_words.compute_roof(case)
     assert "4.00 GFLOP a sample" in text
     assert "60.0 GFLOP/s" in text
     page = html.render(plan, records, suite)
@@ -72,7 +72,7 @@ def test_a_roof_with_more_threads_is_no_lower_and_one_that_is_passed_is_said() -
     assert [(r.threads, r.peak_flops) for r in roofs.values()] == [(1, 60e9), (4, 60e9)]
     plan, records = measured({**ROOF, "peak_flops": 1e9})
     case = next(c for c in analyse(plan, records).pipelines if c.compute_roof)
-    assert "more than the GEMM gave" in words.compute_roof(case)
+    assert "more than the GEMM gave" in trainer_words.compute_roof(case)
 
 
 def test_without_the_rung_there_is_no_roofline() -> None:

@@ -12,7 +12,7 @@ from iobench.analysis.case_results import CaseResult
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Plan, Trial
 from iobench.core.records import VALID, Record
-from iobench.report import html, words
+from iobench.report import html, storage_words
 from iobench.report.csv import trials_frame
 from tests.build import report as fixture
 
@@ -95,5 +95,5 @@ def test_a_mount_without_the_rung_has_no_words() -> None:
     plan, records = fixture.suite()
     found = pipeline(plan, records)
     assert found.storage is None
-    assert words.storage(found) == ""
+    assert storage_words.storage(found) == ""
     assert found.limits["cold"].storage_roof is None
