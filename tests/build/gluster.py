@@ -77,9 +77,24 @@ class Gluster:
 
     def attach(self) -> None:
         """Start the client, with nothing in its memory."""
+        self._client(self.mount)
+
+    @contextlib.contextmanager
+    def second_client(self) -> Iterator[Path]:
+        """Start another client, as another node has one; yield where it shows the volume."""
+        mount = self._folder / "second"
+        mount.mkdir()
+        try:
+            self._client(mount)
+            yield mount
+        finally:
+            detach(mount)
+
+    def _client(self, mount: Path) -> None:
         volume = [f"--volfile-server={self._address}", f"--volfile-id={NAME}"]
-        self.inside("glusterfs", *volume, f"--log-file={self._folder}/client.log", str(self.mount))
-        self.mount.stat()
+        log = f"--log-file={self._folder}/{mount.name}.log"
+        self.inside("glusterfs", *volume, log, str(mount))
+        mount.stat()
 
     def set(self, option: str, value: str) -> None:
         """Set an option of the volume and wait until the client follows it."""
