@@ -144,6 +144,9 @@ class HandWorker:
             self._read(until)
         return True
 
+    def keep_columns(self) -> None:
+        """Do nothing: what grows with its steps comes with its result."""
+
     def results(self) -> tuple[RankResult, ...]:
         """Wait for its clock readings and for its end."""
         self._until("{")

@@ -145,7 +145,8 @@ class LauncherBackend(Backend[Launcher]):
     ``variables``, ``across``: set for its processes, if not set otherwise, on one node and on
     several (None: it starts no ranks on other nodes).  ``passed``: beginnings of the variables by
     which it tells a rank who it is.  ``failure``: (standard error) -> the rank that failed first,
-    None if it names none.  ``leaves``: (process) -> patterns of the folders that it leaves in the
+    None if it names none.  ``lost``: (standard error) -> the node that it cannot reach any more, ""
+    if it names none.  ``leaves``: (process) -> patterns of the folders that it leaves in the
     temporary folder of its node when it is killed.
     """
 
@@ -155,6 +156,7 @@ class LauncherBackend(Backend[Launcher]):
     across: Optional[Mapping[str, str]] = None
     passed: Tuple[str, ...] = ()
     failure: Callable[[str], Optional[Failure]] = lambda text: None
+    lost: Callable[[str], str] = lambda text: ""
     leaves: Callable[[int], Sequence[str]] = lambda process: ()
 
 

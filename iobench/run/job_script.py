@@ -75,7 +75,7 @@ def _suite(suites: Sequence[Path], element: str) -> list[str]:
 _BODY = """\
 exec >>"$suite/job.log" 2>&1
 echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) ${{{number}:-}} $(hostname)" | tee -a "$suite/starts"
-before=$(ls "$suite/runs" | grep -c "json$")
+before=$(find "$suite/runs" -name '*.json' | wc -l)
 
 # Begins the suite, or goes on with it.  It is interrupted in time before the job's {time_s} s end.
 timeout --foreground --signal=TERM {limit_s} \\
@@ -84,7 +84,7 @@ status=$?
 
 # 124: the time ran out.  What is finished is kept; the rest runs when the job's turn comes again.
 if [ "$status" -eq 124 ]; then
-    if [ "$(ls "$suite/runs" | grep -c "json$")" -eq "$before" ]; then
+    if [ "$(find "$suite/runs" -name '*.json' | wc -l)" -eq "$before" ]; then
         echo "iobench: no trial ended within the job's time: submit with a longer --time"
     elif [ "$(wc -l <"$suite/starts")" -ge {most} ]; then
         echo "iobench: begun {most} times: is --time long enough?"

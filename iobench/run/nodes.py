@@ -131,7 +131,10 @@ def _first_gone(
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
     text = (folder / "stderr").read_text(errors="replace")
-    failed = registry.load("launchers", launcher).failure(text)
+    backend = registry.load("launchers", launcher)
+    if node := backend.lost(text):
+        return str(node)
+    failed = backend.failure(text)
     return names[failed.rank] if failed and failed.rank < len(names) else ""
 
 

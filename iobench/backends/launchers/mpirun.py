@@ -48,6 +48,9 @@ ACROSS: Mapping[str, str] = {
 #: mpirun's own words stand between two such lines.
 _RULE = re.compile(r"^-{60,}\s*$", re.MULTILINE)
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node\s+\S+\s+exited on\s+signal (\d+)")
+_LOST = re.compile(
+    r"lost communication with a remote daemon.*?Remote daemon:.*? on node (\S+)", re.S
+)
 _STATUS = re.compile(r"Process name:\s+\[\S*,(\d+)\]\s+Exit code:\s+(\d+)")
 _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting\s+improperly")
 #: A rank's MPI library on a signal: ``[node:pid] *** Process received signal ***``, a backtrace.
@@ -111,6 +114,12 @@ def failure(text: str) -> Optional[Failure]:
     return None
 
 
+def lost(text: str) -> str:
+    """Return the node that mpirun reports to have lost; "" if it reports none."""
+    found = _LOST.search(text)
+    return found[1] if found else ""
+
+
 def leaves(process: int) -> Sequence[str]:
     """Return the session folder of an mpirun: one that is killed does not remove it."""
     host = glob.escape(socket.gethostname().partition(".")[0])
@@ -126,6 +135,7 @@ BACKEND = LauncherBackend(
     across=ACROSS,
     passed=("OMPI_", "PMIX_"),
     failure=failure,
+    lost=lost,
     leaves=leaves,
     judge=_hosts.judge,
 )

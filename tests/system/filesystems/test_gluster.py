@@ -103,8 +103,10 @@ def test_a_neighbour_on_the_mount_is_not_taken_for_the_trial(cluster: Cluster) -
 def test_what_the_client_daemon_keeps_is_never_called_cold(cluster: Cluster) -> None:
     cluster.volume.set("performance.io-cache", "on")
     try:
-        measured(cluster, "read", "cold")  # fills the daemon's cache
-        record, served = measured(cluster, "read", "cold")
+        for _ in range(6):  # the first fills the daemon's cache, which forgets after a second
+            record, served = measured(cluster, "read", "cold")
+            if served < 0.5 * record.cache.bytes_needed:
+                break
         kept = LOCAL.caches(cluster.volume.mount)
         facts = filesystems.describe_mount(cluster.volume.mount)
     finally:

@@ -33,6 +33,17 @@ def test_rank_is_0_of_1_whatever_the_environment_says() -> None:
 # -- mpirun ----------------------------------------------------------------------------------------
 
 RULE = "-" * 74
+LOST = """--------------------------------------------------------------------------
+ORTE has lost communication with a remote daemon.
+
+  HNP daemon   : [[3838,0],0] on node h1
+  Remote daemon: [[3838,0],1] on node h2
+
+This is usually due to either a failure of the TCP network
+connection to the node, or possibly an internal failure of
+the daemon itself.
+--------------------------------------------------------------------------
+"""
 ABORTED = f"""{RULE}
 Primary job  terminated normally, but 1 process returned
 a non-zero exit code. Per user-direction, the job has been aborted.
@@ -123,6 +134,12 @@ def test_without_open_mpi_the_reason_has_a_remedy(tmp_path, monkeypatch) -> None
 def test_mpirun_says_which_rank_failed_first(text: str, failed: object) -> None:
     found = registry.load("launchers", "mpirun").failure(text)
     assert (found and tuple(found)) == failed
+
+
+def test_mpirun_says_which_node_it_lost() -> None:
+    backend = registry.load("launchers", "mpirun")
+    assert backend.lost(LOST) == "h2"
+    assert [backend.lost(text) for text in (KILLED, ABORTED, "")] == ["", "", ""]
 
 
 # -- where it stands in a worker's command ---------------------------------------------------------
