@@ -176,7 +176,7 @@ def _ignored(drawn: Drawn, foreseen: foresee.Foreseen) -> Outcome | None:
     path, value = drawn.other
     said = any(str(path[-1]) in note for note in foreseen.notes)
     unplanned = path[-1] in NOT_IN_A_PLAN or any(c.instead for c in foreseen.spec.contrasts)
-    if said or unplanned or get(drawn.document, path) == value:
+    if said or unplanned or _means(path, get(drawn.document, path)) == _means(path, value):
         return None
     document = copy.deepcopy(dict(drawn.document))
     get(document, path[:-1])[path[-1]] = value
@@ -188,6 +188,14 @@ def _ignored(drawn: Drawn, foreseen: foresee.Foreseen) -> Outcome | None:
     if said or other.plan != foreseen.plan:
         return None
     return Outcome(f"ignored {_named(path)}", f"{get(drawn.document, path)!r} or {value!r}")
+
+
+def _means(path: tuple[str | int, ...], value: Any) -> Any:
+    """Return a value without its short form: ``lmdb`` is the pipeline ``torch:lmdb``."""
+    if "pipeline" in path and isinstance(value, str):
+        with contextlib.suppress(IobenchError):
+            return load.pipeline(value)
+    return value
 
 
 def _named(path: tuple[str | int, ...]) -> str:

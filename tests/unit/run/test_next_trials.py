@@ -249,13 +249,15 @@ def test_probes_killed_half_way_are_finished(begin: Callable[..., Any]) -> None:
     assert judged(make())["3"]["attribution"]["stage"] == "read"
 
 
+def room_s(suite: scheduler.Suite) -> float:
+    """Return what is left of the budget by the stated times."""
+    return suite.plan.budget_s - sum(r.wall_s for r in suite.store.records())
+
+
 def test_without_budget_no_further_look_and_resume_goes_on(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ladder and the first look take 36 s of stated times."""
-
-    def room_s(suite: scheduler.Suite) -> float:
-        return suite.plan.budget_s - sum(r.wall_s for r in suite.store.records())
 
     monkeypatch.setattr(scheduler.Suite, "_room_s", room_s)
     make = begin(NOISY, budget="40s")
@@ -275,9 +277,6 @@ def test_the_last_look_comes_after_the_pairs_that_the_budget_holds(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ladder and first look leave 24 s of stated times: eight blocks, and alpha that is left."""
-
-    def room_s(suite: scheduler.Suite) -> float:
-        return suite.plan.budget_s - sum(r.wall_s for r in suite.store.records())
 
     monkeypatch.setattr(scheduler.Suite, "_room_s", room_s)
     make = begin(NOISY, budget="60s")
