@@ -27,11 +27,11 @@ STRETCH = 5
 MOVED = (stats.FASTER, stats.SLOWER)
 
 
-def judge(logs: np.ndarray, looks: Sequence[int] = LOOKS) -> stats.Verdict:
-    """Judge paired log ratios (arm - base) by looks at so many pairs."""
+def judge(logs: np.ndarray, looks: Sequence[int] = LOOKS, most: int = 0) -> stats.Verdict:
+    """Judge paired log ratios (arm - base) by looks at so many pairs; ``most`` were planned."""
     arm, base = np.exp(logs), np.ones(len(logs))
     at = [(list(arm[:n]), list(base[:n])) for n in looks if n <= len(logs)]
-    return looking.judge(at, tuple(looks), margin=MARGIN).verdict
+    return looking.judge(at, tuple(looks), margin=MARGIN, most=most).verdict
 
 
 def pair_up(runs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -86,7 +86,7 @@ def synthetic(kind: str, rho: float, runs: int, sd: float, rng: np.random.Genera
 
 
 def verdicts(
-    draw: Callable[[], np.ndarray], draws: int, looks: Sequence[int] = LOOKS
+    draw: Callable[[], np.ndarray], draws: int, looks: Sequence[int] = LOOKS, most: int = 0
 ) -> dict[str, Any]:
     """Judge ``draws`` comparisons of log ratios; return the share of each verdict, and of looks.
 
@@ -97,7 +97,7 @@ def verdicts(
     pairs: collections.Counter[int] = collections.Counter()
     excluded = 0
     for _ in range(draws):
-        verdict = judge(draw(), looks)
+        verdict = judge(draw(), looks, most)
         found[verdict.verdict] += 1
         pairs[verdict.pairs] += 1
         excluded += verdict.simultaneous.low > 1 or verdict.simultaneous.high < 1
