@@ -34,9 +34,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(switch)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(shutil.which("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("no_proxy", "localhost,127.0.0.1")  # where the driver listens
+        patch.setenv("NO_PROXY", "localhost,127.0.0.1")
+        driver = webdriver.Chrome(options=options, service=service)
+        yield driver
+        driver.quit()
 
 
 @pytest.fixture(scope="module")
