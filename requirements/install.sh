@@ -20,6 +20,8 @@ set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
 wheels=${WHEELS:-wheels}
+# Servers' and disks' programs, which Debian leaves out of an ordinary user's PATH.
+case :$PATH: in *:/usr/bin:*) PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin ;; esac
 
 say() { printf 'iobench: %s\n' "$*" >&2; }
 die() { say "$*"; exit 2; }
