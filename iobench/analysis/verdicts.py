@@ -49,7 +49,7 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
             planned=looks,
             taken=taken,
             alpha=alpha,
-            spent=_spent(taken, looks, contrast.pairs, alpha),
+            spent=sequential.spending(looks, alpha, contrast.pairs)[taken - 1] if taken else 0.0,
             level=level.differ,
             level_equal=level.equal,
         ),
@@ -175,13 +175,6 @@ def _decide(
     return sequential.judge(
         tables, looks, margin=contrast.margin, family=family, most=contrast.pairs
     )
-
-
-def _spent(taken: int, looks: Sequence[int], most: int, alpha: float) -> float:
-    """Return the alpha that is gone after so many looks; the last one spends all of it."""
-    if taken == len(looks):
-        return alpha
-    return sequential.spent(looks[taken - 1] / most, alpha) if taken else 0.0
 
 
 def _verdict(

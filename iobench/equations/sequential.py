@@ -50,6 +50,14 @@ def spent(share: float, alpha: float) -> float:
     return alpha * math.log1p((math.e - 1) * min(max(share, 0.0), 1.0))
 
 
+def spending(looks: Sequence[int], alpha: float, most: int = 0) -> list[float]:
+    """Return the alpha that is gone after each look; the last one spends whatever is left.
+
+    ``most``: as of :func:`levels`.
+    """
+    return [*(spent(n / max(most, looks[-1]), alpha) for n in looks[:-1]), alpha]
+
+
 @functools.lru_cache(maxsize=256)
 def levels(looks: tuple[int, ...], alpha: float = 0.05, most: int = 0) -> tuple[Level, ...]:
     """Return the nominal levels of each look (numbers of pairs, ascending), ``alpha`` in all.
@@ -61,8 +69,8 @@ def levels(looks: tuple[int, ...], alpha: float = 0.05, most: int = 0) -> tuple[
         raise ValueError(f"looks {looks} do not ascend")
     if len(looks) == 1:
         return (Level(looks[0], alpha, alpha),)
-    spending = [*(spent(n / max(most, looks[-1]), alpha) for n in looks[:-1]), alpha]
-    differ, equal = (_nominal(looks, spending, two_sided=both) for both in (True, False))
+    gone = spending(looks, alpha, most)
+    differ, equal = (_nominal(looks, gone, two_sided=both) for both in (True, False))
     return tuple(Level(n, d, e) for n, d, e in zip(looks, differ, equal, strict=True))
 
 
@@ -92,10 +100,12 @@ def judge(
     return LookVerdict(found, level, False)
 
 
-def _nominal(looks: tuple[int, ...], spending: Sequence[float], *, two_sided: bool) -> list[float]:
+def _nominal(
+    looks: tuple[int, ...], gone_after: Sequence[float], *, two_sided: bool
+) -> list[float]:
     """Return each look's nominal p, by recursive integration (Armitage, McPherson, Rowe 1969).
 
-    ``spending``: the alpha that is gone after each look.
+    ``gone_after``: the alpha that is gone after each look.
     The walk B has variance t at share t; what goes on after a look is its density between the
     boundaries, and the next boundary lets exactly the newly spent alpha out.
     """
@@ -108,7 +118,7 @@ def _nominal(looks: tuple[int, ...], spending: Sequence[float], *, two_sided: bo
     points: Floats = np.zeros(1)
     weights: Floats = np.ones(1)  # the walk starts at 0
     out, before, gone = [], 0.0, 0.0
-    for share, upto in zip(shares, spending, strict=True):
+    for share, upto in zip(shares, gone_after, strict=True):
         step, root = math.sqrt(share - before), math.sqrt(share)
         new = upto - gone
 

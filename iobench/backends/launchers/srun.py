@@ -11,7 +11,7 @@ from iobench.core.errors import SpecError
 from iobench.core.members import Failure, LauncherBackend
 from iobench.core.protocols import Launcher, Ranks
 
-#: A task's end, as srun tells it: ``srun: error: n2: task 1: Killed``, or the tasks ``1,3-4``.
+#: A task's end, as srun reports it: ``srun: error: n2: task 1: Killed``, or the tasks ``1,3-4``.
 _TASK = re.compile(r"^srun: error: \S+: tasks? (\d+)[\d,-]*: (.+)$", re.MULTILINE)
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 _SIGNALS = {
