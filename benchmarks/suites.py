@@ -96,14 +96,17 @@ def arguments(about: str) -> argparse.ArgumentParser:
     return parser
 
 
-def studies(about: str, truths: Sequence[Any], study: Callable[..., Any], *, blocks: str) -> int:
+def studies(
+    about: str, truths: Sequence[Any], study: Callable[..., Any], *, blocks: str, default: int = 4
+) -> int:
     """Run ``study(truth, args)`` of every truth by name; return the exit status.
 
-    ``blocks``: what a block is, for --help.  A study says whether it ``passed``.
+    ``blocks``: what a block is, for --help; ``default``: their number.  A study says whether
+    it ``passed``.
     """
     parser = arguments(about)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--blocks", type=int, default=4, help=blocks)
+    parser.add_argument("--blocks", type=int, default=default, help=blocks)
     parser.add_argument("--only", default="", help="names that contain this")
     args = parser.parse_args()
     found = [study(truth, args) for truth in truths if args.only in truth.name]

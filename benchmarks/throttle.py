@@ -88,12 +88,38 @@ def throttled(
         system("mount", "-o", "noatime", loop, str(path))
         undo.callback(unmount, path)
         device = Path("/sys/class/block", Path(loop).name, "dev").read_text().strip()
-        group = (V1 if version == 1 else V2) / place.name
-        group.mkdir()
-        undo.callback(_leave, group)
+        group = undo.enter_context(slow_group(place.name))
         mount = ThrottledMount(path, loop, device, group, version)
         mount.limit(read_bps, read_iops)
         yield mount
+
+
+@contextlib.contextmanager
+def throttled_device(
+    path: Path, device: int, pids: Sequence[int], read_bps: int
+) -> Iterator[ThrottledMount]:
+    """Slow processes, and those that they start from now on, on a device that is there.
+
+    ``path``: where it is mounted.  ``device``: as in ``st_dev``.  Raises BackendUnavailable.
+    """
+    name = f"{os.major(device)}:{os.minor(device)}"
+    with slow_group(f"slow-{os.getpid()}-{name.replace(':', '-')}") as group:
+        mount = ThrottledMount(path, "", name, group, _version())
+        mount.limit(read_bps)
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        yield mount
+
+
+@contextlib.contextmanager
+def slow_group(name: str) -> Iterator[Path]:
+    """Make a control group that can throttle; at the end its processes go back to its parent."""
+    group = (V1 if _version() == 1 else V2) / name
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        _leave(group)
 
 
 @contextlib.contextmanager

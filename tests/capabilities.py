@@ -144,6 +144,21 @@ def _hosts() -> str:
     return f"{reason or sshd} ({wanted})" if reason or sshd else ""
 
 
+def _tbf() -> str:
+    """Shape the traffic of a network namespace of its own (Debian: iproute2)."""
+    if reason := _root() or _program("unshare", "tc")():
+        return reason
+    script = "tc qdisc add dev lo root tbf rate 1mbit burst 32kb latency 1s"
+    command = ["unshare", "-n", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"tc: {done.stderr.strip()}" if done.returncode else ""
+
+
+def _tun() -> str:
+    usable = os.access("/dev/net/tun", os.R_OK | os.W_OK)
+    return "" if usable else "/dev/net/tun cannot be opened"
+
+
 def _slurm() -> str:
     absent = _program("slurmctld", "slurmd", "srun", "sbatch", "munged")()
     return f"{absent} (Debian: slurmctld slurmd slurm-client munge)" if absent else ""
@@ -327,6 +342,8 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "mpirun": _program("mpirun"),
     "hosts": _hosts,
     "slurm": _slurm,
+    "tbf": _tbf,
+    "tun": _tun,
     "dali": _module("nvidia.dali"),
     "torch": _module("torch"),
     "lmdb": _module("lmdb"),

@@ -82,7 +82,8 @@ class StragglerResult:
     """A rank that takes longer for its own part of a step than the others, in every repeat.
 
     ``excess_s``: seconds a step more than the median of the others; ``share``: of theirs.
-    ``cause``: read, decode, compute or arrival.
+    ``cause``: read, decode, compute or arrival.  ``others_wait_s``: what the others wait for it in
+    a step, the one that waits longest (None: they do not wait, or the trainer does not count it).
     """
 
     case: str
@@ -94,3 +95,4 @@ class StragglerResult:
     share: float
     cause: str
     standing: str
+    others_wait_s: float | None = None

@@ -35,6 +35,7 @@ class _Slowest:
     excess_s: float
     share: float
     part: str
+    others_wait_s: float | None
 
 
 def stragglers(found: Evidence) -> list[StragglerResult]:
@@ -52,6 +53,7 @@ def _of_rung(found: Evidence, case: Case, stage: str, cache: str) -> StragglerRe
     if not slowest:
         return None
     excess_s = stats.t_interval([one.excess_s for one in slowest])
+    waits = [one.others_wait_s for one in slowest if one.others_wait_s is not None]
     if excess_s.low <= 0:
         return None
     return StragglerResult(
@@ -64,6 +66,7 @@ def _of_rung(found: Evidence, case: Case, stage: str, cache: str) -> StragglerRe
         share=fmean(one.share for one in slowest),
         cause=_cause(found, case, stage, cache, slowest),
         standing=standing(excess_s.n),
+        others_wait_s=fmean(waits) if waits else None,
     )
 
 
@@ -104,7 +107,19 @@ def _slowest(record: Record) -> _Slowest | None:
     if usual <= 0:
         return None
     rank, excess = ranks[place], own[place] - usual
-    return _Slowest(rank.rank, rank.host, excess, excess / usual, max(more, key=more.__getitem__))
+    waits = [
+        steady_mean(r.steps, r.steps.peers_s)
+        for i, r in enumerate(ranks)
+        if i != place and r.steps.peers_s
+    ]
+    return _Slowest(
+        rank=rank.rank,
+        node=rank.host,
+        excess_s=excess,
+        share=excess / usual,
+        part=max(more, key=more.__getitem__),
+        others_wait_s=max(waits, default=None),
+    )
 
 
 def _own_compute_s(rank: RankResult) -> Times:

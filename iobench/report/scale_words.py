@@ -78,6 +78,8 @@ def _straggler(one: StragglerResult) -> str:
     spread = f", {limits}" if limits else ""
     cause = {"arrival": "by beginning later"}
     by = cause.get(one.cause, f"to {one.cause}")
+    if one.others_wait_s is not None:
+        by += f"; the others wait up to {numbers.milliseconds(one.others_wait_s)} ms a step for it"
     return (
         f"{one.case}, {one.stage} {one.cache}".removesuffix(" -")
         + f": rank {one.rank} on {one.node} takes {numbers.percent(one.share)} longer for its part "

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
@@ -22,10 +22,9 @@ SPEC = """
 name = "two"
 budget = "2m"
 limit_s = 120
+compute_s = 3
 [case]
 nodes = 2
-batch = 4
-workers = 1
 {case}
 [ladder]
 stages = ["{stage}"]
@@ -43,12 +42,12 @@ losetup --detach "$device"
 
 
 @contextlib.contextmanager
-def with_data(folder: Path) -> Iterator[Hosts]:
+def with_data(folder: Path, samples: int = SAMPLES) -> Iterator[Hosts]:
     """Bring up two hosts; each has the dataset, at one path, on an ext4 of its own.
 
     So the page cache of one does not hold the other's data.
     """
-    made = make.make("imagenet-like", folder / "made", samples=SAMPLES, seed=1)
+    made = make.make("imagenet-like", folder / "made", samples=samples, seed=1)
     convert.convert(made, "lmdb")
     (folder / "set").mkdir()
     with hosts(folder) as found:
@@ -62,19 +61,27 @@ def with_data(folder: Path) -> Iterator[Hosts]:
 
 def command(
     cluster: Hosts, caches: Sequence[str], *more: str, stage: str = "load", repeats: int = 1,
-    **case: Any,
+    into: Optional[Path] = None, **case: Any,
 ) -> List[str]:  # fmt: skip
-    """Return the words that run a suite of one case; ``more``: further options."""
-    keys = {"pipeline": "torch:lmdb", "trainer": "emulated", "ranks_per_node": 1, **case}
+    """Return the words that run a suite of one case; ``more``: further options.
+
+    ``into``: the suite's own folder; None: one in ``results``, which is emptied.
+    """
+    keys = {
+        "pipeline": "torch:lmdb", "trainer": "emulated", "ranks_per_node": 1, "batch": 4,
+        "workers": 1, **case,
+    }  # fmt: skip
     rows = "\n".join(f"{key} = {_toml(value)}" for key, value in keys.items())
     spec = cluster.folder / "spec.toml"
     spec.write_text(
         SPEC.format(case=rows, stage=stage, caches=json.dumps(list(caches)), repeats=repeats)
     )
-    shutil.rmtree(cluster.folder / "results", ignore_errors=True)
     iobench = [sys.executable, "-m", "iobench.cli", "run", str(spec)]
-    places = ["--results", str(cluster.folder / "results"), "--data", str(cluster.folder / "set")]
-    return [*iobench, *places, *more]
+    places = ["--into", str(into)]
+    if into is None:
+        shutil.rmtree(cluster.folder / "results", ignore_errors=True)
+        places = ["--results", str(cluster.folder / "results")]
+    return [*iobench, *places, "--data", str(cluster.folder / "set"), *more]
 
 
 def _toml(value: Any) -> str:

@@ -105,15 +105,28 @@ class Host:
 
 @dataclasses.dataclass
 class Hosts:
-    """Hosts that share ``folder``; ``environment``: of a driver on one of them."""
+    """Hosts that share ``folder``; ``environment``: of a driver on one of them.
+
+    ``switch``: a process in the network namespace that the hosts' cables lead to.
+    """
 
     folder: Path
     hosts: List[Host]
     environment: Dict[str, str]
+    switch: int
 
     @property
     def names(self) -> List[str]:
         return [host.name for host in self.hosts]
+
+    def port(self, host: Host) -> str:
+        """Return the name of a host's cable at the switch."""
+        return f"v{1 + self.hosts.index(host)}"
+
+    def at_switch(self, *command: str) -> str:
+        """Run a command in the network namespace of the switch; return what it wrote."""
+        entered = ["nsenter", "-t", str(self.switch), "-n", "--", *command]
+        return subprocess.run(entered, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 @contextlib.contextmanager
@@ -140,7 +153,7 @@ def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
             asked = (*remote.split(), host.name, "true")
             until(functools.partial(_answers, found[0], asked))
         environment = {**os.environ, "OMPI_MCA_plm_rsh_agent": remote}
-        yield Hosts(folder, found, environment)
+        yield Hosts(folder, found, environment, switch.pid)
 
 
 def _answers(host: Host, command: Sequence[str]) -> bool:

@@ -2,8 +2,10 @@
 
 A rank that waits for a peer waits inside the exchange, where the peer's late batch would look like
 a slow network.  So a token, an all-reduce of four bytes in a group of its own, goes with every
-bucket of gradients: it is through when the last rank has come.  What passes until then is the
-peers', what passes from then on is the exchange's.  No gradient waits for a token.
+bucket of gradients: it is through when the last rank has come, and has crossed the network.  The
+rank that comes last waits for nobody, so what its token takes is the network's, and is taken off
+every rank's.  What passes until the last rank has come is the peers', what passes from then on is
+the exchange's.  No gradient waits for a token.
 """
 
 from __future__ import annotations
@@ -39,8 +41,21 @@ def split(
     return peers, max(0.0, before - max(met[-1], ready[-1])), exchange
 
 
+def spans(
+    begun: float, ready: Sequence[float], met: Sequence[float], done: Sequence[float]
+) -> List[Tuple[float, float]]:
+    """Return of every bucket of one step, which began at ``begun``: the seconds until it was ready,
+    and of its exchange, one after the other.
+    """
+    found, free = [], ready[0]
+    for own, all_have, end in zip(ready, met, done):
+        found.append((own - begun, max(0.0, end - max(all_have, free))))
+        free = max(free, end)
+    return found
+
+
 class TorchRanks:
-    """The ranks of a case, connected by gloo; a ``reduce`` for every bucket, an ``end`` a step."""
+    """The ranks of a case, connected by gloo: a ``begin`` a step, a ``reduce`` for every bucket."""
 
     def __init__(self, peers: Peers, *, clock: Callable[[], float] = real_clock) -> None:
         """Connect all ranks.  Raises BackendUnavailable where this torch cannot."""
@@ -56,14 +71,12 @@ class TorchRanks:
         if not dist.is_available() or not dist.is_gloo_available():
             raise BackendUnavailable("this torch has no gloo: install a build that has")
         self._dist, self._clock, self._peers = dist, clock, peers
-        self._begun = 0.0
+        #: Clock readings of every bucket so far, and of every step its begin and first bucket.
         self._ready, self._met, self._done = array("d"), array("d"), array("d")
-        #: Of every step and bucket: bytes, seconds from the step's begin until it was ready, of its
-        #: exchange.
-        self._sizes: List[int] = []
-        self._steps: List[List[Tuple[float, float]]] = []
-        self._waits: Dict[str, array[float]] = {"peers_s": array("d"), "exchange_s": array("d")}
-        self._whole = array("d")
+        self._begins: List[Tuple[float, int]] = []
+        self._sizes: List[int] = []  # bytes of the last step's buckets
+        self._split: List[Tuple[float, float, float]] = []
+        self._spans: List[List[Tuple[float, float]]] = []
         mine: Dict[str, Any] = {}
         if not peers.rank:  # at the address that the others use; by itself it takes all interfaces
             family = socket.AF_INET6 if ":" in peers.address else socket.AF_INET
@@ -84,7 +97,7 @@ class TorchRanks:
 
     def begin(self) -> None:
         """Begin a step: the batch is there."""
-        self._begun = self._clock()
+        self._begins.append((self._clock(), len(self._ready)))
         self._sizes = []
 
     def reduce(self, gradients: Any) -> Any:
@@ -109,32 +122,37 @@ class TorchRanks:
 
         return work.get_future().then(mean)
 
-    def end(self) -> None:
-        """End a step: all of its buckets are exchanged."""
-        spans, free = [], self._ready[0]
-        for ready, met, done in zip(self._ready, self._met, self._done):
-            spans.append((ready - self._begun, max(0.0, done - max(met, free))))
-            free = max(free, done)
-        self._steps.append(spans)
-        peers, waited, whole = split(self._ready, self._met, self._done)
-        for name, seconds in (("peers_s", peers), ("exchange_s", waited)):
-            self._waits[name].append(seconds)
-        self._whole.append(whole)
-        for times in (self._ready, self._met, self._done):
-            del times[:]
-
     def exchanges(self) -> Mapping[str, List[float]]:
-        """Return the columns of :class:`iobench.core.records.Steps` that these ranks fill."""
-        return {name: times.tolist() for name, times in self._waits.items()}
+        """Return the columns of :class:`iobench.core.records.Steps` that these ranks fill.
+
+        All ranks call it, with equally many steps.
+        """
+        self._settle()
+        peers, waited, _ = zip(*self._split) if self._split else ((), (), ())
+        return {"peers_s": list(peers), "exchange_s": list(waited)}
+
+    def _settle(self) -> None:
+        """Work out what was waited for whom, once the loop is over."""
+        if len(self._split) == len(self._begins):
+            return
+        import torch
+
+        waits: Any = torch.tensor([met - ready for met, ready in zip(self._met, self._ready)])
+        self._dist.all_reduce(waits, op=self._dist.ReduceOp.MIN, group=self._tokens)
+        met = [all_have - token for all_have, token in zip(self._met, waits.tolist())]
+        firsts = [first for _, first in self._begins]
+        for (begun, first), last in zip(self._begins, [*firsts[1:], len(met)]):
+            times = self._ready[first:last], met[first:last], self._done[first:last]
+            self._split.append(split(*times))
+            self._spans.append(spans(begun, *times))
 
     def buckets(self) -> List[Dict[str, float]]:
         """Return of every bucket its bytes, and medians over the steps: ``ready_s`` after the
         batch was there, and ``comm_s``, its exchange alone.
         """
-        count = len(self._sizes)
-        steps = [
-            s for s in self._steps[1:] or self._steps if len(s) == count
-        ]  # torch regroups once
+        self._settle()
+        count, known = len(self._sizes), self._spans[1:] or self._spans
+        steps = [s for s in known if len(s) == count]  # torch regroups once
         return [
             {
                 "bytes": float(nbytes),
@@ -148,14 +166,14 @@ class TorchRanks:
         """Return medians over the steps: ``comm_s`` (the exchange, also what is hidden behind the
         backward pass), ``comm_waited_s`` (the part that is not), ``peers_s``; bytes and ranks.
         """
-        medians = {"comm_s": self._whole, "comm_waited_s": self._waits["exchange_s"]}
-        medians["peers_s"] = self._waits["peers_s"]
+        self._settle()
+        peers, waited, whole = zip(*(self._split[1:] or self._split)) if self._split else [()] * 3
+        medians = {"comm_s": whole, "comm_waited_s": waited, "peers_s": peers}
         return {
             "ranks": self._peers.world_size,
             "exchange": "gloo",
             "comm_bytes": sum(self._sizes),
-            # the first step allocates
-            **{name: _median(times[1:] or times) for name, times in medians.items()},
+            **{name: _median(times) for name, times in medians.items()},  # the first step allocates
         }
 
     def close(self) -> None:

@@ -118,7 +118,6 @@ class EmulatedTrainer(Trainer):
             exchanges.append(ranks.reduce(gradients))
         for exchange in exchanges:
             exchange.wait()
-        ranks.end()
 
     def _until(self, deadline: float) -> None:
         rest = deadline - self._spin_s - self._clock()

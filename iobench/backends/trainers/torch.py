@@ -97,8 +97,6 @@ class TorchTrainer(Trainer):
         self._optimiser.zero_grad(set_to_none=True)
         loss: Any = self._torch.nn.functional.cross_entropy(self._net(data), labels)
         loss.backward()
-        if self._ranks:
-            self._ranks.end()
         self._optimiser.step()
         self._loss = loss.detach()
         self.sync()

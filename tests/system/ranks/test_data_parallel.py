@@ -126,6 +126,8 @@ def test_a_peers_late_batches_are_no_communication(data: Dataset, late: None) ->
     prompt, tardy = (rank.steps for rank in record.ranks)
     assert sum(tardy.peers_s) < sum(prompt.peers_s), "it is the others who wait"
     assert sum(prompt.exchange_s) < sum(prompt.peers_s)
+    last = [min(both) for both in zip(prompt.peers_s, tardy.peers_s, strict=True)]
+    assert max(last) < 1e-6, "who comes last waits for nobody: the token's way is the network's"
     for waited, exchanged in ((s.peers_s, s.exchange_s) for s in (prompt, tardy)):
         assert len(waited) == len(exchanged) == 7
         assert min(waited) >= 0

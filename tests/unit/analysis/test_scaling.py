@@ -279,7 +279,9 @@ def test_it_is_all_in_the_report() -> None:
     assert document["studies"][0]["models"][0]["predictions"][-1]["ranks"] == 4096
     line, *_ = scale_words.stragglers(found)
     assert line.startswith("torch:lmdb world_size=2 nodes=1, train warm: rank 1 on n1 takes 69 %")
-    assert line.endswith("(49.00 ms, 49.00 to 49.00), to decode")
+    assert line.endswith(
+        "(49.00 ms, 49.00 to 49.00), to decode; the others wait up to 49.00 ms a step for it"
+    )
     page = html.render(plan, records, found)
     console = Console(file=io.StringIO(), width=200)
     terminal.render(found, console)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iobench.backends.trainers import torch as torch_trainer
-from iobench.backends.trainers._torch_ranks import split
+from iobench.backends.trainers._torch_ranks import spans, split
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from tests.capabilities import need
@@ -48,6 +48,10 @@ def test_both_waits_of_all_ranks_end_together() -> None:
     early, late = split([0.0, 1.0], met, done), split([5.0, 6.0], met, done)
     assert early == (5.0, 1.0, 1.5)
     assert late == (0.0, 1.0, 1.5)
+
+
+def test_buckets_are_exchanged_one_after_the_other() -> None:
+    assert spans(1.0, [2.0, 3.0], [2.0, 3.0], [5.0, 6.0]) == [(1.0, 3.0), (2.0, 1.0)]
 
 
 def test_several_ranks_on_gpus_are_refused() -> None:

@@ -1,0 +1,282 @@
+"""Does a slowed network, or a slowed disk of one node, show as that, and by as much as it must?
+
+    make bench-slowed-node                                     # all three, 20 repeats each
+    make bench-slowed-node ARGS='--only disk --repeats 3'
+
+Two hosts (namespaces with addresses of their own and sshd) with a rank each, started by mpirun; an
+emulated step, a real exchange of gradients by gloo.  Only h2 is slowed:
+
+bandwidth: its link lets through so many bytes a second each way (tc tbf).  In a ring of two ranks
+each sends, and gets, as many bytes as there are gradients; the truth is what of
+(bytes + headers - burst) / rate the backward pass does not hide.
+latency: a relay in place of its cable holds every frame for d.  Each of the two phases of gloo's
+ring asks for a part and gets it: 4 d.
+disk: its disk is throttled below the page cache.  The truth of the fetch stall is
+(bytes that crossed / rate - slice - the job's time from memory) / samples, as in known_truths; the
+other rank waits for it so long, and the exchange of gradients takes no longer than from memory.
+
+In every repeat the report must name it: no straggler where the network is slow; rank 1 on h2, to
+read, where its disk is.  Target: intervals cover the truth in 17 of 20 repeats, half-widths at most
+5 % of a step, means within 10 %.  Repeats that are in DATA/slowed-node/results are not run again:
+remove that folder to begin anew.  Needs root, Open MPI, openssh-server, iproute2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import suites
+from benchmarks.known_truths import SLICE_S
+from iobench.analysis.ranks import steady_mean
+from iobench.analysis.results import to_json
+from iobench.analysis.suite import analyse
+from iobench.core.records import Record
+from iobench.equations import stats
+from iobench.run import store
+from tests.build import clusters, slowed
+from tests.build.hosts import Hosts
+
+NEEDED, LIMIT, WITHIN = 17, 0.05, 0.10
+SAMPLES, BATCH = 160, 8
+#: Above this share of the truth, what is no part of it counts as wrongly attributed.
+ELSEWHERE = 0.10
+Analysis = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A measured interval beside what arithmetic says; ``step_s``: of the slowed job."""
+
+    name: str
+    expected: float
+    found: stats.Interval
+    step_s: float
+
+    def row(self) -> dict[str, Any]:
+        low, high = self.found.low, self.found.high
+        return {
+            "name": self.name,
+            "expected": self.expected,
+            "value": self.found.value,
+            "low": low,
+            "high": high,
+            "covers": low <= self.expected <= high,
+            "half_width": (high - low) / 2 / self.step_s,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Slowed:
+    """One thing slowed on h2; ``judge``: (what happened to it, analysis, records) -> figures, and
+    what the report says wrongly.
+    """
+
+    name: str
+    stage: str
+    caches: Sequence[str]
+    slow: Callable[[Hosts], contextlib.AbstractContextManager[Any]]
+    judge: Callable[[Slowed, Analysis, Sequence[Record]], tuple[list[Figure], list[str]]]
+    step_s: float
+    exchange_bytes: int
+    buckets: int = 1
+    bytes_per_s: int = 0
+    delay_s: float = 0.0
+
+    def exposed_s(self) -> float:
+        """Return what of an exchange the backward pass does not hide, by arithmetic."""
+        if self.delay_s:
+            return 4 * self.delay_s
+        first_s = self.step_s / 3 + self.step_s * 2 / 3 / self.buckets
+        wire = self.exchange_bytes * slowed.FRAME / slowed.PAYLOAD - slowed.BURST
+        return first_s + wire / self.bytes_per_s - self.step_s
+
+
+def network(
+    truth: Slowed, analysis: Analysis, records: Sequence[Record]
+) -> tuple[list[Figure], list[str]]:
+    """Judge a slow network: it is communication, and nobody waits for anybody."""
+    (case,) = analysis["pipelines"]
+    comm, expected_s = case["comm"], truth.exposed_s()
+    found = stats.Interval(**{f.name: comm[f.name] for f in dataclasses.fields(stats.Interval)})
+    wrong = [f"a straggler: {s}" for s in analysis["stragglers"]]
+    if comm["peers_s"] > ELSEWHERE * expected_s:
+        wrong.append(f"{1e3 * comm['peers_s']:.1f} ms are a wait for peers")
+    if abs(comm["waited_s"] / expected_s - 1) > WITHIN:
+        wrong.append(f"the ranks count {1e3 * comm['waited_s']:.1f} ms of exchange")
+    return [Figure("communication", expected_s, found, comm["step_s"])], wrong
+
+
+def storage(
+    truth: Slowed, analysis: Analysis, records: Sequence[Record]
+) -> tuple[list[Figure], list[str]]:
+    """Judge a slow disk: its rank's fetch stall, the other's wait, and no communication."""
+    (case,) = analysis["pipelines"]
+    cold, warm = ([r for r in records if r.trial.cache == c] for c in ("cold", "warm"))
+    rates = {c: case["stages"]["train"][c]["seconds_per_sample"]["value"] for c in ("cold", "warm")}
+    crossed = statistics.fmean(node(r, "h2").cache.bytes_storage or 0 for r in cold)
+    samples = sum(sum(rank.steps.samples) for rank in cold[0].ranks)
+    stall_s = (crossed / truth.bytes_per_s - SLICE_S) / samples - rates["warm"]
+    stall = case["fetch_stall_s"]
+    found = stats.Interval(**{f.name: stall[f.name] for f in dataclasses.fields(stats.Interval)})
+    each = 2 * BATCH  # samples of a step
+    waits = stats.t_interval([of_rank(r, 0, "peers_s") for r in cold])
+    figures = [
+        Figure("fetch stall, a sample", stall_s, found, rates["cold"]),
+        Figure("the other's wait, a step", each * stall_s, waits, each * rates["cold"]),
+    ]
+    more = {
+        f"of rank {r} is exchange": mean_of(cold, r, "exchange_s") - mean_of(warm, r, "exchange_s")
+        for r in (0, 1)
+    }
+    more["is a wait of the slow rank"] = mean_of(cold, 1, "peers_s")
+    limit_s = ELSEWHERE * each * stall_s
+    wrong = [f"{1e3 * s:.1f} ms a step {what}" for what, s in more.items() if s > limit_s]
+    named = [(s["rank"], s["node"], s["cause"], s["cache"]) for s in analysis["stragglers"]]
+    if named != [(1, "h2", "read", "cold")]:
+        wrong.append(f"stragglers: {named}")
+    return figures, wrong
+
+
+def node(record: Record, name: str) -> Any:
+    return next(n for n in record.nodes if n.node == name)
+
+
+def of_rank(record: Record, rank: int, column: str) -> float:
+    steps = record.ranks[rank].steps
+    return steady_mean(steps, getattr(steps, column))
+
+
+def mean_of(records: Sequence[Record], rank: int, column: str) -> float:
+    return statistics.fmean(of_rank(r, rank, column) for r in records)
+
+
+def h2(cluster: Hosts) -> Any:
+    return cluster.hosts[1]
+
+
+RATE, DISK_RATE, DELAY_S = 20_000_000, 4_000_000, 0.02
+TRUTHS = (
+    Slowed(
+        "bandwidth", "compute", ("warm",), lambda c: slowed.bandwidth(c, h2(c), RATE), network,
+        step_s=0.06, exchange_bytes=4_000_000, buckets=2, bytes_per_s=RATE,
+    ),
+    Slowed(
+        "latency", "compute", ("warm",), lambda c: slowed.latency(c, h2(c), DELAY_S), network,
+        step_s=0.03, exchange_bytes=16_000, delay_s=DELAY_S,
+    ),
+    Slowed(
+        "disk", "train", ("cold", "warm"),
+        lambda c: slowed.disk(h2(c), c.folder / "set", DISK_RATE), storage,
+        step_s=0.08, exchange_bytes=16_000, bytes_per_s=DISK_RATE,
+    ),
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def hosts(folder: Path) -> Iterator[Hosts]:
+    """Bring up two hosts with the data; what is in ``folder`` beside the results goes before."""
+    for path in folder.iterdir() if folder.exists() else ():
+        if path.name != "results":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with clusters.with_data(folder, SAMPLES) as cluster:
+        yield cluster
+
+
+def measure(truth: Slowed, cluster: Hosts, place: Path, blocks: int) -> None:
+    """Run one suite from h1 into ``place``, all of it or nothing."""
+    shutil.rmtree(place, ignore_errors=True)
+    options = {
+        "step_s": truth.step_s, "exchange_bytes": truth.exchange_bytes, "buckets": truth.buckets,
+    }  # fmt: skip
+    words = clusters.command(
+        cluster, truth.caches, "--hosts", "h1,h2", stage=truth.stage, repeats=blocks,
+        into=place, pipeline="torch:jpeg", transform="rrc224", batch=BATCH, launcher="mpirun",
+        trainer_options=options,
+    )  # fmt: skip
+    done = clusters.run(cluster, words)
+    if done.returncode:
+        shutil.rmtree(place, ignore_errors=True)
+        raise SystemExit(f"{truth.name}: {done.stdout}{done.stderr}")
+
+
+def repeat(truth: Slowed, place: Path) -> dict[str, Any]:
+    """Judge one suite that has run."""
+    found = store.at(place)
+    records = found.records()
+    analysis = to_json(analyse(found.plan(), records))
+    usable = [r for r in records if r.status == "VALID"]
+    figures, wrong = truth.judge(truth, analysis, usable)
+    return {"figures": [figure.row() for figure in figures], "wrong": wrong}
+
+
+def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
+    folder = args.data.resolve() / "slowed-node"
+    places = [folder / "results" / truth.name / str(i) for i in range(args.repeats)]
+    rows = []
+    with contextlib.ExitStack() as undo:
+        todo = [place for place in places if not (place / "report.html").exists()]
+        if todo:
+            cluster = undo.enter_context(hosts(folder))
+            counted = undo.enter_context(truth.slow(cluster))
+        for i, place in enumerate(places):
+            if place in todo:
+                measure(truth, cluster, place, args.blocks)
+            rows.append(repeat(truth, place))
+            print(f"{truth.name} {i + 1}/{args.repeats}{words(rows[-1])}", flush=True)
+        if todo and callable(counted):
+            print(f"the link let through {counted():,} bytes in all")
+    return {"truth": truth.name, "rows": rows, **judged(truth.name, rows)}
+
+
+def words(row: dict[str, Any]) -> str:
+    parts = [
+        f"{f['name']} {1e3 * f['value']:.3f} [{1e3 * f['low']:.3f}, {1e3 * f['high']:.3f}] ms, "
+        f"truth {1e3 * f['expected']:.3f} {'in' if f['covers'] else 'OUT'} "
+        f"(half-width {f['half_width']:.1%})"
+        for f in row["figures"]
+    ]
+    return " | ".join(["", *parts, *row["wrong"]])
+
+
+def judged(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return and print whether the targets were met over all repeats."""
+    summary = {}
+    for figures in zip(*(row["figures"] for row in rows), strict=True):
+        expected, mean = (
+            statistics.fmean(f[key] for f in figures) for key in ("expected", "value")
+        )
+        summary[figures[0]["name"]] = {
+            "covered": sum(f["covers"] for f in figures),
+            "of": len(figures),
+            "expected": expected,
+            "mean": mean,
+            "error": mean / expected - 1,
+            "half_width_max": max(f["half_width"] for f in figures),
+        }
+    wrong = sum(bool(row["wrong"]) for row in rows)
+    passed = not wrong and all(
+        s["covered"] >= NEEDED * s["of"] / 20
+        and s["half_width_max"] <= LIMIT
+        and abs(s["error"]) <= WITHIN
+        for s in summary.values()
+    )
+    print(name, "PASS" if passed else "MISS", summary, f"named wrongly {wrong} times", flush=True)
+    return {"passed": passed, "wrong": wrong, "summary": summary}
+
+
+def main() -> int:
+    return suites.studies(
+        __doc__.splitlines()[0], TRUTHS, study, blocks="blocks a repeat", default=3
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

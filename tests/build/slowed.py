@@ -1,0 +1,93 @@
+"""One host of a cluster with a slower network or a slower disk than the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Callable, Iterator
+
+from benchmarks.throttle import ThrottledMount, throttled_device
+from tests.build import relay
+from tests.build.hosts import Host, Hosts, until
+
+#: Large frames, of which headers are little: so many bytes of a frame are TCP's own payload.
+MTU, FRAME, PAYLOAD = 9000, 9014, 8948
+#: What a link that was idle lets through at once.
+BURST = 32 << 10
+_QUEUE = 16 << 20
+
+
+@contextlib.contextmanager
+def bandwidth(cluster: Hosts, host: Host, bytes_per_s: int) -> Iterator[Callable[[], int]]:
+    """Let a host send and be sent so many bytes a second (tbf at both ends of its cable).
+
+    Yield what returns the bytes that it was sent so far, headers too.
+    """
+    shaped = f"tbf rate {bytes_per_s}bps burst {BURST} limit {_QUEUE}".split()
+    port = cluster.port(host)
+
+    def set_mtu(nbytes: int) -> None:
+        for each in cluster.hosts:
+            cluster.at_switch("ip", "link", "set", cluster.port(each), "mtu", str(nbytes))
+            each.run("ip", "link", "set", "eth0", "mtu", str(nbytes))
+
+    def sent() -> int:
+        shown = json.loads(cluster.at_switch("tc", "-s", "-j", "qdisc", "show", "dev", port))
+        return int(next(q["bytes"] for q in shown if q["kind"] == "tbf"))
+
+    with contextlib.ExitStack() as undo:
+        set_mtu(MTU)
+        undo.callback(set_mtu, 1500)
+        host.run("tc", "qdisc", "add", "dev", "eth0", "root", *shaped)
+        undo.callback(host.run, "tc", "qdisc", "del", "dev", "eth0", "root")
+        cluster.at_switch("tc", "qdisc", "add", "dev", port, "root", *shaped)
+        undo.callback(cluster.at_switch, "tc", "qdisc", "del", "dev", port, "root")
+        yield sent
+
+
+@contextlib.contextmanager
+def latency(cluster: Hosts, host: Host, delay_s: float) -> Iterator[None]:
+    """Hold every frame to and from a host for so long: a relay in place of its cable."""
+
+    def ip(*words: str) -> str:
+        return str(host.run("ip", *words).stdout)
+
+    def cable_back() -> None:
+        ip("link", "set", "cable", "name", "eth0")
+        ip("addr", "add", f"{host.address}/24", "dev", "eth0")
+        ip("link", "set", "eth0", "up")
+
+    mac = json.loads(ip("-j", "link", "show", "eth0"))[0]["address"]
+    taps = [str(host.pid), "eth0", str(cluster.switch), "relay"]
+    with contextlib.ExitStack() as undo:
+        ip("link", "set", "eth0", "down")
+        ip("addr", "flush", "dev", "eth0")
+        ip("link", "set", "eth0", "name", "cable")
+        undo.callback(cable_back)
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", relay.__file__, *taps, str(delay_s)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        undo.callback(process.communicate)  # closes its standard input, and waits for its end
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        ip("link", "set", "eth0", "address", mac)
+        ip("addr", "add", f"{host.address}/24", "dev", "eth0")
+        ip("link", "set", "eth0", "up")
+        cluster.at_switch("ip", "link", "set", "relay", "master", "br0", "up")
+        remote = cluster.environment["OMPI_MCA_plm_rsh_agent"].split()
+        first = next(each for each in cluster.hosts if each is not host)
+        until(lambda: not first.run(*remote, host.name, "true", check=False).returncode)
+        yield
+
+
+@contextlib.contextmanager
+def disk(host: Host, folder: Path, read_bps: int) -> Iterator[ThrottledMount]:
+    """Let all processes of a host read so many bytes a second from the device below a folder."""
+    device = os.stat(f"/proc/{host.pid}/root{folder}").st_dev
+    with throttled_device(folder, device, [host.pid, *host.processes()], read_bps) as mount:
+        yield mount

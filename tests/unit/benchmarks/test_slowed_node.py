@@ -1,0 +1,38 @@
+"""What a slowed network must cost by arithmetic, and when the targets are met."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import slowed_node
+from benchmarks.slowed_node import TRUTHS, Figure
+from iobench.equations.stats import Interval
+from tests.build import slowed
+
+
+def test_what_the_backward_pass_does_not_hide() -> None:
+    bandwidth, latency, _ = TRUTHS
+    wire_s = (4e6 * slowed.FRAME / slowed.PAYLOAD - slowed.BURST) / 20e6
+    assert bandwidth.exposed_s() == pytest.approx(wire_s - 0.02), "20 ms of it are hidden"
+    assert latency.exposed_s() == pytest.approx(0.08)
+
+
+def row(value: float, *wrong: str, half: float = 0.01) -> dict[str, Any]:
+    interval = Interval(value, value - half, value + half, 0.95, 3, "t")
+    return {"figures": [Figure("x", 1.0, interval, 2.0).row()], "wrong": list(wrong)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "passed"),
+    [
+        ([row(1.005)] * 20, True),
+        ([row(1.005)] * 17 + [row(1.2)] * 3, True),
+        ([row(1.005)] * 16 + [row(1.02)] * 4, False),
+        ([row(1.005, half=0.11)] * 20, False),
+        ([row(1.005)] * 19 + [row(1.005, "a straggler")], False),
+    ],
+)
+def test_targets(rows: list[dict[str, Any]], passed: bool) -> None:
+    assert slowed_node.judged("x", rows)["passed"] is passed
