@@ -17,7 +17,7 @@ from iobench.spec.labels import PIPELINE_FIELDS
 #: Difference of the times to stop or to go on that is a confounder, as a share of running time.
 LATE_SHARE = 1e-3
 #: Facts that differ between any two processes and explain nothing.
-VOLATILE = frozenset({"pid", "rank", "boot_id"})
+VOLATILE = frozenset({"pid", "rank", "boot_id", "mount_namespace"})
 #: What a bind mount may set beside the filesystem's own options.
 BIND_FLAGS = frozenset({"ro", "rw", "nosuid", "nodev", "noexec", "relatime"})
 #: Facts of the one kernel below all arms, which a container may hide: hidden is not different.
@@ -158,7 +158,8 @@ def confounders(pairs: Sequence[Pair]) -> Confounders:
             both = arm.fingerprint, base.fingerprint
             if not all(both):
                 return Confounders(UNKNOWN, ["an arm has no fingerprint"])
-            key = json.dumps([{**facts, "pid": 0} for facts in both], default=str)
+            alike = [{**facts, "pid": 0, "mount_namespace": ""} for facts in both]
+            key = json.dumps(alike, default=str)
             if key not in seen:
                 seen.add(key)
                 lines = differences(

@@ -96,6 +96,7 @@ class Case:
     world_size: int = 1  # ranks; batch, workers and prefetch are each rank's own
     nodes: int = 1  # that they run on, equally many on each
     sharing: str = "stride"  # rank r of n reads r, r+n, ... or (disjoint) the r-th n-th
+    scope: str = ""  # of a container: rank, node, or as the launcher has it (registry.scope_of)
     samples: int = 0  # samples a trial (0: the whole dataset)
     seed: int = 0
     loader_options: Options = dataclasses.field(default_factory=dict)

@@ -141,7 +141,10 @@ class Failure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LauncherBackend(Backend[Launcher]):
-    """``inside``: on one node it starts the ranks where they run, in the container, not around it.
+    """``inside``: on one node it starts the ranks where they run, in the container, not around it,
+    unless the case's scope is another.  ``stacks``: those whose images have it, for one that can.
+    ``carried``: on several nodes another launcher starts it once on each, so that it can be in the
+    containers there too.
     ``variables``, ``across``: set for its processes, if not set otherwise, on one node and on
     several (None: it starts no ranks on other nodes).  ``passed``: beginnings of the variables by
     which it tells a rank who it is.  ``failure``: (standard error) -> the rank that failed first,
@@ -151,7 +154,8 @@ class LauncherBackend(Backend[Launcher]):
     """
 
     inside: bool = False
-    stacks: FrozenSet[str] = frozenset()  # those whose images have it, for one that starts inside
+    stacks: FrozenSet[str] = frozenset()
+    carried: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     across: Optional[Mapping[str, str]] = None
     passed: Tuple[str, ...] = ()

@@ -207,6 +207,8 @@ class Ranks:
     count: int = 1
     hosts: Sequence[str] = ()  # the nodes that get equally many each, in this order; (): this one
     forward: Sequence[str] = ()  # names of variables that ranks on ``hosts`` get as they are here
+    python: Sequence[str] = ()  # of a launcher inside a container: the interpreter there; (): ours
+    contained: Callable[[Sequence[str]], List[str]] = list  # a command -> in the node's container
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -224,7 +226,7 @@ class Ranks:
 
 
 class Launcher(Protocol):
-    """How ranks start."""
+    """How ranks start; with ``by``: what starts it, and agents, once on each of several nodes."""
 
     #: Variables of a rank's environment: its rank, the number of ranks, its rank on its node.
     rank_variables: Tuple[str, str, str] = ("", "", "")
@@ -246,8 +248,6 @@ class Launcher(Protocol):
     def local_rank(self, env: Mapping[str, str]) -> int:
         """Return the rank among those of its node."""
         return int(env.get(self.rank_variables[2], "0"))
-
-    # It may have ``by``: the launcher that starts it and agents, once on each of several nodes.
 
 
 class Crossed(NamedTuple):

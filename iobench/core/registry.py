@@ -232,6 +232,17 @@ def runtime_of(case: Case) -> Any:
     return load("runtimes", case.runtime).make(**case.runtime_options)
 
 
+def scope_of(case: Case) -> str:
+    """Return whether a container is started for each ``rank`` or for each ``node``; "": for none.
+
+    A launcher outside of containers starts one a rank, one inside starts the ranks of its node.
+    """
+    if not load("runtimes", case.runtime).isolated:
+        return ""
+    inside = load("launchers", case.launcher).inside and case.nodes == 1
+    return case.scope or ("node" if inside else "rank")
+
+
 def form_of(case: Case) -> str:
     """Return the form of image that the case's runtime is started with; "" for none.
 

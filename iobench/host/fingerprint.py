@@ -57,6 +57,7 @@ def collect(
         "pid": os.getpid(),
         "boot_id": probes.read("/proc/sys/kernel/random/boot_id"),
         "host": socket.gethostname(),
+        "mount_namespace": _mount_namespace(),
         "python": platform.python_version(),
         "libraries": _libraries([*stack.values(), *brought.values()]),
         "mapped": {**loaded_libraries.libraries(brought), **loaded_libraries.sources(brought)},
@@ -96,6 +97,14 @@ def facts(data_path: Path, distributions: Iterable[str]) -> Dict[str, Any]:
             "super_options": ",".join(options),
         },
     }
+
+
+def _mount_namespace() -> str:
+    """Return a name that processes in one container have in common, and no others of this host."""
+    try:
+        return os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return ""
 
 
 def _memory_bytes() -> int:

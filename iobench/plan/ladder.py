@@ -135,7 +135,8 @@ def compute_key(case: Case) -> tuple[Any, ...]:
     options = tuple(sorted(case.trainer_options.items()))
     key = (
         case.trainer, options, case.batch, case.transform, case.runtime, case.launcher,
-        tuple(sorted(case.launcher_options.items())), case.world_size, case.nodes, case.image,
+        tuple(sorted(case.launcher_options.items())), case.world_size, case.nodes, case.scope,
+        case.image,
         case.cpus, case.memory_bytes,
     )  # fmt: skip
     if case.trainer_options.get("device") != "cuda":

@@ -168,6 +168,9 @@ def _of_case(case: Case) -> Mapping[str, str]:
         found["image"] = f"runtime {case.runtime} runs no image"
     if case.world_size == 1:
         found["sharing"] = "one rank shares with nobody"
+        found["scope"] = "one rank has one container, or none"
+    elif not registry.scope_of(case):
+        found["scope"] = f"runtime {case.runtime} is no container"
     loader = registry.load("loaders", case.loader)
     if "decoders" not in registry.loading(case):
         by_itself = f"loader {case.loader} decodes by itself, or not at all"

@@ -35,7 +35,7 @@ EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s", "host", "job", "decoder", "nodes", "sharing",
-    "storage_roof", "hit_ratio",
+    "storage_roof", "hit_ratio", "scope",
 )  # fmt: skip
 
 #: Of the table of rates, after the settings that its rows are grouped by and the rate.
@@ -162,6 +162,7 @@ def _row(
         "decoder": registry.loading(case).get("decoders"),
         "storage_roof": roof if trial.cache == "cold" else None,
         "hit_ratio": hit_ratio(record),
+        "scope": record.runtime.get("scope"),
         **_probed(record),
     }
 

@@ -33,7 +33,7 @@ from iobench.core.inside import (
     WORK_INSIDE,
 )
 from iobench.core.own_images import is_own
-from iobench.core.protocols import ImageUse, Launcher, Mount, Ranks, Runtime, Say, Start
+from iobench.core.protocols import ImageUse, Mount, Ranks, Runtime, Say, Start
 from iobench.core.registry import form_of, runtime_of, stack_of
 from iobench.host.fingerprint import steering
 from iobench.run import nodes
@@ -167,13 +167,14 @@ def start(
     if backend.limits is not None:
         asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
     command = [*python, *(words or ("-m", "iobench.worker", f"{folder}/{INVITATION}"))]
-    argv = _launched(case, runtime, command, asked, world_size, hosts)
+    argv = _launched(case, runtime, command, asked, Ranks(world_size, hosts, python=python))
+    inside_all = registry.scope_of(case) == "node" and not hosts  # nothing of it is out here
     shown = [(m.inside, str(m.host)) for m in mounted if m.kind == "bind"]
     if place and place.image:
         shown.append((DATA_INSIDE, place.files))
     return Started(
         argv=argv,
-        variables=(wanted if hosts else {}) if backend.isolated else asked.env,
+        variables=({} if inside_all else wanted) if backend.isolated else asked.env,
         dataset=seen,
         name=name,
         runtime=runtime,
@@ -183,25 +184,28 @@ def start(
 
 
 def _launched(
-    case: Case,
-    runtime: Runtime,
-    command: Sequence[str],
-    asked: Start,
-    world_size: int,
-    hosts: Sequence[str],
+    case: Case, runtime: Runtime, command: Sequence[str], asked: Start, ranks: Ranks
 ) -> list[str]:
-    """Return the command that starts the ranks: the launcher in their container, or around it."""
-    launching = registry.load("launchers", case.launcher)
-    isolated = registry.load("runtimes", case.runtime).isolated
-    starts_inside = launching.inside and not hosts
-    if not (starts_inside and isolated):
-        check_launcher(case, asked.env)
-    launcher: Launcher = launching.make(**case.launcher_options)
-    if starts_inside:
-        return runtime.argv(launcher.argv(command, Ranks(world_size)), asked)
-    ranks = Ranks(world_size, hosts, nodes.forwarded() if hosts else ())
+    """Return the command that starts the ranks: the launcher in their container, or around it.
+
+    ``ranks.python``: where the ranks run, for a launcher that runs there too.
+    """
+    launching, scope = registry.load("launchers", case.launcher), registry.scope_of(case)
+    launcher: Any = launching.make(**case.launcher_options)
+    if scope == "node" and not ranks.hosts:
+        return runtime.argv(launcher.argv(command, ranks), asked)
+    check_launcher(case, asked.env)
+    if scope == "node":
+        here = dataclasses.replace(asked, passed=registry.load("launchers", launcher.by).passed)
+        ranks = dataclasses.replace(
+            ranks, forward=nodes.forwarded(), contained=lambda inner: runtime.argv(inner, here)
+        )
+        return list(launcher.argv(command, ranks))
+    ranks = Ranks(ranks.count, ranks.hosts, nodes.forwarded() if ranks.hosts else ())
+    if not scope and launching.inside and not ranks.hosts:  # it may be the stack's own
+        return runtime.argv(launcher.argv(command, ranks), asked)
     asked = dataclasses.replace(asked, passed=launching.passed)
-    return launcher.argv(runtime.argv(command, asked), ranks)
+    return list(launcher.argv(runtime.argv(command, asked), ranks))
 
 
 def work_folder(work: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -279,6 +283,8 @@ def record_of(case: Case, images: Mapping[str, ImageUse]) -> dict[str, Scalar]:
         return dict(runtime.identify(""))
     image, used = image_of(case, form, images), images[case.image]
     facts = {"image": used.name, "digest": used.digests.get(form, used.digest), "form": form}
+    if case.world_size > 1 and (scope := registry.scope_of(case)):
+        facts["scope"] = scope
     return {**facts, **runtime.identify(image)}
 
 

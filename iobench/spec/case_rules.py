@@ -141,20 +141,24 @@ def out_of_reach(case: Case) -> str:
 def _check_ranks(case: Case) -> None:
     """Judge whether the launcher is where it starts, and whether several ranks make sense."""
     launcher = registry.load("launchers", case.launcher)
-    isolated = registry.load("runtimes", case.runtime).isolated
-    outside = not launcher.inside or case.nodes > 1
-    if not outside and isolated and case.image not in launcher.stacks:
+    scope = registry.scope_of(case)
+    _check_scope(case, scope)
+    if scope == "node" and case.image not in launcher.stacks:
         raise SpecError(
             f"launcher {case.launcher!r} starts inside the container, and image {case.image!r} has "
             f"none; those that have: {', '.join(sorted(launcher.stacks)) or 'no image'}"
         )
     if case.world_size == 1:
         return
-    if outside and isolated and not registry.load("runtimes", case.runtime).passes:
+    outside = scope == "rank" or (scope == "node" and case.nodes > 1)
+    if outside and not registry.load("runtimes", case.runtime).passes:
         able = [n for n in registry.names("runtimes") if _takes_ranks(n)]
+        together = case.nodes == 1 and case.image in launcher.stacks
+        more = "; or set scope = 'node'" if together else ""
         raise SpecError(
-            f"launcher {case.launcher!r} starts a container a rank, and runtime {case.runtime!r} "
-            f"does not show a rank who it is; those that do: {', '.join(able)}"
+            f"launcher {case.launcher!r} starts a container a {scope}, and runtime "
+            f"{case.runtime!r} does not show a rank who it is; those that do: {', '.join(able)}"
+            f"{more}"
         )
     if not registry.load("trainers", case.trainer).ranks:
         able = [n for n in registry.names("trainers") if registry.load("trainers", n).ranks]
@@ -168,6 +172,19 @@ def _check_ranks(case: Case) -> None:
         raise SpecError(
             f"{case.pipeline} cannot share the data among ranks by {case.sharing!r}; {allowed}"
         )
+
+
+def _check_scope(case: Case, scope: str) -> None:
+    """Judge whether one container a node can hold a launcher that starts that node's ranks."""
+    launcher = registry.load("launchers", case.launcher)
+    if scope != "node" or (launcher.stacks and (case.nodes == 1 or launcher.carried)):
+        return
+    able = [n for n in registry.names("launchers") if registry.load("launchers", n).carried]
+    where = " on several nodes" if launcher.stacks else ""
+    raise SpecError(
+        f"scope = 'node', but launcher {case.launcher!r} starts each rank{where} by itself, in a "
+        f"container of its own: use scope 'rank', or launcher {', '.join(able)}"
+    )
 
 
 def _takes_ranks(runtime: str) -> bool:

@@ -81,6 +81,7 @@ class CaseSpec(Strict):
     nodes: int | None = pydantic.Field(default=None, ge=1, le=MOST_RANKS)
     ranks_per_node: int | None = pydantic.Field(default=None, ge=1, le=MOST_RANKS)
     sharing: Literal["stride", "disjoint"] | None = None
+    scope: Literal["rank", "node"] | None = None
     samples: Samples | None = None
     loader_options: dict[str, Any] = {}
     format_options: dict[str, Any] = {}

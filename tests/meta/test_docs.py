@@ -466,6 +466,7 @@ def test_spec_md_names_every_value() -> None:
         "placement": set(registry.names("placements")),
         "content": literals("content"),
         "sharing": literals("sharing"),
+        "scope": literals("scope"),
         "order": {"stored", "shuffled", "window:N"},
         "transform": set(transforms.TRANSFORMS),
         "decoder": set(registry.names("decoders")),

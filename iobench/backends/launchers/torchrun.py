@@ -48,7 +48,7 @@ class TorchRun(Launcher):
 
     def argv(self, command: Sequence[str], ranks: Ranks) -> List[str]:
         """Return ``torchrun ... command``, on several nodes after the carrier's words."""
-        usual = [sys.executable, "-m", "torch.distributed.run"]
+        usual = [*(ranks.python or [sys.executable]), "-m", "torch.distributed.run"]
         words = [self._program] if self._program else usual
         words += [f"--nproc-per-node={ranks.on_each}", "--no-python", "--log-dir=/dev/null"]
         if not ranks.hosts:
@@ -58,12 +58,15 @@ class TorchRun(Launcher):
         script = f'exec {shlex.join(words)} --node-rank={_NODE} "$@"'
         inner = ["/bin/sh", "-c", script, "sh", *command]
         carrier: Launcher = registry.load("launchers", self.by).make()
-        return carrier.argv(inner, dataclasses.replace(ranks, count=len(ranks.hosts)))
+        each = dataclasses.replace(ranks, count=len(ranks.hosts))
+        return carrier.argv(ranks.contained(inner), each)
 
 
 BACKEND = LauncherBackend(
     TorchRun,
     "several ranks on one node or several, by PyTorch's torchrun",
+    stacks=frozenset({"torch"}),
+    carried=True,
     across={},
     passed=("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_"),
     judge=_hosts.judge,

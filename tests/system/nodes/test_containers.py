@@ -28,6 +28,23 @@ def test_apptainer_over_two_hosts(cluster: Hosts, launcher: str, batch: None) ->
     assert record["runtime"]["form"] == "sif"
 
 
+def test_one_container_a_node(cluster: Hosts) -> None:
+    """mpirun starts a container on each host, and torchrun in it that host's two ranks."""
+    need("apptainer")
+    need("image")
+    words = clusters.command(
+        cluster, ["cold"], "--images", str(image_folder()), "--hosts", "h1,h2", launcher="torchrun",
+        runtime="apptainer", scope="node", ranks_per_node=2,
+    )  # fmt: skip
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
+    clusters.check_all(cluster, ["cold"], each=2)
+    (record,) = clusters.records(cluster)
+    assert record["runtime"]["scope"] == "node"
+    spaces = [rank["fingerprint"]["mount_namespace"] for rank in record["ranks"]]
+    assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
+
+
 def test_torch_trains_one_net_under_srun_in_apptainer(cluster: Hosts, batch: None) -> None:
     need("apptainer")
     need("image")

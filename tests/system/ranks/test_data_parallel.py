@@ -98,14 +98,23 @@ def test_processes_read_every_sample_once_but_the_stated_remainder(
 
 
 @pytest.mark.parametrize(
-    ("launcher", "runtime"), [("mpirun", "bare"), ("torchrun", "bare"), ("torchrun", "apptainer")]
+    ("launcher", "runtime", "scope"),
+    [
+        ("mpirun", "bare", ""),
+        ("torchrun", "bare", ""),
+        ("torchrun", "apptainer", "rank"),
+        ("torchrun", "apptainer", "node"),
+    ],
 )
-def test_ranks_train_one_net(data: Dataset, launcher: str, runtime: str) -> None:
+def test_ranks_train_one_net(data: Dataset, launcher: str, runtime: str, scope: str) -> None:
     record = run(
-        data, launcher=launcher, runtime=runtime, trainer="torch",
+        data, launcher=launcher, runtime=runtime, scope=scope, trainer="torch",
         loader_options={"data": "resident"},
         trainer_options={"net": "resnet44cifar", "learning_rate": 0.5},
     )  # fmt: skip
+    assert record.runtime.get("scope", "") == scope
+    spaces = {rank.fingerprint["mount_namespace"] for rank in record.ranks}
+    assert len(spaces) == (2 if scope == "rank" else 1)
     trainers = [rank.notes["trainer"] for rank in record.ranks]
     assert len({t["weights_digest"] for t in trainers}) == 1
     assert len({t["last_loss"] for t in trainers}) == 2, "each rank saw labels of its own"

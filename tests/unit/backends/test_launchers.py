@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from iobench.backends.launchers.mpirun import QUIET
 from iobench.core import registry
 from iobench.core.errors import BackendUnavailable, SpecError
+from iobench.core.inside import PYTHON_INSIDE
 from iobench.core.protocols import Ranks
 
 
@@ -318,6 +320,72 @@ def test_across_nodes_the_launcher_stands_outside_and_shows_ranks_who_they_are(
     assert started.variables["OMPI_MCA_btl_vader_single_copy_mechanism"] == "none"
     assert "OMPI_MCA_plm" not in started.variables
     assert started.ranks_apart
+
+
+# -- one container a rank, or a node ---------------------------------------------------------------
+
+
+@pytest.fixture
+def apptainer(tmp_path) -> dict[str, object]:
+    """Return what makes a case run in apptainer, a program that is not called."""
+    program = tmp_path / "bin/apptainer"
+    program.write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    program.chmod(0o755)
+    return {"runtime": "apptainer", "runtime_options": {"mode": "sandbox"}}
+
+
+def in_order(argv: Any, *words: str) -> bool:
+    """Return whether words stand in this order, each once."""
+    places = [[i for i, word in enumerate(argv) if word == wanted] for wanted in words]
+    return all(len(p) == 1 for p in places) and sorted(places) == places
+
+
+def test_one_container_a_node_has_torchrun_in_it(begun, apptainer) -> None:
+    started = begun(launcher="torchrun", scope="node", **apptainer)
+    assert in_order(started.argv, "exec", "torch.distributed.run", "iobench.worker")
+    at = list(started.argv).index("torch.distributed.run")
+    assert started.argv[at - 2 : at] == [PYTHON_INSIDE, "-m"], "the container's own"
+    outside = begun(launcher="torchrun", **apptainer).argv
+    assert in_order(outside, "torch.distributed.run", "exec", "iobench.worker")
+    assert outside[:2] == [sys.executable, "-m"]
+
+
+def test_on_several_nodes_another_launcher_starts_the_containers(begun, apptainer) -> None:
+    keys = {"launcher": "torchrun", "scope": "node", "nodes": 2, "world_size": 4, **apptainer}
+    argv = list(begun(hosts=["h1", "h2"], **keys).argv)
+    assert in_order(argv, "mpirun", "exec", "iobench.worker")
+    assert argv[argv.index("-np") + 1] == "2", "one a node"
+    (script,) = (word for word in argv if "torch.distributed.run" in word)
+    assert script.startswith(f"exec {PYTHON_INSIDE} -m torch.distributed.run --nproc-per-node=2")
+    assert argv.index("exec") < argv.index(script)
+    assert "OMPI_|PMIX_" in argv[argv.index("/bin/sh") + 2], "its number is shown inside"
+
+
+def test_mpirun_may_stand_outside_on_one_node(begun, apptainer) -> None:
+    inside = begun(**apptainer)
+    assert in_order(inside.argv, "exec", "mpirun", "iobench.worker")
+    assert inside.variables == {}
+    outside = begun(scope="rank", **apptainer)
+    assert in_order(outside.argv, "mpirun", "exec", "iobench.worker")
+    assert outside.variables["OMPI_MCA_plm"] == "isolated"
+
+
+@pytest.mark.parametrize(
+    ("keys", "scope"),
+    [
+        ({"runtime": "bare"}, ""),
+        ({"runtime": "unpacked", "scope": "node"}, ""),
+        ({"runtime": "docker"}, "node"),
+        ({"runtime": "apptainer", "scope": "rank"}, "rank"),
+        ({"runtime": "apptainer", "nodes": 2}, "rank"),
+        ({"runtime": "apptainer", "launcher": "srun"}, "rank"),
+        ({"runtime": "docker", "launcher": "torchrun", "scope": "node"}, "node"),
+    ],
+)
+def test_the_scope_of_a_case(keys: dict[str, Any], scope: str) -> None:
+    from iobench.core.cases import Case
+
+    assert registry.scope_of(Case(**{"launcher": "mpirun", "world_size": 2, **keys})) == scope
 
 
 # -- srun ------------------------------------------------------------------------------------------

@@ -54,6 +54,34 @@ def changed(**changes: Any) -> dict[str, Any]:
             changed(case={**SEVERAL, "ranks_per_node": 1, "runtime": "docker"}),
             ["'docker'", "does not show a rank who it is", "apptainer", "bare", "unpacked"],
         ),
+        (
+            changed(case={**SEVERAL, "ranks_per_node": 1, "runtime": "apptainer", "scope": "node"}),
+            ["scope = 'node'", "'mpirun' starts each rank on several nodes", "torchrun"],
+        ),
+        (
+            changed(
+                case={
+                    "trainer": "null",
+                    "launcher": "srun",
+                    "world_size": 2,
+                    "runtime": "apptainer",
+                    "scope": "node",
+                }
+            ),
+            ["scope = 'node'", "'srun' starts each rank by itself", "torchrun"],
+        ),
+        (
+            changed(
+                case={
+                    "trainer": "null",
+                    "launcher": "torchrun",
+                    "world_size": 2,
+                    "runtime": "docker",
+                }
+            ),
+            ["starts a container a rank", "or set scope = 'node'"],
+        ),
+        (changed(case={"scope": "socket"}), ["case.scope", "rank", "node"]),
         (changed(case={"order": "random"}), ["random", "shuffled", "window:N"]),
         (changed(case={"order": "window:1"}), ["'window:1'", "window:N", "at least 2"]),
         (changed(case={"order": "window:1234567890"}), ["1234567890", "at most 999999999"]),
