@@ -57,9 +57,11 @@ def trial_window(record: Record, *, whole: bool | None = None) -> Window | None:
 
 @once.a_record
 def _window(record: Record, whole: bool) -> Window | None:
-    measured, ranks = epoch if whole else window, running(record.ranks, record.slices)
+    ranks = running(record.ranks, record.slices)
+    begun = ranks if in_step(ranks) else ()
+    first_s = max((r.steps.ready_s[0] for r in begun if r.steps.done_s), default=0.0)
     try:
-        found = [measured(rank.steps) for rank in ranks]
+        found = [epoch(r.steps, first_s) if whole else window(r.steps) for r in ranks]
     except ValueError:  # no step for it
         return None
     samples = sum(w.samples for w in found)
@@ -73,9 +75,9 @@ def _window(record: Record, whole: bool) -> Window | None:
     if not in_step(ranks):
         return job
     waits, computes = step_times(ranks)
-    first = 0 if whole else rank.steps.warmup
-    compute_s = math.fsum(computes[first:])
-    wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[first:])
+    begin = 0 if whole else rank.steps.warmup
+    compute_s = math.fsum(computes[begin:])
+    wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[begin:])
     return dataclasses.replace(job, wait_s=wait_s, compute_s=compute_s)
 
 

@@ -61,13 +61,14 @@ def window(steps: Steps) -> Window:
     )
 
 
-def epoch(steps: Steps) -> Window:
+def epoch(steps: Steps, first_s: float = 0.0) -> Window:
     """Return the whole epoch from an empty queue, as seconds of the slower side.
 
     ``wall_s = max(arrival of the last batch waited for, last step's end - first arrival)``:
-    docs/method.md, "What is measured".  Workers in step deliver bursts: what comes with a batch
-    waited for was there as well.  Without a warm-up nothing overlaps (the loader works in the loop
-    itself): all of it counts.  Raises ValueError without a step.
+    docs/method.md, "What is measured".  ``first_s``: the first arrival at the last of several ranks
+    that step together, before which none trains.  Workers in step deliver bursts: what comes with a
+    batch waited for was there as well.  Without a warm-up nothing overlaps (the loader works in the
+    loop itself): all of it counts.  Raises ValueError without a step.
     """
     if not steps.done_s:
         raise ValueError("no step")
@@ -78,7 +79,7 @@ def epoch(steps: Steps) -> Window:
     waits = ready - np.asarray(steps.request_s, float)
     waited_for = 0.5 * min(float(waits.sum()), compute_s) / len(waits)
     arrived = float(ready[waits >= waited_for].max())
-    wall_s = max(arrived, float(done[-1] - ready[0]))
+    wall_s = max(arrived, float(done[-1]) - max(float(ready[0]), first_s))
     return Window(
         block=0,
         steps=len(done),

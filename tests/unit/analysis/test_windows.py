@@ -64,3 +64,16 @@ def test_a_reading_between_slices_is_at_the_end_of_the_one_before() -> None:
     assert found.done_s == [1.0, 2.0]
     assert found.ready_s == [0.5, 1.5]
     assert found.request_s == [0.0, 1.0]
+
+
+def test_ranks_in_step_train_from_the_last_ranks_first_batch_on() -> None:
+    """One rank's batches come every 2 s, its peer's at once: both step every 2 s, the epoch is 8 s
+    of reading, whichever of them it is asked of.
+    """
+    ready = [2.0, 4.0, 6.0, 8.0]
+    done = [t + 0.5 for t in ready]
+    slow = Steps([0.0, *done[:-1]], ready, done, [8] * 4, [1] * 4, warmup=1)
+    quick = Steps([0.0, *done[:-1]], [0.1, *done[:-1]], done, [8] * 4, [1] * 4, warmup=1)
+    assert epoch(slow).wall_s == 8.0
+    assert epoch(quick).wall_s == 8.4, "it has waited in its first step for the other's batch"
+    assert max(epoch(each, first_s=2.0).wall_s for each in (slow, quick)) == 8.0
