@@ -19,7 +19,7 @@ def remarks(found: Evidence, case: Case) -> list[str]:
         for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
             noted = [(rank.notes.get(part) or {}).get("remark") for part in ("loader", "trainer")]
             lines |= {f"{stage}: {text}": None for text in (_short_run(rank, case), *noted) if text}
-    return [*lines, *_left_out(found, case)]
+    return [*lines, *_left_out(found, case), *_containers(found, case)]
 
 
 def _left_out(found: Evidence, case: Case) -> list[str]:
@@ -33,6 +33,20 @@ def _left_out(found: Evidence, case: Case) -> list[str]:
         f"{left:,} of {total:,} samples are left out of an epoch: they fill no batch of "
         f"{case.batch} on each of {case.world_size} ranks"
     ]
+
+
+def _containers(found: Evidence, case: Case) -> list[str]:
+    """Return in how many containers the ranks of a case were, as their namespaces say."""
+    stages = ("load", "train", "compute")
+    records = [r for s in stages for r in found.of(case, s) if r.ranks and r.runtime.get("scope")]
+    for record in records[:1]:
+        scope = record.runtime["scope"]
+        spaces = {(r.host, r.fingerprint.get("mount_namespace", "")) for r in record.ranks}
+        wanted = case.world_size if scope == "rank" else case.nodes
+        count, many = len(spaces), "s" if len(spaces) > 1 else ""
+        but = "" if count == wanted else f", and not in {wanted}"
+        return [f"{case.world_size} ranks in {count} container{many}{but}: one a {scope}"]
+    return []
 
 
 def _short_run(rank: RankResult, case: Case) -> str:

@@ -245,6 +245,27 @@ def test_another_rank_each_time_is_no_straggler() -> None:
     assert one((plan, records), "load") is None
 
 
+# -- containers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scope", "spaces", "text"),
+    [
+        ("node", "aabb", "4 ranks in 2 containers: one a node"),
+        ("rank", "abcd", "4 ranks in 4 containers: one a rank"),
+        ("node", "abcd", "4 ranks in 4 containers, and not in 2: one a node"),
+    ],
+)
+def test_it_is_said_in_how_many_containers_ranks_were(scope: str, spaces: str, text: str) -> None:
+    plan, records = fixture.suite([case_of(4, nodes=2)])
+    ranks = tuple(
+        dataclasses.replace(r, fingerprint={**r.fingerprint, "mount_namespace": space})
+        for r, space in zip(records[0].ranks, spaces, strict=True)
+    )
+    found = [dataclasses.replace(r, ranks=ranks, runtime={"scope": scope}) for r in records]
+    assert text in analyse(plan, found).pipelines[0].remarks
+
+
 # -- the report ------------------------------------------------------------------------------------
 
 
