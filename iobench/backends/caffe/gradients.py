@@ -91,12 +91,21 @@ class Gradients:
         self.seconds.append(self._clock() - met + copied - begun)
 
     def exchanges(self) -> Mapping[str, Sequence[float]]:
-        """Return the columns of :class:`iobench.core.records.Steps` that ranks in step fill."""
-        return {"peers_s": self.waits.tolist(), "exchange_s": self.seconds.tolist()}
+        """Return the columns of :class:`iobench.core.records.Steps` that ranks in step fill.
+
+        All ranks call it, with equally many steps.  The rank that comes last waits for nobody: what
+        it is at the barrier is the barrier's own time, and no rank's wait for another.
+        """
+        from mpi4py import MPI
+
+        least = np.array(self.waits)
+        self._comm.Allreduce(MPI.IN_PLACE, least, op=MPI.MIN)
+        waits = np.array(self.waits) - least
+        return {"peers_s": waits.tolist(), "exchange_s": self.seconds.tolist()}
 
     def describe(self) -> Mapping[str, Scalar]:
         """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks;
-        ``peers_s``: the median wait for the last rank.
+        ``peers_s``: the median time at the barrier, where it waits for the last rank.
 
         ``weights_digest``: of every parameter, bit by bit: equal on all ranks, or they have not
         trained one net.

@@ -47,14 +47,14 @@ class Comm:
         self.world.barrier.wait()
 
     def Allreduce(self, here: Any, array: np.ndarray, op: str) -> None:
-        assert (here, op) == ("in place", "sum")
-        array[...] = sum(self.world.all(self.rank, array.copy()))
+        assert here == "in place"
+        array[...] = {"sum": np.sum, "min": np.min}[op](self.world.all(self.rank, array.copy()), 0)
 
 
 @pytest.fixture
 def mpi(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     module = ModuleType("mpi4py")
-    known = SimpleNamespace(IN_PLACE="in place", SUM="sum", COMM_WORLD=Comm(World(1), 0))
+    known = SimpleNamespace(IN_PLACE="in place", SUM="sum", MIN="min", COMM_WORLD=Comm(World(1), 0))
     module.MPI = known  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mpi4py", module)
     return known
@@ -120,10 +120,23 @@ def test_the_exchange_is_timed_by_its_clock(mpi: SimpleNamespace) -> None:
     for _ in range(3):
         exchange()
     assert list(exchange.seconds) == [0.5, 0.25, 2.0]
-    assert exchange.exchanges() == {"peers_s": [0.0, 8.0, 0.5], "exchange_s": [0.5, 0.25, 2.0]}
+    assert list(exchange.waits) == [0.0, 8.0, 0.5]
+    assert exchange.exchanges() == {"peers_s": [0.0] * 3, "exchange_s": [0.5, 0.25, 2.0]}
     assert exchange.describe()["peers_s"] == 0.5
     assert exchange.describe()["comm_s"] == 0.5
     assert exchange.describe()["comm_first_s"] == 0.5
+
+
+def test_who_comes_last_to_the_barrier_waits_for_nobody(mpi: SimpleNamespace) -> None:
+    """One rank is at it for 3 s, the other for 0.5 s, which is what the barrier takes."""
+
+    def work(rank: int, comm: Comm) -> Any:
+        ticks = iter([0.0, 0.25, (3.25, 0.75)[rank], 4.0])
+        exchange = gradients.Gradients([blob([1.0])], comm, clock=lambda: next(ticks))
+        exchange()
+        return exchange.exchanges()["peers_s"]
+
+    assert on_every_rank(2, work) == [[2.5], [0.0]]
 
 
 def test_nets_that_differ_are_refused_by_every_rank(mpi: SimpleNamespace) -> None:
