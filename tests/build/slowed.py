@@ -16,8 +16,8 @@ from tests.build.hosts import Host, Hosts, until
 
 #: Large frames, of which headers are little: so many bytes of a frame are TCP's own payload.
 MTU, FRAME, PAYLOAD = 9000, 9014, 8948
-#: What a link that was idle lets through at once.
-BURST = 32 << 10
+#: What a link that was idle lets through at once: more than it misses between two messages.
+BURST = 128 << 10
 _QUEUE = 16 << 20
 
 
