@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from iobench.analysis import ranks as rank_figures
 from iobench.core import registry, stages
 from iobench.core.cases import Dataset, Placement, Trial, alike, to_json
-from iobench.core.clock import clock
+from iobench.core.clock import clock, utc
 from iobench.core.dataset import files_of
 from iobench.core.errors import (
     BackendUnavailable,
@@ -64,9 +63,7 @@ class Attempt:
 
     def __init__(self, trial: Trial, dataset: Dataset, settings: TrialSettings) -> None:
         self._begun = clock()
-        self.started = datetime.datetime.now(datetime.timezone.utc).isoformat(
-            timespec="milliseconds"
-        )
+        self.started = utc("milliseconds")
         self.trial, self._settings, self._agent = trial, settings, settings.agent
         self.host, self.job = self._agent.name(), self._agent.job()
         self._rivals = {*map(str, self._agent.rivals())}
