@@ -95,15 +95,26 @@ def _runtime(label: str) -> str:
     return words.get("runtime", "bare")
 
 
+def limits(row: dict[str, Any]) -> tuple[float, float]:
+    """Return the limits of a comparison's 95 % interval; NaN where its pairs are too few."""
+    interval = row["interval"] or {}
+    low, high = interval.get("low"), interval.get("high")
+    return (math.nan if low is None else low, math.nan if high is None else high)
+
+
+def faster(row: dict[str, Any]) -> bool:
+    """Return whether the arm is faster than the base by its interval."""
+    return limits(row)[1] < 1
+
+
 def cause(rows: dict[str, dict[str, Any]]) -> bool:
     """Return whether the rest is a cause: added it makes faster, taken away it makes slower."""
-    added, removed = (rows[name]["interval"] for name in (ADDED, REMOVED))
-    return bool(added and removed) and added["high"] < 1 < removed["low"]
+    return faster(rows[ADDED]) and limits(rows[REMOVED])[0] > 1
 
 
 def _print(pipeline: str, how: str, rows: dict[str, dict[str, Any]]) -> None:
     for name, row in rows.items():
-        low, high = ((row["interval"] or {}).get(side) or math.nan for side in ("low", "high"))
+        low, high = limits(row)
         print(f"{pipeline:5} {how:22} {name:22} {row['ratio'] or math.nan:.4f} "
               f"({low:.4f} to {high:.4f})  {row['pairs']} pairs", flush=True)  # fmt: skip
 
@@ -120,8 +131,7 @@ def study(pipeline: str, args: Any, found: Dataset, settings: TrialSettings) -> 
         figures[how] = rows_of(analysis)
         _print(pipeline, how, figures[how])
     serial = figures["one after the other"]
-    seen = serial[EFFECT]["interval"]
-    figures["faster"] = bool(seen) and seen["high"] < 1
+    figures["faster"] = faster(serial[EFFECT])
     figures["cause"] = cause(serial)
     print(
         f"{pipeline:5} Apptainer {'is' if figures['faster'] else 'is not shown'} faster one after "
