@@ -18,7 +18,7 @@ INSTALL := requirements/install.sh
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
 DATA_ARGS = $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') $(if $(IN_PLACE),--in-place)
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGET),--budget '$(BUDGET)')
-BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation faults aa power power-turns bridge-cost caffe-time caffe-wait slices turn-noise cold-turns pixels fuzz explain predict scale-model head-of-line ceilings tune cached-curve scale
+BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation faults aa power power-turns bridge-cost caffe-time caffe-wait slices turn-noise cold-turns pixels fuzz explain predict scale-model head-of-line littles-law ceilings tune cached-curve scale
 
 .PHONY: help setup setup-extra data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \
 	$(BENCHMARKS:%=bench-%)
