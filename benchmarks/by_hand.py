@@ -31,9 +31,8 @@ READY, BARRIER = "ready", "barrier"
 
 def warmup_of(case: Case, steps: int) -> int:
     """Return how many steps iobench discards of a loop of so many."""
-    if case.loader == "webdataset":  # a buffer that is filled and emptied: the whole epoch counts
-        return 0
-    queued = case.prefetch * (case.workers if case.loader == "torch" else 1)
+    processes = case.loader in ("torch", "webdataset")
+    queued = case.prefetch * (case.workers if processes else 1)
     if case.loader == "spdl":  # and what its stages hold
         queued += 7 + -(-(case.workers + 4) // case.batch)
     return loop.warmup_steps(queue_batches=queued, workers=case.workers, steps=steps)

@@ -106,7 +106,7 @@ class Parquet:
         if group != self.last:
             table = self.file.read_row_group(group, columns=["jpeg"], use_threads=False)
             self.jpegs, self.last = table["jpeg"].combine_chunks(), group
-        return memoryview(self.jpegs[row].as_buffer()), self.labels[i]
+        return memoryview(self.jpegs[row].as_buffer()).cast("B"), self.labels[i]
 
 
 class Tfrecord:
@@ -468,6 +468,7 @@ def main():
         samples += len(labels)
     meet("barrier")
     print(json.dumps({"began_s": began, "done_s": done, "samples": samples}), flush=True)
+    batches.close()
 
 
 if __name__ == "__main__":

@@ -32,9 +32,6 @@ _Made = Union[Batch, IobenchError]
 class WebdatasetLoader:
     """One epoch of one rank through a ``webdataset.WebDataset`` in DataLoader workers."""
 
-    #: A buffer is filled at the beginning and emptied at the end: the whole epoch counts.
-    in_pieces = True
-
     def __init__(self, request: LoadRequest) -> None:
         """Raises SpecError for an order that is one sequence, BackendUnavailable for a small
         /dev/shm."""
