@@ -31,6 +31,9 @@ def serve(root: str, mount: str, delay_s: float) -> None:
     class Delayed(fuse.Operations):  # type: ignore[misc]
         use_ns = True
 
+        def init_with_config(self, connection: Any, config: Any) -> None:
+            connection.max_background = connection.congestion_threshold = AT_A_TIME
+
         def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
             found = os.lstat(root + path)
             times = {f"st_{k}": getattr(found, f"st_{k}_ns") for k in ("atime", "mtime", "ctime")}
@@ -55,7 +58,7 @@ def serve(root: str, mount: str, delay_s: float) -> None:
 
     fuse.FUSE(
         Delayed(), mount, foreground=True, ro=True, fsname="delayed", subtype="delayed",
-        max_threads=AT_A_TIME, max_background=AT_A_TIME,
+        max_threads=AT_A_TIME,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from iobench.backends.loaders._batches import REQUIRES, BatchMaker, joined
 from iobench.backends.loaders._torch_workers import Workers, empty_batch
 from iobench.core import transforms
-from iobench.core.cases import Batch, Case, Scalar
+from iobench.core.cases import Batch, Case, Extent, Scalar
 from iobench.core.errors import DatasetError, IobenchError, SpecError
 from iobench.core.members import LoaderBackend
 from iobench.core.order import shard_buffer
@@ -124,9 +124,16 @@ class _Arrived(Reader):
     def __init__(self) -> None:
         self.held: Deque[Tuple[bytes, int]] = collections.deque()
 
+    def __len__(self) -> int:
+        return len(self.held)
+
     def read(self, index: int) -> Tuple[bytes, int]:
         """Return (JPEG, label) of the next one."""
         return self.held.popleft()
+
+    def extents(self, index: int) -> Sequence[Extent]:
+        """Return none: they are in memory."""
+        return ()
 
 
 class _Batches:
