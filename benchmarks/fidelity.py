@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import suites
 from benchmarks.by_hand import ByHand, warmup_of
 from iobench.analysis.evidence import trial_window
+from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.records import VALID, Record
 from iobench.equations import signed_rank, stats
@@ -47,6 +48,7 @@ SETTINGS = TrialSettings(limit_s=600.0)
 
 def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
     loader, format_ = pipeline.partition(" ")[0].split(":")
+    options = ARMS[pipeline].get("format_options", {})
     return Case(
         label=pipeline,
         format=format_,
@@ -58,6 +60,7 @@ def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
         prefetch=args.prefetch,
         samples=args.samples,
         seed=1,
+        layout=registry.layout_of(format_, options),
         **ARMS[pipeline],
     )
 
