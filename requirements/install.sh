@@ -179,6 +179,7 @@ install_test_tools() {
     command -v podman >/dev/null || missing="$missing podman runc uidmap fuse-overlayfs"
     command -v ch-run >/dev/null || missing="$missing charliecloud"
     command -v mksquashfs >/dev/null || missing="$missing squashfs-tools"
+    command -v fusermount3 >/dev/null || missing="$missing fuse3"
     command -v glusterd >/dev/null || missing="$missing glusterfs-server glusterfs-client"
     command -v ip >/dev/null || missing="$missing iproute2"
     command -v mpirun >/dev/null || missing="$missing openmpi-bin"

@@ -86,7 +86,7 @@ class Case:
     launcher: str = "local"
     location: str = ""  # the dataset's root on the filesystem under test
     placement: str = "bind"
-    order: str = "shuffled"  # stored, shuffled, window:N
+    order: str = "shuffled"  # stored, shuffled, window:N, shards:N
     transform: str = "rrc224"
     decoder: str = "simplejpeg"  # of a loader that takes one
     content: str = "jpeg"  # jpeg (encoded bytes), raw (pixels), float (Caffe's HDF5 values)

@@ -6,7 +6,7 @@ from iobench.core import registry, transforms
 from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.options import check_options
-from iobench.core.order import check_order
+from iobench.core.order import SEQUENCES, check_order
 from iobench.core.own_images import EXAMPLES, is_own
 from iobench.core.protocols import Ranks
 from iobench.worker import remote_loader
@@ -38,8 +38,8 @@ def _check_parts(case: Case) -> None:
     if case.content not in form.contents:
         raise SpecError(f"format {case.format!r} cannot hold {case.content!r} samples")
     check_order(case.order)
-    orders = loader.orders.get(case.stored_form)  # None: any
-    if orders is not None and case.order.partition(":")[0] not in orders:
+    orders = loader.orders.get(case.stored_form, SEQUENCES)
+    if case.order.partition(":")[0] not in orders:
         raise SpecError(
             f"{case.pipeline} cannot follow order {case.order!r}; it follows: "
             f"{', '.join(sorted(orders))}"

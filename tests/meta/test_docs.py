@@ -466,7 +466,7 @@ def test_spec_md_names_every_value() -> None:
         "placement": set(registry.names("placements")),
         "content": literals("content"),
         "sharing": literals("sharing"),
-        "order": {"stored", "shuffled", "window:N"},
+        "order": {"stored", "shuffled", "window:N", "shards:N"},
         "transform": set(transforms.TRANSFORMS),
         "decoder": set(registry.names("decoders")),
     }
