@@ -8,6 +8,7 @@ import pytest
 
 from iobench.core import dataset as datasets
 from iobench.core import registry
+from iobench.core.errors import SpecError
 from iobench.data import make
 from iobench.run import prepare
 from iobench.spec import load
@@ -41,3 +42,30 @@ def test_one_suite_reads_two_layouts(tmp_path: Path) -> None:
     prepare.forms(cases, data, lambda *_: None)
     one, several = (len(datasets.files_of(case, data)) for case in cases)
     assert one == 1 < several
+
+
+def test_a_striping_has_a_folder_of_its_own() -> None:
+    stripes = [{}, {"count": 4}, {"count": 4, "bytes": 1 << 20, "pool": "flash"}]
+    matrix = {"pipeline": ["torch:jpeg", "torch:lmdb"], "striping": stripes}
+    cases = load.expand(load.parse({"name": "x", "matrix": matrix}))
+    assert [case.folder for case in cases] == [
+        "jpeg", "jpeg+stripe_count-4", "jpeg+stripe_bytes-1048576+stripe_count-4+stripe_pool-flash",
+        "lmdb", "lmdb+stripe_count-4", "lmdb+stripe_bytes-1048576+stripe_count-4+stripe_pool-flash",
+    ]  # fmt: skip
+    assert cases[1].label == "torch:jpeg striping=count:4"
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ({"striping": {"cuont": 4}}, "did you mean 'count'"),
+        ({"striping": {"count": "4"}}, "a whole number"),
+        ({"striping": {"count": -2}}, "at least -1"),
+        ({"striping": {"pool": "a/b"}}, "letters, digits"),
+        ({"striping": {"count": 4}, "placement": "tmpfs"}, "allowed: bind"),
+        ({"striping": {"count": 4}, "pipeline": "threads:null"}, "has none"),
+    ],
+)
+def test_what_can_be_no_striping_is_refused(case: dict[str, object], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        load.parse({"name": "x", "case": case})
