@@ -72,7 +72,7 @@ class TrialSettings:
 
     def nodes_of(self, trial: Trial) -> Nodes | None:
         """Return the nodes of a trial whose case is on several; None: it runs on this one."""
-        if trial.case.nodes == 1:
+        if trial.case.nodes == 1 or stages.of(trial.stage).on_host:
             return None
         assert self.nodes is not None
         return self.nodes.first(ranks.nodes(trial))
@@ -81,6 +81,13 @@ class TrialSettings:
         """Return the agents of a trial's nodes by their names; of this one alone by ""."""
         several = self.nodes_of(trial)
         return {a.node: a for a in several.agents} if several else {"": self.agent}
+
+    def readers(self, trial: Trial) -> dict[str, NodeAgent]:
+        """Return the agents of the nodes that read a trial's samples: its own, or fio's."""
+        if trial.case.nodes == 1 or not stages.of(trial.stage).on_nodes:
+            return self.agents(trial)
+        assert self.nodes is not None
+        return {a.node: a for a in self.nodes.first(trial.case.nodes).agents}
 
 
 @dataclasses.dataclass
