@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from iobench.core import dataset as datasets
 from iobench.core import registry
+from iobench.core.cases import Trial
 from iobench.core.errors import SpecError
+from iobench.core.records import VALID
 from iobench.data import make
 from iobench.run import prepare
+from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 from tests.capabilities import need
 
@@ -42,6 +46,30 @@ def test_one_suite_reads_two_layouts(tmp_path: Path) -> None:
     prepare.forms(cases, data, lambda *_: None)
     one, several = (len(datasets.files_of(case, data)) for case in cases)
     assert one == 1 < several
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "options", "order"),
+    [
+        ("dali:tar", {"shard_bytes": 50_000}, "stored"),
+        ("dali:hdf5-raw", {"chunk": 4}, "shuffled"),
+        ("torch:hdf5-raw", {"chunk": 4}, "shuffled"),
+    ],
+)
+def test_a_layout_is_read_as_what_it_is(
+    pipeline: str, options: dict[str, int], order: str, tmp_path: Path
+) -> None:
+    need("dali")
+    need("hdf5")
+    data = make.make("smoke", tmp_path / "set", samples=16, seed=1)
+    wanted = {"pipeline": pipeline, "format_options": options, "order": order, "batch": 4}
+    (case,) = load.expand(load.parse({"name": "x", "case": {**wanted, "trainer": "null"}}))
+    prepare.forms([case], data, lambda *_: None)
+    assert "+" in case.folder
+    case = dataclasses.replace(case, location=data.root)
+    record = run_trial(Trial("t", case, "load", "-"), data, 1, TrialSettings())
+    assert (record.status, record.reasons) == (VALID, ())
+    assert sum(record.ranks[0].steps.samples) == 16
 
 
 def test_a_striping_has_a_folder_of_its_own() -> None:
