@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iobench.core import registry, transforms
 from iobench.core.cases import Case
-from iobench.core.errors import SpecError
+from iobench.core.errors import SpecError, shown
 from iobench.core.options import check_options
 from iobench.core.order import check_order
 from iobench.core.own_images import EXAMPLES, is_own
@@ -88,6 +88,10 @@ def _check_striping(case: Case) -> None:
         return
     check_options("striping", striping, case.striping)
     striping(**case.striping)  # type: ignore[arg-type]
+    if empty := next((key for key, value in case.striping.items() if not value), None):
+        raise SpecError(
+            f"striping: {empty} = {shown(case.striping[empty])} asks for nothing: leave it out"
+        )
     if registry.load("formats", case.format).fileless:
         raise SpecError(f"striping is of files, and format {case.format!r} has none: leave it out")
     if registry.load("placements", case.placement).make() is not None:

@@ -90,6 +90,7 @@ def test_a_striping_has_a_folder_of_its_own() -> None:
         ({"striping": {"count": "4"}}, "a whole number"),
         ({"striping": {"count": -2}}, "at least -1"),
         ({"striping": {"pool": "a/b"}}, "letters, digits"),
+        ({"striping": {"count": 0}}, "count = 0 asks for nothing"),
         ({"striping": {"count": 4}, "placement": "tmpfs"}, "allowed: bind"),
         ({"striping": {"count": 4}, "pipeline": "threads:null"}, "has none"),
     ],
