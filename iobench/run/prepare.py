@@ -179,7 +179,7 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
     out += striped.notes(cases, dataset)
     mount = LOCAL.mount(files.nearest(Path(dataset.root).absolute()))
     ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
-    for form in _converted(cases):
+    for form in _converted([c for c in cases if not registry.load("formats", c.format).per_file]):
         stored = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
         largest = max((f.stat().st_size for f in stored), default=0)
         if ahead and 0 < largest < 64 * ahead:

@@ -155,6 +155,6 @@ def test_a_striping_that_is_not_possible_ends_before_data_are_made(client: Path)
     before = list((client / "scratch/data").glob("*"))
     found = run_on(client, spec, "refused")
     assert found.done.returncode != 0
-    assert "striping (pool = 'none') is not possible on lustre at" in str(found.done)
-    assert "cannot access pool" in str(found.done)
+    assert "striping (pool = 'none') is not possible on lustre at" in found.done.stderr
+    assert "cannot access pool" in found.done.stderr
     assert list((client / "scratch/data").glob("*")) == before
