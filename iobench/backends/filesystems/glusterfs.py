@@ -18,7 +18,7 @@ from iobench.core.errors import DatasetError
 from iobench.core.members import FilesystemBackend
 from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
-from iobench.core.striping import ALL, Striping
+from iobench.core.striping import Striping
 from iobench.host.mounts import whole_of
 from iobench.host.probes import read
 
@@ -29,8 +29,6 @@ KEEPS = {
     "performance/quick-read": "total_cache_used",
 }
 PLACEMENT, PLACEMENT_OF_USERS = "trusted.glusterfs.pathinfo", "glusterfs.pathinfo"
-#: Set on a folder: over how many bricks its files are spread.
-SPREAD = "distribute.directory-spread-count"
 _TYPE = re.compile(r"^volume (\S+)\n\s+type (\S+)(.*?)^end-volume", re.M | re.S)
 _RANGE = re.compile(r"\(\S+ (\d+) (\d+)\)")
 _OPTION = re.compile(r"^\s+option (\S+) (.*)$", re.M)
@@ -63,12 +61,16 @@ class Glusterfs(NetworkFilesystem):
         return facts
 
     def stripe(self, folder: Path, wanted: Striping) -> None:
-        """Have the folder's files spread over so many bricks: it has whole files, and no pools."""
-        if wanted.bytes or wanted.pool:
-            raise DatasetError("it keeps whole files on bricks: count alone can be chosen")
-        if wanted.count == ALL:
-            raise DatasetError("all bricks are used unless count says otherwise: give a number")
-        os.setxattr(folder, SPREAD, str(wanted.count).encode())
+        """Set nothing: a client cannot, and what new folders have is looked up alone.
+
+        ``distribute.directory-spread-count`` is accepted by version 10, and changes nothing.
+        """
+        found = self.striping(folder)
+        if not wanted.met_by(found):
+            raise DatasetError(
+                f"new folders have {found}, by its option cluster.subvols-per-directory, which is "
+                "the administrator's; files are whole, and there are no pools"
+            )
 
     def striping(self, path: Path) -> Striping:
         """Return over how many bricks the folder spreads its files."""

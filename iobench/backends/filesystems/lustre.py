@@ -25,7 +25,7 @@ WORDS = "read_bytes of this client's OSTs and MDTs (osc.*.stats, mdc.*.stats)"
 PARAMETERS = ("max_read_ahead_mb", "max_read_ahead_per_file_mb", "statahead_max")
 _SUM = re.compile(r"^read_bytes\s+\d+ samples \[bytes\] \d+ \d+ (\d+)", re.M)
 #: A folder's keys have no ``lmm_`` before them.
-_KEY = re.compile(r"^[\s-]*(?:lmm_)?(\w+):\s*(\S.*)?$", re.M)
+_KEY = re.compile(r"^[\s-]*(?:lmm_)?(\w+):[ \t]*(\S.*)?$", re.M)
 _OST = re.compile(r"l_ost_idx:\s*(\w+)|^\s+(\d+)\s+\d+\s+0x[0-9a-f]+\s+\S+\s*$", re.M)
 _DF = re.compile(r"^(\S+)_UUID\s.*?(\d+)% .*\[OST:(\d+)\]", re.M)
 

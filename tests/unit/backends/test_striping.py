@@ -119,8 +119,11 @@ def test_ceph_sets_the_layout_of_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_gluster_keeps_whole_files(tmp_path: Path) -> None:
     mount = mounted(glusterfs.Glusterfs, "fuse.glusterfs")
     for wanted in (Striping(bytes=1 << 20), Striping(pool="a"), Striping(count=ALL)):
-        with pytest.raises(DatasetError):
+        with pytest.raises(DatasetError, match="subvols-per-directory"):
             mount.stripe(tmp_path, wanted)
+    text = "((<DISTRIBUTE:v-dht> <POSIX(/b0):h:/b0/d>) (v-dht-layout (v-client-0 0 0) "
+    assert glusterfs.spread(f"{text}(v-client-1 0 4294967295)))") == 1
+    assert glusterfs.spread("") == 0
 
 
 def test_a_disk_refuses_with_one_line_that_names_it(tmp_path: Path) -> None:
