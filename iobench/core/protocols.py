@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ContextManager, List, NamedTuple, Optional, Protocol, Tuple
 
 from iobench.core.cases import Batch, Case, Dataset, Extent, Placement, Scalar
-from iobench.core.errors import DatasetError, SpecError
+from iobench.core.errors import SpecError
 from iobench.core.records import IoCounters, Steps
-from iobench.core.striping import Striping
+from iobench.core.striping import Spreading
 
 #: Receives progress messages, one line at a time.
 Say = Callable[[str], None]
@@ -263,7 +263,7 @@ class Crossed(NamedTuple):
     whole: bool = False
 
 
-class Filesystem(Protocol):
+class Filesystem(Spreading, Protocol):
     """Knows how to describe, count and control one kind of mount."""
 
     def describe(self, path: Path) -> Mapping[str, Scalar]:
@@ -283,19 +283,7 @@ class Filesystem(Protocol):
     def cold(self) -> str:
         """Return "" when eviction makes this mount cold, else the reason why it cannot be."""
 
-    def stripe(self, folder: Path, wanted: Striping) -> None:
-        """Have new files of an empty folder spread as wanted, or raise DatasetError with why not.
-
-        What folders below it inherit is up to the filesystem: each is asked for.
-        """
-        raise DatasetError("where files lie there is not for its users to choose")
-
-    def striping(self, path: Path) -> Striping:
-        """Return how a file is spread, or the new files of a folder will be, as far as it shows."""
-        return Striping()
-
-    # It may have ``caches() -> Mapping[str, int]``: what its client keeps in memory of its own,
-    # between the page cache and the servers: name -> bytes now.
+    # It may have ``caches() -> Mapping[str, int]``: name -> bytes, now, in its client's own memory.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Annotated, List
+from pathlib import Path
+from typing import Annotated, List, Protocol
 
-from iobench.core.errors import SpecError, shown
+from iobench.core.errors import DatasetError, SpecError, shown
 from iobench.core.options import Range
 
 #: As many targets as there are.
@@ -47,3 +48,18 @@ def striping(
     if not _POOL.fullmatch(pool):
         raise SpecError(f"pool = {shown(pool)}; allowed: letters, digits and '.', '_', '-'")
     return Striping(count, bytes, pool)
+
+
+class Spreading(Protocol):
+    """What a filesystem does about striping: nothing, unless it says otherwise."""
+
+    def stripe(self, folder: Path, wanted: Striping) -> None:
+        """Have new files of an empty folder spread as wanted, or raise DatasetError with why not.
+
+        What folders below it inherit is up to the filesystem: each is asked for.
+        """
+        raise DatasetError("where files lie there is not for its users to choose")
+
+    def striping(self, path: Path) -> Striping:
+        """Return how a file is spread, or the new files of a folder will be, as far as it shows."""
+        return Striping()

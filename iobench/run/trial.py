@@ -36,7 +36,7 @@ from iobench.core.records import (
     Slices,
 )
 from iobench.host import scratch
-from iobench.host.agent import Trace
+from iobench.host.agent import NodeAgent, Trace
 from iobench.run import cache_proof, cache_state, ceiling, command, placing, requests
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
@@ -80,7 +80,7 @@ class Attempt:
         self.where = self._files[0] if self._files else Path(self._dataset.root)
         self._nodes = [
             TrialNode(name, agent, trial, self._files, self.where, settings)
-            for name, agent in settings.readers(trial).items()
+            for name, agent in _readers(trial, settings).items()
         ]
         self.ranks: tuple[RankResult, ...] = ()
         self.ceiling: Mapping[str, Any] = {}
@@ -294,6 +294,14 @@ class Attempt:
             return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
         running = rank_figures.running(ranks, self.slices)
         return cache_state.worst([node.judge(running) for node in self._nodes])
+
+
+def _readers(trial: Trial, settings: TrialSettings) -> dict[str, NodeAgent]:
+    """Return the agents of the nodes that read a trial's samples: its ranks', or fio's."""
+    if trial.case.nodes == 1 or not stages.of(trial.stage).on_nodes:
+        return settings.agents(trial)
+    assert settings.nodes is not None
+    return {a.node: a for a in settings.nodes.first(trial.case.nodes).agents}
 
 
 def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path]:

@@ -82,13 +82,6 @@ class TrialSettings:
         several = self.nodes_of(trial)
         return {a.node: a for a in several.agents} if several else {"": self.agent}
 
-    def readers(self, trial: Trial) -> dict[str, NodeAgent]:
-        """Return the agents of the nodes that read a trial's samples: its own, or fio's."""
-        if trial.case.nodes == 1 or not stages.of(trial.stage).on_nodes:
-            return self.agents(trial)
-        assert self.nodes is not None
-        return {a.node: a for a in self.nodes.first(trial.case.nodes).agents}
-
 
 @dataclasses.dataclass
 class Worker:

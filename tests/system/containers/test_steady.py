@@ -22,7 +22,7 @@ from tests.capabilities import need
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 #: 84 MB of data.  Programs, and in a container the image's files, take some of the limit.
-SAMPLES, LIMIT = 768, 128 << 20
+SAMPLES, LIMIT = 768, 100 << 20
 #: Bytes of the program's and the image's own files that were evicted cross again.
 SLACK = 0.06
 
