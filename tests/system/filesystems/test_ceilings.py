@@ -67,15 +67,21 @@ def test_a_throttled_disk_names_its_throttle(limit: dict[str, int], binding: str
     assert f"the mount's {binding}" in found.words
 
 
-def test_a_throttle_below_a_clusters_bricks_is_the_mounts_bandwidth() -> None:
+@pytest.mark.parametrize(
+    ("limit", "binding"),
+    [({"read_bps_device": 3_000_000}, "bandwidth"), ({"read_iops_device": 40}, "IOPS")],
+)
+def test_a_throttle_below_a_clusters_bricks_is_the_mounts(
+    limit: dict[str, int], binding: str
+) -> None:
     need("gluster")
     with gluster() as volume:
         volume.set("performance.quick-read", "off")
         data = made(volume.mount)
-        with volume.throttled(read_bps_device=3_000_000):
+        with volume.throttled(**limit):
             found, records = measured(data, TrialSettings(agent=Evicting(volume)))
     assert [r.status for r in records] == [VALID] * 2, [r.reasons for r in records]
-    assert found.binding == "bandwidth"
+    assert found.binding == binding
 
 
 def test_far_servers_are_latency_and_more_in_flight_would_cure_it() -> None:
