@@ -268,3 +268,11 @@ def test_a_node_without_a_batch_is_an_error(tmp_path: Path) -> None:
     plan = ceiling.plan([[Extent("/f", 0, 10)]], jobs=4, batch=1)
     with pytest.raises(TrialFailed, match="among 2 nodes"):
         ceiling.run(plan, ceiling.Fio(tmp_path), ceiling.Fio(tmp_path))
+
+
+def test_a_path_with_blanks_is_linked_anew_in_every_replay(tmp_path: Path) -> None:
+    fio = ceiling.Fio(tmp_path / "work", agent=Reading(1.0))
+    for path in ("/a b", "/c d"):
+        plan = ceiling.plan([[Extent(path, 0, 10)]], jobs=1, batch=1)
+        assert fio.replay(plan, read_ahead=True).io_bytes == 10
+        assert os.readlink(tmp_path / "work/links/0") == path
