@@ -220,7 +220,8 @@ def planned(
     seconds = units.seconds(budget or spec.budget)
     missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
     spec, own_notes = own_images.fitted(spec, missing, images, say, making=not dry_run)
-    spec, lacking = availability.fitted(spec, missing)
+    root = prepare.place_of(spec.dataset, place["data"], place["out"])
+    spec, lacking = availability.fitted(spec, missing, None if dry_run else root)
     left, notes = fit(spec, missing)
     own_notes = [*foreseen.notes, *own_notes, *lacking]
     for note in [*own_notes, *notes]:
@@ -228,7 +229,6 @@ def planned(
     cases = expand(left)
     LOCAL.check_limits(cases)
     if dry_run:
-        root = prepare.place_of(spec.dataset, place["data"], place["out"])
         dataset = prepare.foreseen(foreseen.plan.dataset, root, say)
     else:
         dataset = prepare.dataset_for(spec.dataset, say=say, progress=reporter.step, **place)
