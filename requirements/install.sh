@@ -110,7 +110,7 @@ install_set() { # $1: run, extra or dev; each begins with the one before
         return
     fi
     # shellcheck disable=SC2046  # names of files
-    count=$(cd requirements && cat "$1.txt" $(sed -n 's/^-r //p' "$1.txt") | grep -c '^[^#]*==')
+    count=$(cd requirements && cat "$1.txt" $(sed -n 's/^-r //p' "$1.txt") | grep -c '^[^#]*==' || :)
     from="the network"
     [ -d "$wheels" ] && from="$wheels/ (no network)"
     say "installing $count pinned packages and what they need into $venv from $from" \
