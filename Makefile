@@ -18,7 +18,10 @@ INSTALL := requirements/install.sh
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
 DATA_ARGS = $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') $(if $(IN_PLACE),--in-place)
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGET),--budget '$(BUDGET)')
-BENCHMARKS := regimes known-truths fidelity harness-cost versus-fio dataset-generation faults aa power power-turns bridge-cost caffe-time caffe-wait slices turn-noise cold-turns pixels fuzz explain predict scale-model slowed-node head-of-line ceilings tune cached-curve scale
+BENCHMARKS := aa bridge-cost cached-curve caffe-time caffe-wait ceilings cold-turns dataset-generation \
+	explain faults fidelity fuzz harness-cost head-of-line known-truths littles-law pixels \
+	power power-turns predict regimes scale scale-model slices slowed-node start-rest tune turn-noise \
+	versus-fio
 
 .PHONY: help setup setup-extra data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \
 	$(BENCHMARKS:%=bench-%)

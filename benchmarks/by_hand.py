@@ -20,7 +20,7 @@ from iobench.core import dataset as datasets
 from iobench.core.cases import Case, Dataset
 from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
-from iobench.core.order import epochs
+from iobench.core.order import epochs, shard_buffer
 from iobench.core.records import RankResult, Steps
 from iobench.run.trial import Attempt
 from iobench.worker import loop
@@ -31,7 +31,10 @@ READY, BARRIER = "ready", "barrier"
 
 def warmup_of(case: Case, steps: int) -> int:
     """Return how many steps iobench discards of a loop of so many."""
-    queued = case.prefetch * (case.workers if case.loader == "torch" else 1)
+    processes = case.loader in ("torch", "webdataset")
+    queued = case.prefetch * (case.workers if processes else 1)
+    if case.loader == "spdl":  # and what its stages hold
+        queued += 7 + -(-(case.workers + 4) // case.batch)
     return loop.warmup_steps(queue_batches=queued, workers=case.workers, steps=steps)
 
 
@@ -81,12 +84,14 @@ def started(
     task = {
         "loader": case.loader,
         "format": case.format,
-        "root": str(datasets.form_root(found, case.stored_form)),
+        "root": str(datasets.form_root(found, case.folder)),
         "index": str(Path(found.root, datasets.INDEX)),
         "ids": str(work / "ids.npy"),
         "batch": case.batch,
         "workers": case.workers,
         "prefetch": case.prefetch,
+        "buffer": shard_buffer(case.order),
+        **case.loader_options,
     }
     (work / "task.json").write_text(json.dumps(task))
     with open(work / "stderr", "wb") as stderr:

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -53,12 +54,12 @@ class Around:
     @classmethod
     def now(cls, *, private: bool, containers: bool) -> Around:
         """Look.  ``private``: /tmp and /dev/shm are this benchmark's alone."""
-        names = {f"mount {line.split()[4]}" for line in _lines("/proc/self/mountinfo")}
+        names = {f"container {name}" for name in (_containers() if containers else ())}
+        names |= {f"mount {line.split()[4]}" for line in _lines("/proc/self/mountinfo")}
         for folder in ("/tmp", "/dev/shm") if private else ():
             found = {str(p) for p in Path(folder).iterdir()}
             names |= found
         names |= {f"control group {p}" for p in _groups()}
-        names |= {f"container {name}" for name in (_containers() if containers else ())}
         return cls(frozenset(names))
 
 
@@ -74,10 +75,11 @@ def _groups() -> Iterator[Path]:
                 yield folder
 
 
-def _containers() -> list[str]:
-    asked = ["podman", "ps", "--all", "--format", "{{.Names}}", "--filter", "name=iobench-"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return done.stdout.split()
+def _containers() -> Iterator[str]:
+    asked = ["ps", "--all", "--format", "{{.Names}}", "--filter", "name=iobench-"]
+    for program in filter(shutil.which, ("podman", "docker")):
+        done = subprocess.run([program, *asked], capture_output=True, text=True, check=False)
+        yield from done.stdout.split()
 
 
 def adopt_orphans() -> None:
@@ -85,16 +87,28 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def left_running() -> list[str]:
-    """Return what still runs, or is stopped, of all that was started; end it."""
+def running() -> frozenset[int]:
+    """Return the processes below this one."""
+    return frozenset(p.pid for p in _descendants())
+
+
+def left_running(before: frozenset[int]) -> list[str]:
+    """Return what still runs, or is stopped, of all that was started; end it.
+
+    ``before``: processes that ran already, such as a daemon.
+    """
+
+    def new() -> list[psutil.Process]:
+        return [p for p in _descendants() if p.pid not in before]
+
     end = time.perf_counter() + GRACE_S
-    while (found := _descendants()) and time.perf_counter() < end:
+    while (found := new()) and time.perf_counter() < end:
         time.sleep(0.02)
     lines = [f"{p.status()} process {line_of(p)[:150]}" for p in found if p.is_running()]
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    while _descendants():
+    while new():
         time.sleep(0.02)
     return lines
 

@@ -13,6 +13,8 @@ Act = Callable[[Scene], None]
 STRUCK, WHOLLY = tuple(MOMENTS), tuple(WHOLE)
 MEASURED = ("cold", "warm", "turns")
 ANY = frozenset((0, 1, 2))
+#: Runtimes, in each of which a driver is killed.
+CONTAINERS = ("unpacked", "docker", "podman", "apptainer", "charliecloud")
 
 
 def nothing(_: Scene) -> None:
@@ -67,9 +69,12 @@ def usual(scene: Scene) -> None:
     lift(scene)
 
 
+def absent(*programs: str) -> str:
+    """Return which of these programs there are not, "" for none."""
+    missing = [p for p in programs if shutil.which(p) is None]
+    return f"no {', '.join(missing)}" if missing else ""
+
+
 def root_only() -> str:
     """Return why mounts cannot be made."""
-    if os.geteuid():
-        return "not root"
-    absent = [p for p in ("losetup", "mkfs.ext4", "fsck.ext4") if shutil.which(p) is None]
-    return f"no {', '.join(absent)}" if absent else ""
+    return "not root" if os.geteuid() else absent("losetup", "mkfs.ext4", "fsck.ext4")

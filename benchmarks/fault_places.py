@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from benchmarks.fault_kinds import Act, Fault, root_only, usual
+from benchmarks.fault_kinds import Act, Fault, absent, root_only, usual
 from benchmarks.fault_scene import Scene
 
 # -- folders ---------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def clocks() -> list[Fault]:
             strike=step(days),
             cure=usual,
             statuses=frozenset((0,)),
-            needs=lambda: "" if shutil.which("gcc") else "no gcc",
+            needs=lambda: absent("gcc"),
         )
         for words, days in (("back by a day", -1), ("on by a year", 365))
     ]

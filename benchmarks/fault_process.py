@@ -11,10 +11,12 @@ from pathlib import Path
 
 from benchmarks.fault_kinds import (
     ANY,
+    CONTAINERS,
     MEASURED,
     STRUCK,
     Act,
     Fault,
+    absent,
     lift,
     prelude,
     root_only,
@@ -96,9 +98,14 @@ def signals() -> list[Fault]:
             statuses=killed if strike is kill else ended,
             needs=lambda r=runtime: no_runtime(r),
         )
-        for runtime in ("apptainer", "podman")
+        for runtime in CONTAINERS
         for name, (strike, _) in {**kinds, "SIGKILL": (kill, ())}.items()
+        if strike is kill or runtime in ("apptainer", "podman")
     ]
+    contained.append(
+        Fault("SIGKILL under mpirun", ("turns",), strike=kill, suite="mpirun", statuses=killed,
+              needs=lambda: absent("mpirun"))
+    )  # fmt: skip
     return [
         *faults,
         *contained,

@@ -251,7 +251,8 @@ class Scene:
         """Return the processes of ranks that run now, or are stopped."""
         assert self.process is not None
         own = [p for p in family(self.process.pid) if "iobench.worker" in line_of(p)]
-        clients = [p for p in own if line_of(p).startswith("podman ")]  # no parents of their ranks
+        # Clients, which are no parents of their ranks.
+        clients = [p for p in own if line_of(p).startswith(("podman ", "docker "))]
         return self._in_containers() if clients else own
 
     def _in_containers(self) -> list[psutil.Process]:

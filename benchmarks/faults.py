@@ -12,6 +12,7 @@ are left out, and named, for another user.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import random
@@ -23,15 +24,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import fault_invariants as hold
 from benchmarks import fault_places, fault_process
-from benchmarks.fault_kinds import Fault
-from benchmarks.fault_scene import LIMIT_S, MOMENTS, SPEC, WHOLE, Ended, Scene, states
+from benchmarks.fault_kinds import CONTAINERS, Fault
+from benchmarks.fault_scene import IMAGES, LIMIT_S, MOMENTS, SPEC, WHOLE, Ended, Scene, states
 from benchmarks.suites import arguments, finish
+from iobench.core.cases import Case
 from iobench.core.errors import IobenchError
+from iobench.run import availability
 
 INSIDE = "IOBENCH_FAULTS_INSIDE"
 PRIVATE = ("/tmp", "/dev/shm")
@@ -45,8 +48,8 @@ SUITES = {
     "bare": USUAL,
     "digested": {**USUAL, "digest": "true"},
     "torch": {**USUAL, "loader": "torch"},
-    "apptainer": {**USUAL, "case": 'runtime = "apptainer"'},
-    "podman": {**USUAL, "case": 'runtime = "podman"'},
+    "mpirun": {**USUAL, "case": 'launcher = "mpirun"'},
+    **{runtime: {**USUAL, "case": f'runtime = "{runtime}"'} for runtime in CONTAINERS},
 }
 
 
@@ -74,29 +77,32 @@ class Bench:
         self._folder, self._seed, self._private = folder, seed, private
         self._states: dict[str, Mapping[str, Path | None]] = {}
 
-    def row(self, fault: Fault, moment: str) -> Row:
-        """Strike, follow the remedy, judge."""
+    def row(self, fault: Fault, moment: str, number: int) -> Row:
+        """Strike, at a time drawn for this round, follow the remedy, judge."""
         begun = time.perf_counter()
         spec = SPEC.format(**SUITES[fault.suite])
         made = self._made(fault.suite, spec)
-        draw = random.Random(f"{self._seed} {fault.name} {moment}")
+        draw = random.Random(f"{self._seed + number} {fault.name} {moment}")
         when = {**MOMENTS, **WHOLE}[moment]
         scene = Scene(self._folder / "scene", spec, draw)
-        where = {"private": self._private, "containers": fault.suite == "podman"}
-        before = hold.Around.now(**where)
+        where = {"private": self._private, "containers": fault.suite in ("docker", "podman")}
+        before, running = hold.Around.now(**where), hold.running()
         with scene.undo:
             scene.begin(made[when.begin])
             kept, plan = hold.digests(scene.suite), hold.planned(made["finished"])
             fault.arrange(scene)
             ended = scene.run(when.command, when, fault.strike)
-            broken = [*_first(fault, ended), *_second(scene), *hold.left_running()]
+            broken = [*_first(fault, ended), *_second(scene), *hold.left_running(running)]
             if (ended.status or 0) >= 0 and scene.tmp not in scene.disks:
                 broken += hold.left_in(scene.tmp)
             fault.cure(scene)
             broken += hold.consistent(scene.suite)
             broken += [f"changed: {name}" for name in _changed(kept, scene)]
             again = ended.status != 0 or fault.lost_rung
-            broken += [*_after(scene, ended, when.command, plan, again), *hold.left_running()]
+            broken += [
+                *_after(scene, ended, when.command, plan, again),
+                *hold.left_running(running),
+            ]
             broken += hold.left_in(scene.tmp)
         broken += hold.left_lying(before, **where)
         status, took_s = hold.blamed(ended.status), time.perf_counter() - begun
@@ -156,10 +162,17 @@ def markdown(found: list[Row]) -> str:
     moments = [m for m in (*MOMENTS, *WHOLE) if any(r.moment == m for r in found)]
     lines = [f"| fault | {' | '.join(moments)} |", "| --- " * (1 + len(moments)) + "|"]
     for fault in dict.fromkeys(r.fault for r in found):
-        cells = {r.moment: r for r in found if r.fault == fault}
-        marks = [(r.status if r.held else "FAILS") if (r := cells.get(m)) else "" for m in moments]
+        marks = [_mark([r for r in found if (r.fault, r.moment) == (fault, m)]) for m in moments]
         lines.append(f"| {fault.replace('|', '&#124;')} | {' | '.join(marks)} |")
     return "\n".join(lines)
+
+
+def _mark(rounds: list[Row]) -> str:
+    if not rounds:
+        return ""
+    held = [row for row in rounds if row.held]
+    mark = held[0].status if held else "FAILS"
+    return mark if len(rounds) == 1 else f"{mark}, {len(held)} of {len(rounds)}"
 
 
 def main() -> int:
@@ -170,7 +183,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name the rows")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", default="1/1", help="such as 2/3: the second third of the rows")
-    parser.add_argument("--rounds", type=int, default=1, help="each row so many times")
+    parser.add_argument("--rounds", type=int, default=1, help="of all rows, at other moments")
     args = parser.parse_args()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup had ignored, here and in children
     part, parts = map(int, args.part.split("/"))
@@ -186,29 +199,34 @@ def main() -> int:
     args.data.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=args.data.resolve()))
     found, absent = [], set()
-    try:
+    undo = contextlib.ExitStack()
+    undo.callback(shutil.rmtree, folder, ignore_errors=True)
+    with undo:
+        undo.enter_context(_services(fault for fault, _ in wanted))
+        bench = Bench(folder, args.seed, private)
         for number in range(args.rounds):
-            bench = Bench(folder, args.seed + number, private)
             for fault, moment in wanted:
                 if reason := fault.needs():
                     absent.add(f"{fault.name}: {reason}")
                     continue
                 try:
-                    row = bench.row(fault, moment)
+                    row = bench.row(fault, moment, number)
                 except (OSError, IobenchError, subprocess.SubprocessError) as error:
                     row = Row(fault.name, moment, "-", "", (f"not judged: {error!r}",), 0.0)
                 found.append(row)
                 _print(row)
-            shutil.rmtree(folder)
-            folder.mkdir()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     print(f"\n{markdown(found)}\n")
     for line in sorted(absent):
         print(f"not run: {line}")
     held = sum(row.held for row in found)
     print(f"{held} of {len(found)} rows held, {len(absent)} faults could not be made here")
     return finish(args, [dataclasses.asdict(row) for row in found], held == len(found))
+
+
+def _services(faults: Iterable[Fault]) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a Docker daemon answers, where a fault is one of its containers."""
+    cases = [Case(runtime="docker")] if any(f.suite == "docker" for f in faults) else []
+    return availability.services_of(cases, IMAGES, lambda line: print(line, flush=True))
 
 
 def _print(row: Row) -> None:

@@ -17,13 +17,29 @@ from typing import Any
 from benchmarks import suites
 from benchmarks.by_hand import ByHand, warmup_of
 from iobench.analysis.evidence import trial_window
+from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.records import VALID, Record
 from iobench.equations import signed_rank, stats
+from iobench.run import prepare
 from iobench.run.block import take_turns
 from iobench.run.trial import Attempt, TrialSettings, run_trial
 
-PIPELINES = ("torch:lmdb", "torch:hdf5", "torch:jpeg", "torch:tar", "dali:jpeg")
+#: Name of an arm -> what its case has beside the pipeline before the first blank.
+ARMS: dict[str, dict[str, Any]] = {
+    "torch:lmdb": {},
+    "torch:hdf5": {},
+    "torch:jpeg": {},
+    "torch:tar": {},
+    "dali:jpeg": {},
+    "torch:jpeg threads": {"loader_options": {"threads": 4}},
+    "torch:jpeg any-order": {"loader_options": {"in_order": False}},
+    "torch:parquet": {"order": "stored"},  # shuffled, each sample costs a row group
+    "torch:tfrecord": {},
+    "spdl:jpeg": {},
+    # shards so small that the workers' shares are nearly equal
+    "webdataset:tar": {"order": "shards:256", "format_options": {"shard_bytes": 4 << 20}},
+}
 MOST, HALF_WIDTH, NAMED = 0.02, 0.005, 0.01
 #: A block whose cache state was disproven is run again.
 ATTEMPTS = 3
@@ -31,7 +47,8 @@ SETTINGS = TrialSettings(limit_s=600.0)
 
 
 def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
-    loader, format_ = pipeline.split(":")
+    loader, format_ = pipeline.partition(" ")[0].split(":")
+    options = ARMS[pipeline].get("format_options", {})
     return Case(
         label=pipeline,
         format=format_,
@@ -43,6 +60,8 @@ def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
         prefetch=args.prefetch,
         samples=args.samples,
         seed=1,
+        layout=registry.layout_of(format_, options),
+        **ARMS[pipeline],
     )
 
 
@@ -109,7 +128,7 @@ def judge(pipeline: str, pairs: list[dict[str, float]]) -> dict[str, Any]:
 def main() -> int:
     parser = suites.arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--recipe", default="imagenet-like")
-    parser.add_argument("--pipelines", nargs="+", default=PIPELINES, choices=PIPELINES)
+    parser.add_argument("--pipelines", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--blocks", type=int, default=16, help="each of two fresh processes")
     parser.add_argument("--loop-s", type=float, default=20.0, help="of each loop, alone")
     parser.add_argument("--slice-s", type=float, default=0.1)
@@ -120,11 +139,11 @@ def main() -> int:
     args = parser.parse_args()
     if args.blocks < signed_rank.FLOOR_PAIRS:
         parser.error(f"--blocks: at least {signed_rank.FLOOR_PAIRS}, for an interval")
-    forms = sorted({p.split(":")[1] for p in args.pipelines} - {"jpeg"})
-    found = suites.dataset(args.data, args.recipe, args.samples, forms)
+    found = suites.dataset(args.data, args.recipe, args.samples, [])
+    cases = {pipeline: case_of(pipeline, found, args) for pipeline in args.pipelines}
+    prepare.forms(list(cases.values()), found, lambda *_: None)
     rows = []
-    for pipeline in args.pipelines:
-        case = case_of(pipeline, found, args)
+    for pipeline, case in cases.items():
         epochs = epochs_of(case, found, args.loop_s)
         pairs = []
         for block in range(1, args.blocks + 1):
@@ -134,7 +153,7 @@ def main() -> int:
             print(words, file=sys.stderr, flush=True)
         rows.append(row := judge(pipeline, pairs))
         print(
-            f"{pipeline:12} {row['ratio']:.4f} ({row['low']:.4f} to {row['high']:.4f}, "
+            f"{pipeline:20} {row['ratio']:.4f} ({row['low']:.4f} to {row['high']:.4f}, "
             f"+-{row['half_width']:.2%}) {row['samples_per_s']:.0f} samples/s by hand, "
             f"{'met' if row['met'] else 'MISSED'}",
             flush=True,

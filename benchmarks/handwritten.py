@@ -2,8 +2,9 @@
 
 ``python benchmarks/handwritten.py TASK.json`` reads the listed samples and prints when its loop
 began and when each step was done, by CLOCK_MONOTONIC.  TASK.json: loader, format, root, index
-(samples.tsv), ids (.npy), batch, workers and prefetch.  It prints a line and waits for one before
-it opens the data, before its loop and after it.  ``benchmarks/by_hand.py`` runs it.
+(samples.tsv), ids (.npy), batch, workers, prefetch, buffer (samples to shuffle among), and the
+loader's options: threads, in_order.  It prints a line and waits for one before it opens the data,
+before its loop and after it.  ``benchmarks/by_hand.py`` runs it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import json
 import math
 import os
 import random
+import struct
 import sys
 import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +90,75 @@ class Tar:
         return os.pread(self.files[path], size, offset), self.labels[i]
 
 
+class Parquet:
+    def __init__(self, task, index):
+        self.path = f"{task['root']}/data.parquet"
+        self.labels, self.last = [label for _, label in index], None
+
+    def open(self):
+        import pyarrow.parquet
+
+        self.file = pyarrow.parquet.ParquetFile(self.path)
+        self.rows = self.file.metadata.row_group(0).num_rows
+
+    def read(self, i):
+        group, row = divmod(i, self.rows)
+        if group != self.last:
+            table = self.file.read_row_group(group, columns=["jpeg"], use_threads=False)
+            self.jpegs, self.last = table["jpeg"].combine_chunks(), group
+        return memoryview(self.jpegs[row].as_buffer()).cast("B"), self.labels[i]
+
+
+class Tfrecord:
+    """Record by record, at offsets that one walk over the lengths in the file gives."""
+
+    def __init__(self, task, index):
+        self.path = f"{task['root']}/data.tfrecord"
+        self.labels, self.records, self.jpegs = [label for _, label in index], [], []
+        with open(self.path, "rb") as file:
+            while head := file.read(12):
+                length = struct.unpack("<Q", head[:8])[0]
+                self.records.append((file.tell(), length))
+                self.jpegs.append(len(jpeg_of(file.read(length))))
+                file.seek(4, 1)
+
+    def open(self):
+        self.file = os.open(self.path, os.O_RDONLY)
+
+    def read(self, i):
+        import google_crc32c
+
+        offset, length = self.records[i]
+        record = os.pread(self.file, length + 4, offset)
+        crc = google_crc32c.value(record[:length])
+        if ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF != struct.unpack("<I", record[-4:])[
+            0
+        ]:
+            raise ValueError(f"{self.path} is damaged")
+        return memoryview(record)[length - self.jpegs[i] : length], self.labels[i]
+
+
+def jpeg_of(example):
+    """Return the bytes of the feature image/encoded of a tf.train.Example."""
+    for entry in fields(fields(example)[0][1]):
+        name, feature = (value for _, value in fields(entry[1]))
+        if name == b"image/encoded":
+            return fields(fields(feature)[0][1])[0][1]
+    raise ValueError("no image/encoded")
+
+
+def fields(message):
+    """Return (number, bytes) of every field of a protocol buffer that has a length."""
+    at, found = 0, []
+    while at < len(message):
+        tag, at = varint(message, at)
+        number, at = varint(message, at)
+        if tag & 7 == 2:
+            found.append((tag >> 3, message[at : at + number]))
+            at += number
+    return found
+
+
 def datum(value):
     """Return (image bytes, label) of a Caffe Datum: field 4 is the data, 5 the label."""
     at, data, label = 0, None, 0
@@ -116,36 +188,66 @@ def varint(value, at):
 class Batches:
     """A map-style dataset that returns a whole batch, built in shared memory."""
 
-    def __init__(self, source, size):
-        self.source, self.size, self.opened = source, size, False
+    def __init__(self, task, index, size):
+        kinds = {"jpeg": Jpegs, "lmdb": Lmdb, "hdf5": Hdf5, "tar": Tar}
+        kinds.update(parquet=Parquet, tfrecord=Tfrecord)
+        self.sources = [kinds[task["format"]](task, index) for _ in range(task.get("threads", 1))]
+        self.size, self.opened = size, False
 
     def __len__(self):
         return self.size
 
     def __getitems__(self, ids):
         import cv2
-        import simplejpeg
         import torch
 
         if not self.opened:
             cv2.setNumThreads(1)
-            self.source.open()
+            for source in self.sources:
+                source.open()
+            self.pool = ThreadPoolExecutor(len(self.sources))  # which starts what it is given
             self.opened = True
-        storage = torch.UntypedStorage._new_shared(len(ids) * 3 * 224 * 224 * 4)
-        images = torch.empty(0).set_(storage, 0, (len(ids), 3, 224, 224))
-        rows = images.numpy()
+        images = shared_images(len(ids))
+        rows, count = images.numpy(), len(self.sources)
+        if count == 1:
+            labels = self.fill(self.sources[0], ids, rows)
+        else:
+            parts = [
+                (list(p), r)
+                for p, r in zip(np.array_split(ids, count), np.array_split(rows, count))
+            ]
+            filled = self.pool.map(self.fill, self.sources, *zip(*parts))
+            labels = [label for part in filled for label in part]
+        return images, torch.tensor(labels)
+
+    def fill(self, source, ids, rows):
         labels = []
         for row, i in zip(rows, ids):
-            data, label = self.source.read(i)
+            data, label = source.read(i)
             labels.append(label)
-            pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
-            top, left, height, width = crop(*pixels.shape[:2])
-            pixels = cv2.resize(pixels[top : top + height, left : left + width], (224, 224))
-            if random.random() < 0.5:
-                pixels = cv2.flip(pixels, 1)
-            for plane, table, out in zip(cv2.split(pixels), TABLES, row):
-                cv2.LUT(plane, table, dst=out)
-        return images, torch.tensor(labels)
+            augment(data, row)
+        return labels
+
+
+def shared_images(count):
+    import torch
+
+    storage = torch.UntypedStorage._new_shared(count * 3 * 224 * 224 * 4)
+    return torch.empty(0).set_(storage, 0, (count, 3, 224, 224))
+
+
+def augment(data, row):
+    """Decode, crop, resize, flip at random and normalise one JPEG into (3, 224, 224) float32."""
+    import cv2
+    import simplejpeg
+
+    pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
+    top, left, height, width = crop(*pixels.shape[:2])
+    pixels = cv2.resize(pixels[top : top + height, left : left + width], (224, 224))
+    if random.random() < 0.5:
+        pixels = cv2.flip(pixels, 1)
+    for plane, table, out in zip(cv2.split(pixels), TABLES, row):
+        cv2.LUT(plane, table, dst=out)
 
 
 def crop(height, width):
@@ -164,29 +266,115 @@ def same(batch):
 
 
 def torch_loop(task, index, ids):
-    import torch.utils.data
-
-    source = {"jpeg": Jpegs, "lmdb": Lmdb, "hdf5": Hdf5, "tar": Tar}[task["format"]](task, index)
     size = task["batch"]
     order = [ids[k : k + size].tolist() for k in range(0, len(ids), size)]
+    return through_workers(
+        task,
+        Batches(task, index, len(ids)),
+        batch_sampler=order,
+        in_order=task.get("in_order", True),
+    )
+
+
+def through_workers(task, dataset, **options):
     import cv2  # noqa: F401  (before the workers fork)
     import simplejpeg  # noqa: F401
+    import torch.utils.data
 
     gate = torch.multiprocessing.Event()  # workers do not begin before the loop
     iterator = iter(
         torch.utils.data.DataLoader(
-            Batches(source, len(ids)),
-            batch_sampler=order,
+            dataset,
             collate_fn=same,
             num_workers=task["workers"],
             prefetch_factor=task["prefetch"],
             worker_init_fn=lambda worker: gate.wait(),
+            **options,
         )
     )
 
     def batches():
         gate.set()
         yield from iterator
+
+    return batches()
+
+
+# -- WebDataset: shards streamed by the same workers -------------------------------------------
+
+
+def webdataset_loop(task, index, ids):
+    import torch
+    import webdataset
+
+    shards, walked = sorted(map(str, Path(task["root"]).glob("*.tar"))), []
+    wanted, times = np.unique(ids, return_counts=True)
+    for _ in range(times[0]):
+        random.shuffle(shards)
+        walked += shards
+    wanted, size = set(wanted.tolist()), task["batch"]
+
+    def filled(samples):
+        images = shared_images(len(samples))
+        for sample, row in zip(samples, images.numpy()):
+            augment(sample["jpg"], row)
+        return images, torch.tensor([int(sample["cls"]) for sample in samples])
+
+    stream = (
+        webdataset.WebDataset(walked, shardshuffle=False, empty_check=False)
+        .select(lambda sample: int(sample["__key__"]) in wanted)
+        .shuffle(task["buffer"])
+        .listed(size)
+        .map(filled)
+    )
+
+    def whole():
+        left = []
+        for images, labels in through_workers(task, stream, batch_size=None):
+            if len(labels) == size:
+                yield images, labels
+            else:
+                left.append((images, labels))
+        if left:
+            images, labels = (torch.cat(column) for column in zip(*left))
+            yield from zip(images.split(size), labels.split(size))
+
+    return whole()
+
+
+# -- SPDL: threads that make sample by sample --------------------------------------------------
+
+
+def spdl_loop(task, index, ids):
+    import cv2
+    from spdl.pipeline import PipelineBuilder
+
+    cv2.setNumThreads(1)
+    source = Jpegs(task, index)
+
+    def make(i):
+        data, label = source.read(i)
+        row = np.empty((3, 224, 224), np.float32)
+        augment(data, row)
+        return row, label
+
+    def stack(samples):
+        rows, labels = zip(*samples)
+        return np.stack(rows), np.array(labels)
+
+    pipeline = (
+        PipelineBuilder()
+        .add_source(ids.tolist())
+        .pipe(make, concurrency=task["workers"], output_order="input")
+        .aggregate(task["batch"])
+        .pipe(stack)
+        .add_sink(task["prefetch"])
+        .build(num_threads=task["workers"] + 1, max_failures=0)
+    )
+
+    def batches():
+        with pipeline.auto_stop():
+            yield from pipeline
 
     return batches()
 
@@ -247,6 +435,14 @@ def dali_loop(task, index, ids):
 # -- the loop ----------------------------------------------------------------------------------
 
 
+LOOPS = {
+    "torch": torch_loop,
+    "dali": dali_loop,
+    "webdataset": webdataset_loop,
+    "spdl": spdl_loop,
+}
+
+
 def meet(word):
     print(word, flush=True)
     if not sys.stdin.readline():
@@ -262,8 +458,7 @@ def main():
         for line in lines:
             key, label = line.split("\t")[:2]
             index.append((key, int(label)))
-    loop = dali_loop if task["loader"] == "dali" else torch_loop
-    batches = loop(task, index, ids)
+    batches = LOOPS[task["loader"]](task, index, ids)
     meet("barrier")
     done, samples = [], 0
     began = time.perf_counter()
@@ -273,6 +468,7 @@ def main():
         samples += len(labels)
     meet("barrier")
     print(json.dumps({"began_s": began, "done_s": done, "samples": samples}), flush=True)
+    batches.close()
 
 
 if __name__ == "__main__":

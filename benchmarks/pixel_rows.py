@@ -21,6 +21,7 @@ from iobench.core import registry, transforms
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import BackendUnavailable, IobenchError
 from iobench.core.members import LoaderBackend
+from iobench.core.order import SEQUENCES
 from iobench.core.protocols import LoadRequest
 
 #: Options by which a loader takes another reader or decoder, beside its defaults.
@@ -67,11 +68,13 @@ def pipelines(form_names: List[str]) -> Iterator[Pipeline]:
         if backend.decodes:
             others = [n for n in registry.names("decoders") if n != Case.decoder]
             here = [n for n in others if not registry.unavailable("decoders", n)]
-            yield from (Pipeline(name, "jpeg", {}, decoder) for decoder in here)
+            form = "jpeg" if backend.formats is None or "jpeg" in backend.formats else "tar"
+            yield from (Pipeline(name, form, {}, decoder) for decoder in here)
 
 
 def request(found: Dataset, pipeline: Pipeline, transform: str) -> LoadRequest:
-    """Return a request for every sample in stored order, one a batch."""
+    """Return a request for every sample, one a batch."""
+    able = registry.load("loaders", pipeline.loader).orders.get(pipeline.form, SEQUENCES)
     index = datasets.load_index(found)
     name = pipeline.form.partition("-")[0]
     return LoadRequest(
@@ -84,7 +87,7 @@ def request(found: Dataset, pipeline: Pipeline, transform: str) -> LoadRequest:
         sizes=datasets.stored_sizes(found, pipeline.form, index.sizes),
         batch=1,
         workers=1,
-        order="stored",
+        order="stored" if "stored" in able else "shards:2",
         transform=transform,
         decoder=pipeline.decoder,
         seed=SEED,

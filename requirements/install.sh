@@ -109,7 +109,8 @@ install_set() { # $1: run, extra or dev; each begins with the one before
     if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
-    count=$(grep -c '==' "requirements/$1.txt")
+    # shellcheck disable=SC2046  # names of files
+    count=$(cd requirements && cat "$1.txt" $(sed -n 's/^-r //p' "$1.txt") | grep -c '^[^#]*==' || :)
     from="the network"
     [ -d "$wheels" ] && from="$wheels/ (no network)"
     say "installing $count pinned packages and what they need into $venv from $from" \
@@ -178,6 +179,7 @@ install_test_tools() {
     command -v podman >/dev/null || missing="$missing podman runc uidmap fuse-overlayfs"
     command -v ch-run >/dev/null || missing="$missing charliecloud"
     command -v mksquashfs >/dev/null || missing="$missing squashfs-tools"
+    command -v fusermount3 >/dev/null || missing="$missing fuse3"
     command -v glusterd >/dev/null || missing="$missing glusterfs-server glusterfs-client"
     command -v ip >/dev/null || missing="$missing iproute2"
     command -v mpirun >/dev/null || missing="$missing openmpi-bin"

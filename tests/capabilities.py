@@ -297,6 +297,13 @@ def _open_fuse() -> str:
     return "" if every else "/dev/fuse is closed to ordinary users: `make test-host` as root"
 
 
+def _mfusepy() -> str:
+    """What benchmarks/delayed_mount.py starts (Debian: fuse3)."""
+    absent = _module("mfusepy")() or _program("fusermount3")()
+    opened = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    return absent or ("" if opened else "/dev/fuse cannot be opened: `make test-host`")
+
+
 #: Modules whose capability has another name.
 OF_MODULES = {
     "nvidia.dali": "dali",
@@ -335,6 +342,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "squashfs": _program("mksquashfs", "unsquashfs"),
     "fuse": _fuse,
     "open-fuse": _open_fuse,
+    "mfusepy": _mfusepy,
     "gluster": _gluster,
     "moosefs": _moosefs,
     "make": _program("make"),

@@ -170,7 +170,7 @@ def ceiling_key(case: Case) -> tuple[Any, ...]:
     readahead = case.format_options.get("readahead", True)
     place = case.folder, case.location, case.placement
     readers = max(case.workers, 1) * case.world_size
-    return *place, case.order, readers, case.samples, readahead
+    return *place, case.order, readers, case.nodes, case.samples, readahead
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from iobench.analysis.evidence import Evidence, trial_window, usable
 from iobench.analysis.hosts import together
 from iobench.core.cases import Case, Contrast, Trial
-from iobench.core.order import add_sums
+from iobench.core.order import add_sums, shard_buffer
 from iobench.core.records import Record
 from iobench.plan.blocks import group_of
 from iobench.plan.rules import FOLLOWING
@@ -55,7 +55,7 @@ def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
     """Return (whether both arms of every pair saw the same samples in the same order, why not).
 
     Where the order itself is the factor, or how ranks share the data, any order will do; so it will
-    where a loader is told (``in_order``) not to keep it.
+    where a loader is told (``in_order``) not to keep it, or draws it (``shards:N``).
     """
     for pair in pairs:
         arm, base = pair.arm.trial.case, pair.base.trial.case
@@ -82,7 +82,7 @@ def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
 
 
 def _keeps_order(case: Case) -> bool:
-    return case.loader_options.get("in_order") is not False
+    return case.loader_options.get("in_order") is not False and not shard_buffer(case.order)
 
 
 def is_of(trial: Trial, contrast: Contrast) -> bool:

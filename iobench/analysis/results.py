@@ -89,6 +89,14 @@ class FastestResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class TimeSpent:
+    """Seconds that a suite took, pauses left out, and those of them inside measured loops."""
+
+    suite_s: float = 0.0
+    loops_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class HostResult:
     """A host with usable records; ``figures``: it gives all figures but those of pairs."""
 
@@ -124,3 +132,4 @@ class SuiteResult:
     studies: Sequence[ScalingStudy] = ()
     trajectories: Sequence[Trajectory] = ()
     stragglers: Sequence[StragglerResult] = ()
+    time: TimeSpent = TimeSpent()

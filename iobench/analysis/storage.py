@@ -24,7 +24,12 @@ from iobench.equations.storage import (
 
 
 def storage_of(found: Evidence, case: Case) -> StorageResult | None:
-    """Return what binds a case's requests; None without the rungs ``requests`` and ``ceiling``."""
+    """Return what binds a case's requests; None without the rungs ``requests`` and ``ceiling``.
+
+    Of a case on several nodes it is not known: ``requests`` is of one.
+    """
+    if case.nodes > 1:
+        return None
     opened = metadata.opens(metadata.metadata_of(found, case))
     mount = storage.mount(_points(found.shared(case, "requests")), opened)
     pattern = _pattern(found.shared(case, "ceiling")) if mount else None

@@ -22,6 +22,7 @@ from iobench.analysis.results import CheckResult, Checks, DatasetResult, Fastest
 from iobench.analysis.stragglers import stragglers
 from iobench.analysis.studies import studies
 from iobench.analysis.syscalls import counted
+from iobench.analysis.time_spent import time_spent
 from iobench.analysis.trajectories import trajectories
 from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
@@ -63,6 +64,7 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         studies=studies(found),
         trajectories=trajectories(found.plan.cases, cases),
         stragglers=stragglers(found),
+        time=time_spent(records),
         missing=_missing(found, contrasts),
     )
 

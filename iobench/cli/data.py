@@ -48,10 +48,12 @@ def data_prepare(spec_name: str, tree: Path | None, as_json: bool, **place: Any)
     text, where = load.read(spec_name)
     spec = foresee.judged(text, where, data=tree).spec
     with Reporter(err) as reporter:
+        root = prepare.place_of(spec.dataset, tree, place["out"])
+        cases = prepare.spreadable(load.expand(spec), root, reporter.say)
         made = prepare.dataset_for(
             spec.dataset, data=tree, say=reporter.say, progress=reporter.step, **place
         )
-        prepare.ready(load.expand(spec), made, reporter.step)
+        prepare.ready(cases, made, reporter.step)
     _describe(made, as_json)
 
 

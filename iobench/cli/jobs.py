@@ -18,7 +18,7 @@ from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.jobs import JobRequest
 from iobench.plan import foresee
-from iobench.report.progress import duration
+from iobench.report.numbers import duration
 from iobench.run import jobs, status, store
 from iobench.run.job_script import JobExtras
 from iobench.spec import load

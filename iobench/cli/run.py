@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from iobench.cli import start
 from iobench.cli.console import JSON, PATH, complain, err, out, print_json
 from iobench.core import units
 from iobench.core.cases import Plan, alike
+from iobench.core.clock import utc
 from iobench.core.errors import SpecError
 from iobench.core.protocols import ImageUse
 from iobench.host.agent import LOCAL
@@ -27,7 +27,8 @@ from iobench.plan.contrasts import without_turns
 from iobench.plan.outlook import in_turns, outlook
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.report import publish, terminal, words
-from iobench.report.progress import Reporter, duration
+from iobench.report.numbers import duration
+from iobench.report.progress import Reporter
 from iobench.run import availability, nodes, own_images, placing, prepare, sessions, store
 from iobench.run.command import images_for
 from iobench.run.suite import Grow, RunTrial, Suite
@@ -219,7 +220,8 @@ def planned(
     seconds = units.seconds(budget or spec.budget)
     missing = availability.missing_runtimes(spec, images, say, making=not dry_run)
     spec, own_notes = own_images.fitted(spec, missing, images, say, making=not dry_run)
-    spec, lacking = availability.fitted(spec, missing)
+    root = prepare.place_of(spec.dataset, place["data"], place["out"])
+    spec, lacking = availability.fitted(spec, missing, None if dry_run else root)
     left, notes = fit(spec, missing)
     own_notes = [*foreseen.notes, *own_notes, *lacking]
     for note in [*own_notes, *notes]:
@@ -227,7 +229,6 @@ def planned(
     cases = expand(left)
     LOCAL.check_limits(cases)
     if dry_run:
-        root = prepare.place_of(spec.dataset, place["data"], place["out"])
         dataset = prepare.foreseen(foreseen.plan.dataset, root, say)
     else:
         dataset = prepare.dataset_for(spec.dataset, say=say, progress=reporter.step, **place)
@@ -237,8 +238,7 @@ def planned(
     if not dry_run:
         prepare.ready(cases, dataset, reporter.step)
     here = Here(dataset, missing, no_cold, [*own_notes, *prepare.notes(cases, dataset, results)])
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    plan = resolve(spec, here, seconds, now)
+    plan = resolve(spec, here, seconds, utc())
     for line in case_checks.before(plan.cases, dataset):
         say(f"warning: {line}")
     if reason := case_checks.no_turns(plan):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import shlex
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from iobench.cli.advice import render
 from iobench.cli.console import JSON, PATH, complain, err, out, print_json
 from iobench.cli.run import RESULTS, Begun, ran
 from iobench.core.cases import Case, Plan
+from iobench.core.clock import utc
 from iobench.core.errors import BackendUnavailable, TrialFailed
 from iobench.host.agent import LOCAL
 from iobench.report import publish
@@ -88,9 +88,8 @@ def begin(
 ) -> Begun:  # fmt: skip
     """Make the folder of a suite of the script's parts, and hold it until ``undo`` ends."""
     plan, _ = script_plan(usual, seconds, usual.samples)
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     plan = dataclasses.replace(
-        plan, created=now, trials=script.ladder(usual, repeats), limit_s=LIMIT_S
+        plan, created=utc(), trials=script.ladder(usual, repeats), limit_s=LIMIT_S
     )
     return hold(sessions.entered(plan), folder, undo)
 

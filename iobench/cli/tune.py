@@ -29,7 +29,8 @@ from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
 from iobench.plan.cost import guess_s
 from iobench.report import numbers, publish, terminal, tune_plot, words
-from iobench.report.progress import Reporter, duration
+from iobench.report.numbers import duration
+from iobench.report.progress import Reporter
 from iobench.run import availability, nodes, prepare, script, sessions, store
 from iobench.spec import load
 from iobench.spec.load import expand

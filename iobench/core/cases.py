@@ -86,7 +86,7 @@ class Case:
     launcher: str = "local"
     location: str = ""  # the dataset's root on the filesystem under test
     placement: str = "bind"
-    order: str = "shuffled"  # stored, shuffled, window:N
+    order: str = "shuffled"  # stored, shuffled, window:N, shards:N
     transform: str = "rrc224"
     decoder: str = "simplejpeg"  # of a loader that takes one
     content: str = "jpeg"  # jpeg (encoded bytes), raw (pixels), float (Caffe's HDF5 values)
@@ -101,6 +101,7 @@ class Case:
     seed: int = 0
     loader_options: Options = dataclasses.field(default_factory=dict)
     format_options: Options = dataclasses.field(default_factory=dict)
+    striping: Options = dataclasses.field(default_factory=dict)  # of its files: core/striping
     trainer_options: Options = dataclasses.field(default_factory=dict)
     runtime_options: Options = dataclasses.field(default_factory=dict)
     launcher_options: Options = dataclasses.field(default_factory=dict)
@@ -126,8 +127,9 @@ class Case:
 
     @property
     def folder(self) -> str:
-        """Name of the dataset's folder that holds this form in this layout."""
-        return self.stored_form + self.layout
+        """Name of the dataset's folder that holds this form in this layout and striping."""
+        spread = "".join(f"+stripe_{k}-{v}" for k, v in sorted(self.striping.items()) if v)
+        return self.stored_form + self.layout + spread
 
 
 @dataclasses.dataclass(frozen=True)

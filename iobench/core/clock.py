@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 from time import perf_counter, sleep
 
-#: Monotonic seconds.  Nothing else in iobench reads a clock.
+#: Monotonic seconds: what everything is timed by.
 clock = perf_counter
+
+
+def utc(timespec: str = "seconds") -> str:
+    """Return date and time in UTC, ISO 8601; ``timespec``: its last unit.
+
+    For records alone: it may jump.
+    """
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec=timespec)
 
 
 def delay(seconds: float, *, spin_s: float = 200e-6) -> None:

@@ -139,7 +139,7 @@ def has_form(dataset: Dataset, stored_form: str) -> bool:
 def forms(dataset: Dataset) -> List[str]:
     """Return every stored form that is there and whole, ``jpeg`` first."""
     found = [path.parent.name for path in Path(dataset.root).glob(f"*/{FORM_MARKER}")]
-    return ["jpeg", *sorted(name for name in found if "." not in name)]
+    return ["jpeg", *sorted(name for name in found if not name.endswith(".partial"))]
 
 
 def form_facts(dataset: Dataset, stored_form: str) -> Dict[str, Any]:

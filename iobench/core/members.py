@@ -73,7 +73,8 @@ class LoaderBackend(Backend[Any]):
     ``requires`` do not name that one's libraries.
 
     ``orders``, ``sharings``: stored form -> the orders it can follow there, and how it can share
-    the data among ranks (a form that is not named: any; no sharing: one rank only).  ``probe``:
+    the data among ranks (a form that is not named: every order that is one sequence, any sharing;
+    no sharing: one rank only).  ``probe``:
     serial, (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     ``in_turn``: batch k is made by worker k modulo their number, and its option ``in_order`` off
     delivers batches as they are made.

@@ -12,25 +12,37 @@ from iobench.core.transforms import mix64
 
 _SUBSET, _SHUFFLE = 1, 2
 SHARINGS = ("stride", "disjoint")
+#: Orders that are one sequence of ids, known beforehand: what a loader follows unless it says.
+SEQUENCES = frozenset({"stored", "shuffled", "window"})
 
 
 def check_order(order: str) -> int:
     """Return the shuffle window that ``order`` asks for: 0 stored, -1 whole epoch, else N.
 
-    Raises SpecError when it is none of ``stored``, ``shuffled``, ``window:N`` (N of at least 2 and
-    at most nine digits).
+    0 for ``shards:N`` too, whose sequence the loader draws.  Raises SpecError when it is none of
+    ``stored``, ``shuffled``, ``window:N``, ``shards:N`` (N of at least 2 and at most nine digits).
     """
     if order == "stored":
         return 0
     if order == "shuffled":
         return -1
-    match = re.fullmatch(r"window:([0-9]{1,9})", order)
-    if match and int(match[1]) >= 2:
-        return int(match[1])
+    match = re.fullmatch(r"(window|shards):([0-9]{1,9})", order)
+    if match and int(match[2]) >= 2:
+        return int(match[2]) if match[1] == "window" else 0
     raise SpecError(
-        f"order {order!r} is not possible; allowed: stored, shuffled, window:N (N at least 2, at "
-        "most 999999999)"
+        f"order {order!r} is not possible; allowed: stored, shuffled, window:N, shards:N (N at "
+        "least 2, at most 999999999)"
     )
+
+
+def shard_buffer(order: str) -> int:
+    """Return the samples in the shuffle buffer of each process, 0 for orders but ``shards:N``.
+
+    There the loader streams whole shards in an order that it draws: the samples of an epoch are
+    known, their sequence is not.
+    """
+    kind, _, held = order.partition(":")
+    return int(held) if kind == "shards" else 0
 
 
 def subset(n: int, limit: int, *, seed: int) -> np.ndarray:
@@ -62,7 +74,7 @@ def sample_order(
     every rank, so that its multiset is the same whatever the order and the epoch; then it is
     ordered; then rank r takes every ``world_size``-th id from r on (``stride``: as Caffe and
     DistributedSampler share a list) or the r-th part of it (``disjoint``).  ``window:N`` is a
-    shuffle buffer of N over the stored order.
+    shuffle buffer of N over the stored order; ids of ``shards:N`` ascend.
 
     Raises SpecError when a rank would get no whole batch, or for an impossible order or sharing.
     """

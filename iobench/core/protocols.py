@@ -10,6 +10,7 @@ from typing import Any, ContextManager, List, NamedTuple, Optional, Protocol, Tu
 from iobench.core.cases import Batch, Case, Dataset, Extent, Placement, Scalar
 from iobench.core.errors import SpecError
 from iobench.core.records import IoCounters, Steps
+from iobench.core.striping import Spreading
 
 #: Receives progress messages, one line at a time.
 Say = Callable[[str], None]
@@ -262,7 +263,7 @@ class Crossed(NamedTuple):
     whole: bool = False
 
 
-class Filesystem(Protocol):
+class Filesystem(Spreading, Protocol):
     """Knows how to describe, count and control one kind of mount."""
 
     def describe(self, path: Path) -> Mapping[str, Scalar]:
@@ -282,8 +283,7 @@ class Filesystem(Protocol):
     def cold(self) -> str:
         """Return "" when eviction makes this mount cold, else the reason why it cannot be."""
 
-    # It may have ``caches() -> Mapping[str, int]``: what its client keeps in memory of its own,
-    # between the page cache and the servers: name -> bytes now.
+    # It may have ``caches() -> Mapping[str, int]``: name -> bytes, now, in its client's own memory.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,10 +26,11 @@ class Stage:
     A ``trained`` one takes its steps from the case's trainer (else nobody trains).  One that does
     not read the dataset replays a batch for ``compute_s``; cases with the same computation share
     it.  ``on_host``: on the driver's node, without the case's runtime.  ``by_fio``: the worker only
-    locates the samples there, and fio reads them.  An ``of_mount`` one measures the mount and not
-    the case, and gives no rate of samples: cases on the same files share it.  ``writes``: in a
-    folder of its own beside the data (``Task.scratch``).  ``needs``: a method of the trainer
-    without which it cannot run.  A ``named`` one runs only where a spec names it.
+    locates the samples there, and fio reads them, ``on_nodes`` on all that the case is on.  An
+    ``of_mount`` one measures the mount and not the case, and gives no rate of samples: cases on
+    the same files share it.  ``writes``: in a folder of its own beside the data
+    (``Task.scratch``).  ``needs``: a method of the trainer without which it cannot run.  A
+    ``named`` one runs only where a spec names it.
     """
 
     run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
@@ -45,6 +46,7 @@ class Stage:
     contrasted: bool = False  # an epoch of batches, one reading a step: it can be paired
     on_host: bool = False
     by_fio: bool = False
+    on_nodes: bool = False  # its fio reads on every node of the case at once
     of_mount: bool = False
     writes: bool = False
     per_file: bool = False  # only of formats that store one file a sample

@@ -62,6 +62,16 @@ class NodeAgent(Protocol):
 
     def drop_caches(self, *, allowed: bool) -> None: ...
 
+    def fio(
+        self,
+        folder: Path,
+        options: Mapping[str, str],
+        jobs: Sequence[Mapping[str, str]],
+        *,
+        time_limit_s: float,
+        enter: Sequence[str] = (),
+    ) -> FioResult: ...
+
     def mount(self, path: Path) -> Mapping[str, Any]: ...
 
     def unseen(self, path: Path) -> str: ...

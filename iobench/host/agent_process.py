@@ -104,6 +104,9 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "residency": _residency,
     "set_fraction": _set_fraction,
     "drop_caches": lambda: LOCAL.drop_caches(allowed=True),
+    "fio": lambda folder, options, jobs, limit_s: dataclasses.asdict(
+        LOCAL.fio(Path(folder), options, jobs, time_limit_s=limit_s)
+    ),
     "mount": lambda path: dict(LOCAL.mount(Path(path))),
     "cold": lambda path: LOCAL.cold(Path(path)),
     "unseen": lambda path: LOCAL.unseen(Path(path)),

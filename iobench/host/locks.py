@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import fcntl
 import functools
 import json
@@ -29,6 +28,7 @@ import tempfile
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
+from iobench.core.clock import utc
 from iobench.core.errors import IobenchError, one_line
 from iobench.host import mounts, probes
 
@@ -102,15 +102,10 @@ def command(argv: Sequence[str]) -> str:
     return one_line(shlex.join(["iobench" if ours else Path(path).name, *rest]), 120)
 
 
-def now() -> str:
-    """Return the time in words: ISO 8601, UTC."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
 def myself(*, alone: bool = True) -> Holder:
     """Return this process as a holder."""
     own = os.getpid()
-    return Holder(socket.gethostname(), own, probes.job(), now(), command(sys.argv), boot_id(),
+    return Holder(socket.gethostname(), own, probes.job(), utc(), command(sys.argv), boot_id(),
                   ticks(own), alone)  # fmt: skip
 
 

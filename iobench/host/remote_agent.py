@@ -14,8 +14,11 @@ from iobench.core.channel import Answer, Call, ChannelClosed, ChannelError, Cont
 from iobench.core.errors import IobenchError, TrialFailed
 from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
+from iobench.host.fio import FioResult
 from iobench.host.page_cache import Residency
 
+#: Of the time that an answer may take, the part that fio may: it says itself that it took longer.
+FIO_SHARE = 0.9
 #: Variable of an agent's environment; a command line would show the key to every user.
 INVITATION = "IOBENCH_AGENT"
 
@@ -97,6 +100,20 @@ class RemoteAgent:
         """See :func:`iobench.host.page_cache.drop_caches`."""
         if allowed:
             self._call("drop_caches")
+
+    def fio(
+        self,
+        folder: Path,
+        options: Mapping[str, str],
+        jobs: Sequence[Mapping[str, str]],
+        *,
+        time_limit_s: float,
+        enter: Sequence[str] = (),
+    ) -> FioResult:
+        """See :func:`iobench.host.fio.run`; ``enter`` is of this node, and empty."""
+        assert not enter
+        limit_s = min(time_limit_s, FIO_SHARE * self._limit_s)
+        return FioResult(**self._call("fio", str(folder), dict(options), list(jobs), limit_s))
 
     def mount(self, path: Path) -> Mapping[str, Any]:
         """See :func:`iobench.host.filesystems.describe_mount`."""

@@ -23,6 +23,7 @@ import struct
 from pathlib import Path
 from typing import Iterable, Iterator, List
 
+from iobench.core.clock import utc
 from iobench.core.errors import DatasetError
 from iobench.host import locks, probes
 
@@ -56,7 +57,7 @@ class Rival:
 @contextlib.contextmanager
 def announced() -> Iterator[None]:
     """Let other drivers on this node see this one while the body runs."""
-    with _named(f"run/{locks.now()}/{secrets.token_hex(8)}"):
+    with _named(f"run/{utc()}/{secrets.token_hex(8)}"):
         yield
 
 

@@ -84,15 +84,14 @@ def _waiting(pid: int) -> Iterator[Tuple[str, List[str]]]:
     """Yield the folder in /proc of each task that waits in the kernel, and what changes when it
     goes on: its context switches.
 
-    All threads of the process, and the first one of each that it started: a look takes 3 ms.
+    All threads of the process and of all that it started: loaders read in threads.
     """
-    own = os.listdir(f"/proc/{pid}/task") if os.path.isdir(f"/proc/{pid}/task") else []
-    tasks = [f"/proc/{pid}/task/{task}" for task in own]
-    for task in (*tasks, *(f"/proc/{child}/task/{child}" for child in family([pid])[1:])):
-        with contextlib.suppress(OSError):
-            if not Path(task, "wchan").read_text().startswith(IDLE):
-                lines = Path(task, "status").read_text().splitlines()
-                yield task, [line for line in lines if "ctxt_switches" in line]
+    for process in family([pid]):
+        with contextlib.suppress(OSError):  # it has ended
+            for task in Path(f"/proc/{process}/task").iterdir():
+                if not (task / "wchan").read_text().startswith(IDLE):
+                    lines = (task / "status").read_text().splitlines()
+                    yield f"{task}", [line for line in lines if "ctxt_switches" in line]
 
 
 def _ask(point: str) -> int:

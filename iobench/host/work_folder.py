@@ -33,6 +33,7 @@ def made(folder: Path, texts: Mapping[str, str], links: Mapping[str, str]) -> It
             held.callback(os.close, _locked(folder / _mark()))
     try:
         for name, text in texts.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 with open(fd, "w") as file:

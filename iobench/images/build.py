@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ import iobench.images.docker_engine as docker_engine
 import iobench.images.forms as forms
 import iobench.images.podman_engine as podman_engine
 import iobench.images.recipe as recipe
+from iobench.core.clock import utc
 from iobench.core.errors import ImageError
 from iobench.core.inside import PREFIX_INSIDE, PYTHON_INSIDE
 from iobench.core.members import ImageRecipe
@@ -109,7 +109,7 @@ def _build(name: str, folder: Path, say: Say, engine: ModuleType, base_image: st
         architecture=recipe.architecture(),
         python=PYTHON_INSIDE,
         base=base_words,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=utc(),
         pins="",
         folder=str(folder),
     )

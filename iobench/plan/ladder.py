@@ -78,8 +78,9 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
     for name in stages.rungs():
         stage = stages.of(name)
         if stage.on_host:
-            reasons[name] = no_host
-            if stage.per_file and not (stored.per_file or no_host):
+            one = "it reads on one node" if case.nodes > 1 and not stage.on_nodes else ""
+            reasons[name] = no_host or one
+            if stage.per_file and not (stored.per_file or reasons[name]):
                 reasons[name] = f"format {case.format!r} stores several samples a file"
         elif stage.needs and not hasattr(trainer.make, stage.needs):
             reasons[name] = f"trainer {case.trainer!r} has no {stage.needs!r}"
@@ -100,7 +101,7 @@ def _no_host(case: Case) -> str:
         return "the data is in memory"
     if placement.in_image:
         return "the data is inside an image, and it reads on the host"
-    return "it reads on one node" if case.nodes > 1 else ""
+    return ""
 
 
 def number(trials: Iterable[Trial], start: int) -> list[Trial]:

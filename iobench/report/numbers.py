@@ -31,6 +31,11 @@ def percent(x: float | None) -> str:
     return f"{100 * x:.0f} %" if abs(x) >= 0.1 else f"{100 * x:.1f} %"
 
 
+def duration(seconds: float) -> str:
+    """Return ``45 s`` or ``12 min``."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
 def milliseconds(seconds: float | None) -> str:
     """Return seconds as ms, to the microsecond where small."""
     if seconds is None or not math.isfinite(seconds):

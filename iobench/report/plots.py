@@ -30,6 +30,7 @@ PARTS = (
     ("prep wait", "#E69F00"),
     ("fetch", "#0072B2"),
 )
+_LABEL = 26  # characters of a label's line
 VERDICTS = {"FASTER": "#009E73", "SLOWER": "#D55E00", "EQUIVALENT": "#0072B2"}
 RUNGS = (
     ("ceiling", "cold"),
@@ -276,8 +277,11 @@ def legend(axes: Any, columns: int) -> None:
 
 
 def wrap(label: str) -> str:
-    """Break a long label, so that it leaves room for what is drawn."""
-    lines = textwrap.wrap(label, 26, break_on_hyphens=False, max_lines=4, placeholder=" ...")
+    """Break a long label, so that it leaves room for what is drawn; long settings after "="."""
+    words = (word.replace("=", "= ") if len(word) > _LABEL else word for word in label.split())
+    lines = textwrap.wrap(
+        " ".join(words), _LABEL, break_on_hyphens=False, max_lines=4, placeholder=" ..."
+    )
     return printable("\n".join(lines), "\n")
 
 

@@ -7,14 +7,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from iobench.core.cases import Trial
 from iobench.core.clock import clock
+from iobench.report.numbers import duration
 
 #: Seconds between lines where the output is no terminal.
 LOG_EVERY_S = 20.0
-
-
-def duration(seconds: float) -> str:
-    """Return ``45 s`` or ``12 min``."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 class Reporter:

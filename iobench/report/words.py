@@ -22,7 +22,7 @@ from iobench.data import accounting
 from iobench.data.accounting import TableLine
 from iobench.equations.stats import Interval
 from iobench.plan.outlook import Outlook
-from iobench.report.numbers import NONE, limits, milliseconds, number, percent
+from iobench.report.numbers import NONE, duration, limits, milliseconds, number, percent
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -210,7 +210,11 @@ def validity(suite: SuiteResult) -> str:
     for name, check in (("samples", checks.same_samples), ("bytes", checks.same_bytes)):
         if check.ok is False:
             parts.append(f"the {name} were NOT the same everywhere: {check.reason}")
-    return ", ".join(parts)
+    line, time = ", ".join(parts), suite.time
+    if not time.loops_s:
+        return line
+    share = percent(time.loops_s / time.suite_s)
+    return f"{line}; {share} of {duration(time.suite_s)} in measured loops"
 
 
 def incomplete(suite: SuiteResult) -> str:

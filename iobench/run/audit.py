@@ -29,6 +29,8 @@ from iobench.worker.audit import CHECKS, LIMIT_S, Subject
 from iobench.worker.library_defaults import DEFAULTS, Default
 
 SAMPLES, BROKEN = 26, 13  # not a whole number of batches; the sample that is no JPEG
+#: Options of formats of which the usual ones would put so few samples into one shard.
+_LAYOUTS = {"tar": {"shard_bytes": 300_000}}
 _SIDE = 224
 _RECIPE = f"""
 summary = "pictures of the size of a crop, which has one window then"
@@ -81,10 +83,11 @@ def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Audited]:
         backend = registry.load("loaders", loader)
         for form in forms:
             if backend.formats is None or form in backend.formats:
+                layout = registry.layout_of(form, _LAYOUTS[form]) if form in _LAYOUTS else ""
                 for decoder in _decoders(loader, form):
                     say(f"auditing {loader}:{form} {decoder if backend.decodes else ''}".rstrip())
                     yield _asked(folder, Subject(
-                        loader, form, decoder, whole.root, damaged.root, BROKEN
+                        loader, form, decoder, whole.root, damaged.root, BROKEN, layout
                     ))  # fmt: skip
 
 
@@ -165,17 +168,23 @@ def _forms(
             if content != "jpeg":
                 convert(whole, name, content=content, options={"side": _SIDE})
             elif name != "jpeg":
-                convert(whole, name)
-                convert(damaged, name)
+                for each in (whole, damaged):
+                    convert(each, name, options=_LAYOUTS.get(name))
             yield form
 
 
 def _decoders(loader: str, form: str) -> list[str]:
-    """Return the usual decoder, and the others over JPEG files where the loader takes them."""
+    """Return the usual decoder, and the others over one form where the loader takes them."""
     others = [n for n in registry.names("decoders") if n != Case.decoder]
-    if not registry.load("loaders", loader).decodes or form != "jpeg":
+    backend = registry.load("loaders", loader)
+    if not backend.decodes or form != _plainest(backend.formats):
         others = []
     return [Case.decoder, *(n for n in others if not registry.unavailable("decoders", n))]
+
+
+def _plainest(forms: frozenset[str] | None) -> str:
+    """Return the JPEG files of what a loader reads, or another form."""
+    return "jpeg" if forms is None or "jpeg" in forms else min(forms)
 
 
 def _asked(folder: Path, subject: Subject) -> Audited:

@@ -16,6 +16,7 @@ from iobench.core.errors import BackendUnavailable, ImageError
 from iobench.core.own_images import is_own
 from iobench.core.protocols import Say
 from iobench.core.registry import runtime_of, stack_of
+from iobench.data import striped
 from iobench.host import tools
 from iobench.images import catalogue, docker_daemon, forms
 from iobench.plan.resolve import fit
@@ -65,20 +66,25 @@ def missing_runtimes(spec: Spec, folder: Path, say: Say, *, making: bool = True)
     return missing
 
 
-def fitted(spec: Spec, missing: Mapping[str, str]) -> tuple[Spec, list[str]]:
-    """Leave out the cases of the matrix whose libraries are not on this host; return notes on it.
+def fitted(
+    spec: Spec, missing: Mapping[str, str], root: Path | None = None
+) -> tuple[Spec, list[str]]:
+    """Leave out the cases of the matrix that this host or the data's mount cannot serve.
 
-    ``missing``: runtimes that cannot run here.  Raises BackendUnavailable for a case that the spec
-    names alone, and where no case is left.
+    Return the rest, and notes on it.  ``missing``: runtimes that cannot run here.  ``root``: the
+    dataset's folder, where striping is tried; None: it is not.  Raises BackendUnavailable for a
+    case that the spec names alone, and where no case is left.
     """
     cases = expand(fit(spec, missing)[0])
-    why = {case.label: reason for case in cases if (reason := _lacks(case))}
+    why = {case.label: _lacks(case) or (striped.refused(case, root) if root else "")
+           for case in cases}  # fmt: skip
+    why = {label: reason for label, reason in why.items() if reason}
     for label in extra_cases(spec, cases):
         if label in why:
             raise BackendUnavailable(f"case {label}: {why[label]}")
     if len(why) == len(cases):
         raise BackendUnavailable(next(iter(why.values())))
-    keys = ("pipeline", "decoder", "runtime", "trainer")
+    keys = ("pipeline", "decoder", "runtime", "trainer", "striping")
     refused = [case for case in cases if case.label in why]
     left_out: list[Filter] = [{key: [getattr(case, key)] for key in keys} for case in refused]
     notes = [f"{case.label}: left out: {why[case.label]}" for case in refused]

@@ -5,6 +5,7 @@ docs/method.md, "Arms that take turns".
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from iobench.core.dataset import files_of
 from iobench.core.errors import DatasetError
 from iobench.host import files
 from iobench.host.agent import Agent
+from iobench.host.striping import stripe
 from iobench.run import placed_folders
 from iobench.run.worker_process import TrialSettings
 
@@ -44,7 +46,7 @@ def _copy(case: Case, dataset: Dataset, agent: Agent, undo: ExitStack) -> Datase
     name = f"{placed_folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
     root = undo.enter_context(placed_folders.held(parent / name, what))
     try:
-        data.copy_to(root)
+        data.copy_to(root, functools.partial(stripe, options=case.striping))
     except OSError as error:
         raise DatasetError(f"{what}: {error.filename or root}: {error.strerror}") from None
     files.settle(root)

@@ -13,7 +13,7 @@ from iobench.core import registry
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import DatasetError, SpecError
 from iobench.core.protocols import Say
-from iobench.data import accounting, make
+from iobench.data import accounting, make, striped
 from iobench.data.adopt import adopt, apart
 from iobench.data.convert import convert
 from iobench.host import files
@@ -139,6 +139,20 @@ def _apart(data: Path, out: Path, in_place: bool) -> str:
     )
 
 
+def spreadable(cases: Sequence[Case], root: Path, say: Say) -> list[Case]:
+    """Return the cases whose striping is possible in the dataset's folder; say of the others why.
+
+    Raises DatasetError where none is left.
+    """
+    why = [striped.refused(case, root) for case in cases]
+    for case, reason in zip(cases, why, strict=True):
+        if reason and all(why):
+            raise DatasetError(reason)
+        if reason:
+            say(f"note: {case.label}: left out: {reason}")
+    return [case for case, reason in zip(cases, why, strict=True) if not reason]
+
+
 def ready(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
     """Check that the dataset serves the cases, and convert it to the forms that they read.
 
@@ -162,9 +176,10 @@ def notes(cases: Sequence[Case], dataset: Dataset, results: Path) -> list[str]:
         f"{daemons} may keep data in memory, where nobody can look: cold is not proven"
         for daemons in dict.fromkeys(filter(None, map(LOCAL.unseen, read)))
     ]
+    out += striped.notes(cases, dataset)
     mount = LOCAL.mount(files.nearest(Path(dataset.root).absolute()))
     ahead = 1024 * int(mount.get("read_ahead_kb") or 0)
-    for form in _converted(cases):
+    for form in _converted([c for c in cases if not registry.load("formats", c.format).per_file]):
         stored = [f for f in datasets.form_root(dataset, form).rglob("*") if f.is_file()]
         largest = max((f.stat().st_size for f in stored), default=0)
         if ahead and 0 < largest < 64 * ahead:
@@ -231,8 +246,8 @@ def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
 
     Raises DatasetError when a form has another layout than a case's options ask for.
     """
-    done = set()
-    for case in cases:
+    done: set[object] = set()
+    for case in map(striped.unstriped, cases):
         form, options = case.folder, dict(case.format_options)
         wanted = form, repr(sorted(options.items()))
         fileless = registry.load("formats", case.format).fileless
@@ -248,3 +263,9 @@ def forms(cases: Sequence[Case], dataset: Dataset, progress: Progress) -> None:
             options=options,
             progress=functools.partial(progress, f"converting to {form}"),
         )
+    for case in cases:
+        if case.striping and case.folder not in done:
+            done.add(case.folder)
+            progress(f"copying to {case.folder}", 0, 1)
+            striped.copy(dataset, case)
+            progress(f"copying to {case.folder}", 1, 1)

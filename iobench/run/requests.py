@@ -16,7 +16,7 @@ from typing import Any
 
 from iobench.core.cases import Extent
 from iobench.core.errors import CacheStateError, TrialFailed
-from iobench.host.agent import Agent, FioResult
+from iobench.host.agent import FioResult, NodeAgent
 from iobench.run import ceiling
 from iobench.run.cache_state import COLD_RESIDENT_MAX
 
@@ -121,7 +121,7 @@ def run(files: Sequence[tuple[Path, int]], fio: ceiling.Fio, *, seed: int) -> Re
     )
 
 
-def _evict(paths: Sequence[Path], agent: Agent) -> None:
+def _evict(paths: Sequence[Path], agent: NodeAgent) -> None:
     agent.evict(paths)
     left = agent.residency(paths).fraction
     if left is not None and left > COLD_RESIDENT_MAX:

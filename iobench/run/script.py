@@ -14,7 +14,7 @@ from typing import Any
 import pydantic
 
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.clock import clock
+from iobench.core.clock import clock, utc
 from iobench.core.errors import TrialFailed
 from iobench.core.records import EXPLORATORY, FAILED, CacheProof, RankResult, Record
 from iobench.host import scratch
@@ -36,7 +36,7 @@ def runner(command: Sequence[str], usual: Case, seconds: float) -> RunTrial:
     """
 
     def run(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSettings) -> Record:
-        begun = clock()
+        begun, started = clock(), utc("milliseconds")
         try:
             rank = _ran(command, trial, changed(trial.case, usual), seconds, settings.limit_s)
         except TrialFailed as error:
@@ -48,7 +48,7 @@ def runner(command: Sequence[str], usual: Case, seconds: float) -> RunTrial:
             attempt=attempt,
             status=status,
             reasons=reasons,
-            started="",
+            started=started,
             wall_s=clock() - begun,
             cache=CacheProof(),
             ranks=(rank,) if rank else (),

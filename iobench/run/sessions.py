@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import iobench
 from iobench.analysis.confounders import differences
 from iobench.core import registry
 from iobench.core.cases import Dataset, Plan, Session
+from iobench.core.clock import utc
 from iobench.core.errors import DatasetError, ResultsError
 from iobench.host import files, locks
 from iobench.host.agent import LOCAL
@@ -42,7 +42,7 @@ def entered(plan: Plan) -> Plan:
 
 
 def _here(plan: Plan) -> Session:
-    began = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    began = utc()
     facts = LOCAL.facts(Path(plan.dataset.root).absolute(), _distributions(plan))
     return Session(LOCAL.name(), LOCAL.job(), began, {"iobench": iobench.__version__, **facts})
 

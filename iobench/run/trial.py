@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from iobench.analysis import ranks as rank_figures
 from iobench.core import registry, stages
 from iobench.core.cases import Dataset, Placement, Trial, alike, to_json
-from iobench.core.clock import clock
+from iobench.core.clock import clock, utc
 from iobench.core.dataset import files_of
 from iobench.core.errors import (
     BackendUnavailable,
@@ -36,7 +35,7 @@ from iobench.core.records import (
     Slices,
 )
 from iobench.host import scratch
-from iobench.host.agent import Trace
+from iobench.host.agent import NodeAgent, Trace
 from iobench.run import cache_proof, cache_state, ceiling, command, placing, requests
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
@@ -64,9 +63,7 @@ class Attempt:
 
     def __init__(self, trial: Trial, dataset: Dataset, settings: TrialSettings) -> None:
         self._begun = clock()
-        self.started = datetime.datetime.now(datetime.timezone.utc).isoformat(
-            timespec="milliseconds"
-        )
+        self.started = utc("milliseconds")
         self.trial, self._settings, self._agent = trial, settings, settings.agent
         self.host, self.job = self._agent.name(), self._agent.job()
         self._rivals = {*map(str, self._agent.rivals())}
@@ -80,7 +77,7 @@ class Attempt:
         self.where = self._files[0] if self._files else Path(self._dataset.root)
         self._nodes = [
             TrialNode(name, agent, trial, self._files, self.where, settings)
-            for name, agent in settings.agents(trial).items()
+            for name, agent in _readers(trial, settings).items()
         ]
         self.ranks: tuple[RankResult, ...] = ()
         self.ceiling: Mapping[str, Any] = {}
@@ -209,20 +206,23 @@ class Attempt:
         worker.release()
         worker.results()
         extents, case = worker.extents(), self.trial.case
-        (node,) = self._nodes
-        self._set_state(worker, node)
+        everywhere(self._nodes, lambda node: self._set_state(worker, node))
         self.count()
-        fio = ceiling.Fio(
-            worker.work / "fio", self._settings.limit_s, self._settings.enter, self._agent
-        )
+        fios = [
+            ceiling.Fio(
+                worker.work / f"fio{node.name and number}", self._settings.limit_s,
+                () if node.name else self._settings.enter, node.agent, node.name,
+            )
+            for number, node in enumerate(self._nodes)
+        ]  # fmt: skip
         if self._stage.of_mount:
-            files = requests.chosen(extents)
-            self.ceiling = to_json(requests.run(files, fio, seed=case.seed))
+            (fio,) = fios
+            self.ceiling = to_json(requests.run(requests.chosen(extents), fio, seed=case.seed))
             return
         readers = max(case.workers, 1) * case.world_size
         result = ceiling.run(
             ceiling.plan(extents, jobs=readers, batch=case.batch),
-            fio,
+            *fios,
             mapped=registry.load("formats", case.format).mapped,
             read_ahead=bool(case.format_options.get("readahead", True)),
         )
@@ -240,11 +240,10 @@ class Attempt:
             (node,) = self._nodes
             node.prove_after_inside(self.ranks, self._place)
         elif self.trial.cache != "-" and self._files:
-            fio, found = None, self.ceiling
-            if self._stage.by_fio:
-                fio = IoCounters(rchar=found["io_bytes"], read_bytes=found["storage_bytes"])
-            opened = found.get("opened", 1)
-            everywhere(self._nodes, lambda node: node.prove_after(self.ranks, fio, opened))
+            opened = self.ceiling.get("opened", 1)
+            everywhere(
+                self._nodes, lambda node: node.prove_after(self.ranks, self._by_fio(node), opened)
+            )
         trainer = registry.load("trainers", self.trial.case.trainer).make
         programs = ""
         if self.runtime.get("form"):
@@ -253,6 +252,14 @@ class Attempt:
             programs = "the trainer's program"
         for node in self._nodes:
             node.proof = dataclasses.replace(node.proof, programs=programs)
+
+    def _by_fio(self, node: TrialNode) -> IoCounters | None:
+        """Return what fio counted on a node; None where the ranks themselves read."""
+        if not self._stage.by_fio:
+            return None
+        parts = {part["node"]: part for part in self.ceiling.get("nodes", ())}
+        found = parts.get(node.name, self.ceiling)
+        return IoCounters(rchar=found["io_bytes"], read_bytes=found["storage_bytes"])
 
     def _judge(self, traced: Trace | None) -> Verdict:
         """Return (status, reasons), and note what of the ranks a reader should know."""
@@ -275,7 +282,7 @@ class Attempt:
         if self.ceiling.get("invalid"):
             return INVALID, (self.ceiling["invalid"],)
         if self._stage.on_host:
-            return self._nodes[0].judge(ranks)
+            return cache_state.worst([node.judge(ranks) for node in self._nodes])
         if wrong := sum(int(r.notes.get("wrong_digests", 0)) for r in ranks):
             return INVALID, (f"{wrong} samples are not the dataset's: run `iobench data verify`",)
         if trial.cache == "-":
@@ -284,6 +291,14 @@ class Attempt:
             return INVALID, ("the loop saw no sample: fewer samples than one batch?",)
         running = rank_figures.running(ranks, self.slices)
         return cache_state.worst([node.judge(running) for node in self._nodes])
+
+
+def _readers(trial: Trial, settings: TrialSettings) -> dict[str, NodeAgent]:
+    """Return the agents of the nodes that read a trial's samples: its ranks', or fio's."""
+    if trial.case.nodes == 1 or not stages.of(trial.stage).on_nodes:
+        return settings.agents(trial)
+    assert settings.nodes is not None
+    return {a.node: a for a in settings.nodes.first(trial.case.nodes).agents}
 
 
 def _files(trial: Trial, dataset: Dataset, place: Placement | None) -> list[Path]:

@@ -35,7 +35,7 @@ class TrialNode:
         where: Path,
         settings: TrialSettings,
     ) -> None:
-        self.name, self._agent, self._trial, self._settings = name, agent, trial, settings
+        self.name, self.agent, self._trial, self._settings = name, agent, trial, settings
         self._files, self._where = files, where
         self.proof = CacheProof()
         self._mount: Mapping[str, Any] = {}
@@ -53,7 +53,7 @@ class TrialNode:
         attempt is judged.  Raises TrialFailed for a file that is missing or cannot be read.
         """
         if self.name:
-            self._mount = self._agent.mount(self._where)
+            self._mount = self.agent.mount(self._where)
         if self._trial.cache == "-" or not self._files:
             return
         try:
@@ -70,7 +70,7 @@ class TrialNode:
     def _proven(
         self, extents: Callable[[], list[list[Extent]]], held: contextlib.ExitStack
     ) -> CacheProof:
-        agent, label = self._agent, self._trial.cache
+        agent, label = self.agent, self._trial.cache
         more: dict[str, Any] = {"unseen": agent.unseen(self._where)}
         if label == "cold":
             agent.evict(self._files)
@@ -106,7 +106,7 @@ class TrialNode:
         """Lock the data's pages until this attempt is judged; return "" or why they are not."""
         if not self._settings.lock_pages:
             return "memory is limited in this suite"
-        return held.enter_context(self._agent.lock(self._files))
+        return held.enter_context(self.agent.lock(self._files))
 
     def count(self) -> None:
         """Begin to count what crosses the mount: nothing of ours uses it now.
@@ -114,13 +114,13 @@ class TrialNode:
         What others use of it counts where the data have to cross it.
         """
         if self._files and self._trial.cache not in ("warm", "-"):
-            self._others_per_s = self._agent.others(self._where)
-            self.proof = dataclasses.replace(self.proof, caches=self._agent.caches(self._where))
-        self._counters, self._counting_s = self._agent.counters(self._where), clock()
+            self._others_per_s = self.agent.others(self._where)
+            self.proof = dataclasses.replace(self.proof, caches=self.agent.caches(self._where))
+        self._counters, self._counting_s = self.agent.counters(self._where), clock()
 
     def count_again(self) -> None:
         """Stop counting, when all ranks have ended."""
-        after, self._counting_s = self._agent.counters(self._where), clock() - self._counting_s
+        after, self._counting_s = self.agent.counters(self._where), clock() - self._counting_s
         # a counter may be gone: its server was replaced, say
         self.moved = {name: after[name] - n for name, n in self._counters.items() if name in after}
 
@@ -141,7 +141,7 @@ class TrialNode:
             self.proof,
             own,
             self._files,
-            self._agent,
+            self.agent,
             crossed,
             self._others(),
             by_fio=fio.rchar if fio else None,
@@ -154,7 +154,7 @@ class TrialNode:
         self.proof = cache_proof.after(self.proof, ranks, place, below, self._others())
 
     def _crossed(self, io: IoCounters) -> Crossed:
-        return self._agent.crossed(self._where, io, self.moved)
+        return self.agent.crossed(self._where, io, self.moved)
 
     def _others(self) -> int:
         """Return the bytes that others may have moved meanwhile, at their rate just before."""

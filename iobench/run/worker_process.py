@@ -72,7 +72,7 @@ class TrialSettings:
 
     def nodes_of(self, trial: Trial) -> Nodes | None:
         """Return the nodes of a trial whose case is on several; None: it runs on this one."""
-        if trial.case.nodes == 1:
+        if trial.case.nodes == 1 or stages.of(trial.stage).on_host:
             return None
         assert self.nodes is not None
         return self.nodes.first(ranks.nodes(trial))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from iobench.core import registry, transforms
 from iobench.core.cases import Case
-from iobench.core.errors import SpecError
+from iobench.core.errors import SpecError, shown
 from iobench.core.options import check_options
-from iobench.core.order import check_order
+from iobench.core.order import SEQUENCES, check_order
 from iobench.core.own_images import EXAMPLES, is_own
 from iobench.core.protocols import Ranks
+from iobench.core.striping import striping
 from iobench.worker import remote_loader
 
 
@@ -18,6 +19,7 @@ def check_case(case: Case, where: str) -> None:
         _check_parts(case)
         _check_image(case)
         _check_options(case)
+        _check_striping(case)
         _check_shape(case)
         _check_ranks(case)
         _check_nodes(case)
@@ -38,8 +40,8 @@ def _check_parts(case: Case) -> None:
     if case.content not in form.contents:
         raise SpecError(f"format {case.format!r} cannot hold {case.content!r} samples")
     check_order(case.order)
-    orders = loader.orders.get(case.stored_form)  # None: any
-    if orders is not None and case.order.partition(":")[0] not in orders:
+    orders = loader.orders.get(case.stored_form, SEQUENCES)
+    if case.order.partition(":")[0] not in orders:
         raise SpecError(
             f"{case.pipeline} cannot follow order {case.order!r}; it follows: "
             f"{', '.join(sorted(orders))}"
@@ -78,6 +80,25 @@ def _check_options(case: Case) -> None:
         launcher.argv((), Ranks(case.world_size))
     registry.load("trainers", case.trainer).step_s(case.batch, case.trainer_options)
     registry.runtime_of(case)
+
+
+def _check_striping(case: Case) -> None:
+    """Judge whether the files that a case reads are ones that can be spread."""
+    if not case.striping:
+        return
+    check_options("striping", striping, case.striping)
+    striping(**case.striping)  # type: ignore[arg-type]
+    if empty := next((key for key, value in case.striping.items() if not value), None):
+        raise SpecError(
+            f"striping: {empty} = {shown(case.striping[empty])} asks for nothing: leave it out"
+        )
+    if registry.load("formats", case.format).fileless:
+        raise SpecError(f"striping is of files, and format {case.format!r} has none: leave it out")
+    if registry.load("placements", case.placement).make() is not None:
+        raise SpecError(
+            f"striping is of files on the filesystem under test, and placement {case.placement!r} "
+            "puts them elsewhere; allowed: bind"
+        )
 
 
 def _check_shape(case: Case) -> None:

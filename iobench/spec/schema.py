@@ -85,6 +85,7 @@ class CaseSpec(Strict):
     samples: Samples | None = None
     loader_options: dict[str, Any] = {}
     format_options: dict[str, Any] = {}
+    striping: dict[str, Any] = {}
     trainer_options: dict[str, Any] = {}
     runtime_options: dict[str, Any] = {}
     launcher_options: dict[str, Any] = {}

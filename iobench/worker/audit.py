@@ -23,7 +23,7 @@ import numpy as np
 from iobench.core import dataset as datasets
 from iobench.core import registry, transforms
 from iobench.core.errors import BackendUnavailable, IobenchError
-from iobench.core.order import sample_order
+from iobench.core.order import SEQUENCES, sample_order
 from iobench.core.protocols import LoadRequest
 from iobench.host.fingerprint import version_of
 
@@ -32,6 +32,8 @@ BATCH, WORKERS, SEED = 4, 2, 5
 LIMIT_S = 60.0
 #: Grey levels by which a value may differ from the reference pixels.
 TOLERANCE = 2.0
+#: Orders to ask for, the first that the loader can follow: of another sequence in each epoch.
+ORDERS = ("shuffled", "shards:8", "stored")
 #: Loaders whose channels are blue, green, red.
 BLUE_FIRST = ("native",)
 
@@ -40,7 +42,8 @@ BLUE_FIRST = ("native",)
 class Subject:
     """One pipeline, and two datasets of pictures of 224 x 224.
 
-    ``damaged``: the same as ``root``, but one sample, ``broken``, is no JPEG.
+    ``damaged``: the same as ``root``, but one sample, ``broken``, is no JPEG.  ``layout``: what the
+    form's folder adds to its name.
     """
 
     loader: str
@@ -49,6 +52,7 @@ class Subject:
     root: str
     damaged: str
     broken: int
+    layout: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -58,25 +62,31 @@ class Subject:
 
     @property
     def order(self) -> str:
-        """The order asked for: shuffled, where the loader can follow it."""
-        orders = self.backend.orders.get(self.form)
-        return "shuffled" if orders is None or "shuffled" in orders else "stored"
+        """The order asked for."""
+        able = self.backend.orders.get(self.form, SEQUENCES)
+        return next(order for order in ORDERS if order.partition(":")[0] in able)
+
+    @property
+    def sharing(self) -> str:
+        """How ranks share the data, where several can: as is usual, or as the loader can."""
+        ways = self.backend.sharings.get(self.form) or {LoadRequest.sharing}
+        return LoadRequest.sharing if LoadRequest.sharing in ways else min(ways)
 
     def request(self, root: str = "", **changes: Any) -> LoadRequest:
         """Return what the loader is asked for."""
         found = datasets.locate(Path(root or self.root))
         index = datasets.load_index(found)
-        name = self.form.partition("-")[0]
-        asked = {"rank": 0, "world_size": 1, "epoch": 0, **changes}
+        name, folder = self.form.partition("-")[0], self.form + self.layout
+        asked = {"rank": 0, "world_size": 1, "epoch": 0, "sharing": self.sharing, **changes}
         ids = sample_order(found.samples, self.order, seed=SEED, batch=BATCH, **asked)
         return LoadRequest(
             dataset=found,
             format_name=name,
             format=registry.load("formats", name).make(),
-            root=datasets.form_root(found, self.form),
+            root=datasets.form_root(found, folder),
             ids=ids,
             labels=index.labels,
-            sizes=datasets.stored_sizes(found, self.form, index.sizes),
+            sizes=datasets.stored_sizes(found, folder, index.sizes),
             batch=BATCH,
             workers=self.backend.threads or WORKERS,
             order=self.order,

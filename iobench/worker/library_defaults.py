@@ -111,28 +111,84 @@ def _filled(files: List[Path]) -> str:
     return f"epoch 1: {first}; epoch 2: {second}"
 
 
-def _resampled(files: List[Path]) -> str:
-    """One epoch of tar shards drawn with replacement (``resampled=True``), two samples a shard."""
+def _shards(files: List[Path], each: int = 2) -> List[str]:
+    """Write tar shards of so many samples, which hold their ids; return their names."""
     import io
-    import random
     import tarfile
 
-    import webdataset
-
-    random.seed(1)
     folder = Path(tempfile.mkdtemp(prefix="iobench-shards-"))  # below the audit's own TMPDIR
     shards = []
-    for start in range(0, len(files), 2):
+    for start in range(0, len(files), each):
         path = folder / f"{start:04d}.tar"
         with tarfile.open(path, "w") as shard:
-            for i in range(start, min(start + 2, len(files))):
+            for i in range(start, min(start + each, len(files))):
                 info = tarfile.TarInfo(f"{i:06d}.id")
                 info.size = len(str(i))
                 shard.addfile(info, io.BytesIO(str(i).encode()))
         shards.append(str(path))
-    stream: Any = webdataset.WebDataset(shards, resampled=True, shardshuffle=False)
-    seen = [int(sample["id"]) for sample in stream.with_epoch(len(files))]
+    return shards
+
+
+def _streamed(stream: Any, **options: Any) -> List[int]:
+    """Return the ids of one epoch of a WebDataset, through a DataLoader of these options."""
+    import torch.utils.data
+
+    loader: Any = torch.utils.data.DataLoader(stream, batch_size=None, **options)
+    return [int(sample["id"]) for sample in loader]
+
+
+def _resampled(files: List[Path]) -> str:
+    """One epoch of tar shards drawn with replacement (``resampled=True``), two samples a shard."""
+    import random
+
+    import webdataset
+
+    random.seed(1)
+    stream: Any = webdataset.WebDataset(_shards(files), resampled=True, shardshuffle=False)
+    return counted(_streamed(stream.with_epoch(len(files))), len(files))
+
+
+def _epoch_of_each(files: List[Path]) -> str:
+    """One epoch of as many samples as there are (``with_epoch``), with two workers."""
+    import webdataset
+
+    stream: Any = webdataset.WebDataset(_shards(files), shardshuffle=False)
+    seen = _streamed(stream.with_epoch(len(files)), num_workers=WORKERS)
     return counted(seen, len(files))
+
+
+def _same_shards(files: List[Path]) -> str:
+    """Two epochs of shards shuffled by the library (``shardshuffle=100``)."""
+    import webdataset
+
+    stream: Any = webdataset.WebDataset(_shards(files), shardshuffle=100)
+    orders = {tuple(_streamed(stream)) for _ in range(2)}
+    return f"{len(orders)} order of shards in 2 epochs"
+
+
+def _uneven_ranks(files: List[Path]) -> str:
+    """One epoch on four ranks, among which the library shares out shards of two samples."""
+    import webdataset
+
+    counts = []
+    for rank in range(RANKS):
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS))
+        stream: Any = webdataset.WebDataset(
+            _shards(files), shardshuffle=False, nodesplitter=webdataset.split_by_node
+        )
+        counts.append(len(_streamed(stream)))
+    return f"{', '.join(map(str, counts))} samples on {RANKS} ranks"
+
+
+def _too_few_shards(files: List[Path]) -> str:
+    """One epoch of one shard with two workers."""
+    import webdataset
+
+    stream: Any = webdataset.WebDataset(_shards(files, len(files)), shardshuffle=False)
+    try:
+        return counted(_streamed(stream, num_workers=WORKERS), len(files))
+    except ValueError:
+        return f"1 shard, {WORKERS} workers: the epoch ends with ValueError"
 
 
 def _failed(files: List[Path]) -> str:
@@ -165,8 +221,16 @@ DEFAULTS: Dict[str, Default] = {
                 "nvidia-dali-cuda120", _filled,
                 "pad_last_batch=True in the reader with LastBatchPolicy.PARTIAL, or DROP"),
         Default("SPDL build(max_failures=-1)", "spdl", "spdl-core", _failed, "max_failures=0"),
-        Default("WebDataset(resampled=True)", "torch", "webdataset", _resampled,
+        Default("WebDataset(resampled=True)", "webdataset", "webdataset", _resampled,
                 "nodesplitter and workersplitter over a fixed list of shards"),
+        Default("WebDataset.with_epoch(samples) with workers", "webdataset", "webdataset",
+                _epoch_of_each, "samples / workers, or no with_epoch"),
+        Default("WebDataset(shardshuffle=100)", "webdataset", "webdataset", _same_shards,
+                "a list of shards that is shuffled before each epoch, or another seed"),
+        Default("WebDataset(nodesplitter=split_by_node)", "webdataset", "webdataset",
+                _uneven_ranks, "equally many samples a rank: ranks that exchange gradients wait"),
+        Default("WebDataset with fewer shards than workers", "webdataset", "webdataset",
+                _too_few_shards, "more shards, or empty_check=False: workers without one idle"),
     )
 }  # fmt: skip
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from iobench.core import registry
+from iobench.core.errors import DatasetError
 from iobench.core.members import FilesystemBackend
 from iobench.core.records import IoCounters
+from iobench.core.striping import Striping
 from iobench.host.filesystems import FALLBACK, member_of
 from iobench.host.mounts import MountInfo, mount_of
 from iobench.host.stacked import caches_of
@@ -76,6 +78,17 @@ def test_a_counter_that_began_again_proves_nothing(name: str) -> None:
 def test_what_a_client_keeps_is_named_in_bytes(name: str) -> None:
     filesystem = registry.load("filesystems", name).make(mount=mount_for(name))
     assert all(n >= 0 for n in caches_of(filesystem).values())
+
+
+@members
+def test_files_are_spread_or_the_reason_is_one_line(name: str, tmp_path: Path) -> None:
+    """Where nothing of the kind is mounted, none can be."""
+    filesystem = registry.load("filesystems", name).make(mount=mount_for(name))
+    with pytest.raises((DatasetError, OSError)) as error:
+        filesystem.stripe(tmp_path, Striping(count=2))
+    assert "\n" not in str(error.value)
+    assert filesystem.striping(tmp_path) == Striping()
+    assert not list(tmp_path.iterdir())
 
 
 @members

@@ -467,7 +467,7 @@ def test_spec_md_names_every_value() -> None:
         "content": literals("content"),
         "sharing": literals("sharing"),
         "scope": literals("scope"),
-        "order": {"stored", "shuffled", "window:N"},
+        "order": {"stored", "shuffled", "window:N", "shards:N"},
         "transform": set(transforms.TRANSFORMS),
         "decoder": set(registry.names("decoders")),
     }

@@ -14,9 +14,11 @@ from typing import Dict, List, Mapping
 
 from iobench.backends.filesystems._network import NetworkFilesystem, counted
 from iobench.core.cases import Scalar
+from iobench.core.errors import DatasetError
 from iobench.core.members import FilesystemBackend
 from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
+from iobench.core.striping import Striping
 from iobench.host.mounts import whole_of
 from iobench.host.probes import read
 
@@ -26,8 +28,9 @@ KEEPS = {
     "performance/io-cache": "cache_used",
     "performance/quick-read": "total_cache_used",
 }
-PLACEMENT = "trusted.glusterfs.pathinfo"
+PLACEMENT, PLACEMENT_OF_USERS = "trusted.glusterfs.pathinfo", "glusterfs.pathinfo"
 _TYPE = re.compile(r"^volume (\S+)\n\s+type (\S+)(.*?)^end-volume", re.M | re.S)
+_RANGE = re.compile(r"\(\S+ (\d+) (\d+)\)")
 _OPTION = re.compile(r"^\s+option (\S+) (.*)$", re.M)
 
 
@@ -56,6 +59,26 @@ class Glusterfs(NetworkFilesystem):
         with contextlib.suppress(OSError):  # trusted: root alone; ENOMEM on dispersed volumes
             facts["layout"] = os.getxattr(path, PLACEMENT).decode(errors="replace").rstrip("\0 ")
         return facts
+
+    def stripe(self, folder: Path, wanted: Striping) -> None:
+        """Set nothing: a client cannot, and what new folders have is looked up alone.
+
+        ``distribute.directory-spread-count`` is accepted by version 10, and changes nothing.
+        """
+        found = self.striping(folder)
+        if not wanted.met_by(found):
+            raise DatasetError(
+                f"new folders have {found}, by its option cluster.subvols-per-directory, which is "
+                "the administrator's; files are whole, and there are no pools"
+            )
+
+    def striping(self, path: Path) -> Striping:
+        """Return over how many bricks the folder spreads its files."""
+        text = b""
+        for name in (PLACEMENT, PLACEMENT_OF_USERS):
+            with contextlib.suppress(OSError):
+                text = text or os.getxattr(path if path.is_dir() else path.parent, name)
+        return Striping(spread(text.decode(errors="replace")))
 
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return what this client received from all bricks, in all graphs that it has had.
@@ -103,6 +126,11 @@ def volume(volfile: str) -> Dict[str, Scalar]:
         "servers": ",".join(servers),
         "client_translators": ",".join(k[12:] for k in kinds if k.startswith("performance/")),
     }
+
+
+def spread(pathinfo: str) -> int:
+    """Return how many bricks have a range of names in a folder's pathinfo; 0: none is shown."""
+    return sum(begin != end for begin, end in _RANGE.findall(pathinfo))
 
 
 def private(text: str) -> Dict[str, str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping
+from typing import Dict, Iterator, List, Mapping, Tuple
 
 from iobench.backends.filesystems._network import NETWORK, RECEIVED, NetworkFilesystem, counted
 from iobench.backends.filesystems._network import interfaces as network_interfaces
 from iobench.core.cases import Scalar
+from iobench.core.errors import DatasetError
 from iobench.core.members import FilesystemBackend
 from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
+from iobench.core.striping import Striping
 from iobench.host.mounts import MountInfo
 from iobench.host.probes import ask, read
 
@@ -22,7 +24,8 @@ WORDS = "read_bytes of this client's OSTs and MDTs (osc.*.stats, mdc.*.stats)"
 #: Parameters of the client that move results.
 PARAMETERS = ("max_read_ahead_mb", "max_read_ahead_per_file_mb", "statahead_max")
 _SUM = re.compile(r"^read_bytes\s+\d+ samples \[bytes\] \d+ \d+ (\d+)", re.M)
-_KEY = re.compile(r"^[\s-]*(l\w+):\s*(\S.*)?$", re.M)
+#: A folder's keys have no ``lmm_`` before them.
+_KEY = re.compile(r"^[\s-]*(?:lmm_)?(\w+):[ \t]*(\S.*)?$", re.M)
 _OST = re.compile(r"l_ost_idx:\s*(\w+)|^\s+(\d+)\s+\d+\s+0x[0-9a-f]+\s+\S+\s*$", re.M)
 _DF = re.compile(r"^(\S+)_UUID\s.*?(\d+)% .*\[OST:(\d+)\]", re.M)
 
@@ -52,10 +55,8 @@ class Lustre(NetworkFilesystem):
     def layout(self, path: Path) -> Mapping[str, Scalar]:
         """Return layout, fill of the targets, and the client's read-ahead."""
         facts: Dict[str, Scalar] = {"lustre_fsname": self._fsname}
-        status, text = ask(["lfs", "getstripe", "-y", "-d", str(path)] if path.is_dir()
-                           else ["lfs", "getstripe", "-y", str(path)])  # fmt: skip
-        found = {} if status else striped(text)
-        facts.update(found or {"layout": f"not known: {text if status else 'lfs getstripe -y'}"})
+        found, text = _getstripe(path)
+        facts.update(found or {"layout": f"not known: {text}"})
         status, text = ask(["lfs", "df", str(self.mount.mount_point)])
         facts.update({} if status else fill(text))
         instance = self._instance()
@@ -63,6 +64,24 @@ class Lustre(NetworkFilesystem):
             values = [read(tree / "llite" / instance / name) for tree in TREES if instance]
             facts.update({f"llite_{name}": value for value in values if value})
         return facts
+
+    def stripe(self, folder: Path, wanted: Striping) -> None:
+        """Set the folder's default layout, in place of one with components."""
+        words = {"-c": wanted.count, "-S": wanted.bytes, "-p": wanted.pool}
+        options = [part for key, value in words.items() if value for part in (key, str(value))]
+        status, text = ask(["lfs", "setstripe", *options, str(folder)])
+        if status:
+            raise DatasetError(text)
+
+    def striping(self, path: Path) -> Striping:
+        """Return the layout of a file, or the default one of a folder."""
+        found, _ = _getstripe(path)
+        count, size = found.get("stripe_count"), found.get("stripe_size")
+        return Striping(
+            count if isinstance(count, int) else 0,
+            size if isinstance(size, int) else 0,
+            str(found.get("pool", "")),
+        )
 
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return what this mount's targets sent; where only root may read that, the node's bytes.
@@ -100,6 +119,14 @@ class Lustre(NetworkFilesystem):
         return "" if status else text.split()[0]
 
 
+def _getstripe(path: Path) -> Tuple[Dict[str, Scalar], str]:
+    """Return (facts of the layout, "") or ({}, what is wrong)."""
+    folder = ["-d"] if path.is_dir() else []
+    status, text = ask(["lfs", "getstripe", "-y", *folder, str(path)])
+    found = {} if status else striped(text)
+    return found, "" if found else text if status else "lfs getstripe -y"
+
+
 def read_sum(text: str) -> int:
     """Return the sum of ``read_bytes`` over all statistics in a text; one never read has none."""
     return sum(int(match) for match in _SUM.findall(text))
@@ -126,16 +153,16 @@ def striped(text: str) -> Dict[str, Scalar]:
 
 def _component(text: str) -> Dict[str, Scalar]:
     keys = dict(_KEY.findall(text))
-    if "lmm_stripe_count" not in keys:
+    if "stripe_count" not in keys:
         return {}
     osts = {int(a or b, 0) for a, b in _OST.findall(text)}
     facts: Dict[str, Scalar] = {
-        "stripe_count": int(keys["lmm_stripe_count"]),
-        "stripe_size": int(keys["lmm_stripe_size"]) if "lmm_stripe_size" in keys else "default",
-        "stripe_pattern": keys.get("lmm_pattern", "raid0"),
+        "stripe_count": int(keys["stripe_count"]),
+        "stripe_size": int(keys["stripe_size"]) if "stripe_size" in keys else "default",
+        "stripe_pattern": keys.get("pattern", "raid0"),
         "osts_of_file": len(osts),
     }
-    if pool := keys.get("lmm_pool"):
+    if pool := keys.get("pool"):
         facts["pool"] = pool
     if end := re.search(r"e_end:\s*(\S+)", text):
         facts["extent_end"] = end[1]

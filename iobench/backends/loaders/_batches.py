@@ -42,7 +42,8 @@ class BatchMaker:
         self._request = request
         self._transform = transforms.transform(request.transform)
         self._decode = registry.decoder(request.decoder)
-        self._reader = reader or request.format.open(request.dataset, request.root)
+        opened = request.format.open(request.dataset, request.root) if reader is None else reader
+        self._reader = opened
 
     def make(self, ids: np.ndarray, data: Optional[np.ndarray] = None) -> Batch:
         """Return the batch of these samples, as far as the stage goes.

@@ -54,7 +54,8 @@ class DaliLoader:
         _check(request, device, reader)
         self.queue_batches = request.prefetch
         self._request = request
-        self._form = request.root.name if request.format_name != "jpeg" else "jpeg"
+        named = request.root.name.partition("+")[0]  # the layout's name follows
+        self._form = named if request.format_name != "jpeg" else "jpeg"
         self._raw = self._form.endswith("-raw")
         self._native = reader == "native" and self._form in NATIVE
         self._mmap, self._antialias, self._device = mmap, antialias, device

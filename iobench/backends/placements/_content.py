@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,16 +33,20 @@ class Content:
         """Raise DatasetError unless ``folder``'s filesystem has room."""
         host_files.check_space(folder, self.nbytes, len(self.files), what)
 
-    def copy_to(self, root: Path) -> None:
-        """Copy the index and the files into the folder ``root``."""
-        shutil.copy2(Path(self.dataset.root, datasets.INDEX), root)
-        made: set[Path] = set()
+    def copy_to(self, root: Path, made: Callable[[Path], None] = lambda folder: None) -> None:
+        """Copy the index and the files into the folder ``root``; ``made`` is given each new folder.
+
+        Without their extended attributes: a parallel filesystem keeps a file's layout there.
+        """
+        shutil.copy(Path(self.dataset.root, datasets.INDEX), root)
+        there = {Path(".")}
         for name, source in zip(self.names, self.files):
-            target = root / name
-            if target.parent not in made:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                made.add(target.parent)
-            shutil.copy2(source, target)
+            for folder in reversed(Path(name).parents):
+                if folder not in there:
+                    there.add(folder)
+                    (root / folder).mkdir()
+                    made(root / folder)
+            shutil.copy(source, root / name)
 
     def send(self, argv: Sequence[str], uid: int, gid: int, what: str) -> None:
         """Write it as a tar, ``iobench/data/...``, into a program's stdin.

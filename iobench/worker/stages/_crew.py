@@ -54,21 +54,17 @@ class Crew:
     ) -> List[Spell]:
         """Have one process for each share call ``prepare(*share)``, then all at once its result.
 
-        Raises what the first of them to fail raised.
+        Raises what the first of them to fail raised; after a failed ``prepare`` the others wait for
+        the end.
         """
         lines = self._lines[: len(shares)]
         for line, share in zip(lines, shares):
             line.send((prepare, share))
-        for line in lines:
-            line.recv()
+        _answers(lines)
         begin_at = clock.clock() + LEAD_S
         for line in lines:
             line.send(begin_at)
-        spells = [line.recv() for line in lines]
-        for failed in spells:
-            if isinstance(failed, Exception):
-                raise failed
-        return spells
+        return _answers(lines)
 
 
 def span_s(spells: Sequence[Spell]) -> float:
@@ -76,15 +72,23 @@ def span_s(spells: Sequence[Spell]) -> float:
     return max(s.ended for s in spells) - min(s.began for s in spells)
 
 
+def _answers(lines: Sequence[Any]) -> List[Any]:
+    answers = [line.recv() for line in lines]
+    for failed in answers:
+        if isinstance(failed, Exception):
+            raise failed
+    return answers
+
+
 def _serve(line: Any, parent: int) -> None:
     interrupts.end_with(parent)
     while True:
         prepare, share = line.recv()
-        act = prepare(*share)
-        line.send(None)
-        clock.wait_until(line.recv())
-        began = clock.clock()
         try:
+            act = prepare(*share)
+            line.send(None)
+            clock.wait_until(line.recv())
+            began = clock.clock()
             line.send(Spell(act(), began, clock.clock()))
         except Exception as error:  # noqa: BLE001  (the one who waits raises it)
             line.send(error)

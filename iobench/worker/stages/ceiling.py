@@ -15,4 +15,5 @@ BACKEND = Stage(
     one_rank=True,
     on_host=True,
     by_fio=True,
+    on_nodes=True,
 )

@@ -14,10 +14,11 @@ from benchmarks.throttle import throttled
 from iobench.analysis.evidence import evidence
 from iobench.analysis.storage import storage_of
 from iobench.analysis.storage_results import StorageResult
-from iobench.core.cases import Case, Dataset, Plan, Trial
+from iobench.core.cases import Case, Dataset, Extent, Plan, Trial
 from iobench.core.records import VALID, Record
 from iobench.data import make
-from iobench.run import requests
+from iobench.host import page_cache
+from iobench.run import ceiling, requests
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build.gluster import Evicting, gluster
 from tests.capabilities import need
@@ -66,15 +67,21 @@ def test_a_throttled_disk_names_its_throttle(limit: dict[str, int], binding: str
     assert f"the mount's {binding}" in found.words
 
 
-def test_a_throttle_below_a_clusters_bricks_is_the_mounts_bandwidth() -> None:
+@pytest.mark.parametrize(
+    ("limit", "binding"),
+    [({"read_bps_device": 3_000_000}, "bandwidth"), ({"read_iops_device": 40}, "IOPS")],
+)
+def test_a_throttle_below_a_clusters_bricks_is_the_mounts(
+    limit: dict[str, int], binding: str
+) -> None:
     need("gluster")
     with gluster() as volume:
         volume.set("performance.quick-read", "off")
         data = made(volume.mount)
-        with volume.throttled(read_bps_device=3_000_000):
+        with volume.throttled(**limit):
             found, records = measured(data, TrialSettings(agent=Evicting(volume)))
     assert [r.status for r in records] == [VALID] * 2, [r.reasons for r in records]
-    assert found.binding == "bandwidth"
+    assert found.binding == binding
 
 
 def test_far_servers_are_latency_and_more_in_flight_would_cure_it() -> None:
@@ -87,3 +94,21 @@ def test_far_servers_are_latency_and_more_in_flight_would_cure_it() -> None:
     assert found.binding == "latency"
     assert found.latency_s > 0.05
     assert found.deeper_samples_per_s > 2 * found.roofs["latency"]
+
+
+def test_two_nodes_have_the_sum_of_their_disks(tmp_path: Path) -> None:
+    """One throttled disk each; each reader's files are on its node's own."""
+    per_s = 3_000_000
+    with throttled(64 << 20) as one, throttled(64 << 20) as other:
+        files = [made(mount.path) for mount in (one, other)]
+        paths = [sorted(Path(data.root, "jpeg").rglob("*.jpg")) for data in files]
+        samples = [[Extent(str(p), 0, p.stat().st_size)] for pair in zip(*paths) for p in pair]
+        page_cache.evict([path for each in paths for path in each])
+        fios = []
+        for mount in (one, other):
+            mount.limit(read_bps=per_s)
+            fios.append(ceiling.Fio(tmp_path / str(len(fios)), enter=mount.prefix))
+        done = ceiling.run(ceiling.plan(samples, jobs=2, batch=1), *fios)
+    assert done.invalid == ""
+    assert [part["readers"] for part in done.nodes] == [1, 1]
+    assert done.bytes_per_s == pytest.approx(2 * per_s, rel=0.15)

@@ -40,21 +40,26 @@ def cluster() -> Iterator[Cluster]:
     with gluster() as volume:
         volume.set("performance.quick-read", "off")
         made = make.make("imagenet-like", volume.mount / "set", samples=48, seed=1)
-        convert.convert(made, "lmdb")
+        for form in ("lmdb", "hdf5"):
+            convert.convert(made, form)
         yield Cluster(volume, made)
 
 
-def trial(dataset: Dataset, stage: str, cache: str, form: str = "jpeg") -> Trial:
+def trial(
+    dataset: Dataset, stage: str, cache: str, form: str = "jpeg", loader: str = "threads"
+) -> Trial:
     where = {"format": form, "location": dataset.root}
-    case = Case(loader="threads", trainer="null", batch=8, workers=1, **where)
+    case = Case(loader=loader, trainer="null", batch=8, workers=1, **where)
     return Trial("t", case, stage, cache)
 
 
-def measured(cluster: Cluster, stage: str, cache: str, form: str = "jpeg") -> Tuple[Record, int]:
+def measured(
+    cluster: Cluster, stage: str, cache: str, form: str = "jpeg", loader: str = "threads"
+) -> Tuple[Record, int]:
     """Run one attempt from cold servers; return it and what the bricks read for their clients."""
     cluster.volume.evict_servers()
     before = cluster.volume.served()
-    planned = trial(cluster.dataset, stage, cache, form)
+    planned = trial(cluster.dataset, stage, cache, form, loader)
     record = run_trial(planned, cluster.dataset, 1, TrialSettings())
     return record, cluster.volume.served() - before
 
@@ -70,13 +75,24 @@ def test_it_is_described_as_what_it_is(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "form"), [("read", "jpeg"), ("read", "lmdb"), ("ceiling", "jpeg")]
+    ("stage", "form", "loader"),
+    [
+        ("read", "jpeg", "torch"),
+        ("read", "lmdb", "torch"),
+        ("read", "hdf5", "torch"),
+        ("read", "jpeg", "dali"),
+        ("ceiling", "jpeg", "threads"),
+    ],
 )
-def test_cold_is_valid_and_the_bricks_agree(cluster: Cluster, stage: str, form: str) -> None:
+def test_cold_is_valid_and_the_bricks_agree(
+    cluster: Cluster, stage: str, form: str, loader: str
+) -> None:
     """Read-ahead of a mapped file may bring in more than its samples: so much crossed as well."""
     if stage == "ceiling":
         need("fio")
-    record, served = measured(cluster, stage, "cold", form)
+    if loader != "threads":
+        need(loader)
+    record, served = measured(cluster, stage, "cold", form, loader)
     assert (record.status, record.reasons) == (VALID, ())
     crossed = record.cache.bytes_storage
     assert crossed is not None

@@ -8,36 +8,20 @@ the loop device has really delivered.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, List, NamedTuple
 
 import pytest
 
 from iobench.core.records import VALID
-from iobench.host import mounts
 from tests.build.disks import disk
+from tests.build.lustre import RUN, environment, shown
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
 
-OUTPUTS = Path(__file__).parents[2] / "unit/backends/filesystem_outputs"
-LFS = """#!/bin/sh
-case "$1" in
-getstripe) exec cat {outputs}/lustre.getstripe-plain.yaml ;;
-df) exec cat {outputs}/lustre.df ;;
-*) exit 2 ;;
-esac
-"""
-#: The counters of one target; the others were never read.
-LCTL = """#!/bin/sh
-test "$1 $2 $3" = "get_param -n osc.work-*-osc-ffff8c4d.stats" || exit 2
-set -- $(cat /sys/block/{loop}/stat)
-echo "snapshot_time 1783960164.279418700 secs.nsecs"
-echo "read_bytes $1 samples [bytes] 4096 1048576 $(($3 * 512)) 0"
-"""
 SPEC = """
 name = "shown"
 budget = "1m"
@@ -50,62 +34,55 @@ batch = 8
 workers = 1
 [matrix]
 pipeline = ["threads:jpeg"]
+striping = [{}, { count = 1 }, { count = 2, bytes = 4194304 }, { count = 4 }, { pool = "none" }]
 [ladder]
 stages = ["read", "ceiling"]
 repeats = 1
 """
-#: The command, in a process that is shown other tables.
-RUN = """
-import sys
-from pathlib import Path
-from iobench.backends.filesystems import lustre
-from iobench.host import mounts
-mounts.MOUNTINFO, lustre.TREES = Path(sys.argv[1]), (Path(sys.argv[2]),)
-from iobench.cli.run import run
-sys.exit(run(sys.argv[3:], standalone_mode=False))
-"""
+
+
+class Ran(NamedTuple):
+    folder: Path
+    done: subprocess.CompletedProcess[str]
+    records: List[Any]
+
+    def of(self, **striping: object) -> List[Any]:
+        """Return the records of one striping."""
+        return [r for r in self.records if r["trial"]["case"]["striping"] == striping]
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
-    """The records of a suite whose data are on the disk."""
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("root", "loop", "fio"):
         need(name)
     folder = tmp_path_factory.mktemp("lustre")
     with disk(folder / "image", folder / "scratch", 128 << 20) as loop:
-        shown(folder, loop)
-        (folder / "spec.toml").write_text(SPEC)
-        words = [str(folder / name) for name in ("mountinfo", "proc", "spec.toml")]
-        places = ["--out", str(folder / "scratch"), "--results", str(folder / "results")]
-        env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
-        command = [sys.executable, "-c", RUN, *words, *places]
-        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-        runs = sorted((folder / "results").glob("*/runs/*.json"))
-        assert runs, done.stdout + done.stderr
-        yield [json.loads(path.read_text()) for path in runs]
+        shown(folder, folder / "scratch", loop)
+        yield folder
 
 
-def shown(folder: Path, loop: str) -> None:
-    """Write the mount table, the programs and the client's folder."""
-    point = str(folder / "scratch")
-    table = mounts.MOUNTINFO.read_text().splitlines()
-    (own,) = (line for line in table if line.split()[4] == point)
-    as_lustre = own.split(" - ")[0] + " - lustre 10.0.0.1@tcp:/work rw,flock,lazystatfs"
-    as_lustre = as_lustre.replace(f" {own.split()[2]} ", " 0:99 ", 1)
-    table[table.index(own)] = as_lustre
-    (folder / "mountinfo").write_text("\n".join(table) + "\n")
-    parameter = folder / "proc/llite/work-ffff8c4d/max_read_ahead_mb"
-    parameter.parent.mkdir(parents=True)
-    parameter.write_text("64\n")
-    (folder / "bin").mkdir()
-    for name, text in (("lfs", LFS), ("lctl", LCTL)):
-        program = folder / "bin" / name
-        program.write_text(text.replace("{outputs}", str(OUTPUTS)).replace("{loop}", loop[5:]))
-        program.chmod(0o755)
+def run_on(folder: Path, spec: str, results: str) -> Ran:
+    """Run a suite whose data are on the disk."""
+    (folder / "spec.toml").write_text(spec)
+    words = [str(folder / name) for name in ("mountinfo", "proc", "spec.toml")]
+    places = ["--out", str(folder / "scratch"), "--results", str(folder / results)]
+    command = [sys.executable, "-c", RUN, *words, *places]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(folder), check=False
+    )
+    runs = sorted((folder / results).glob("*/runs/*.json"))
+    return Ran(folder, done, [json.loads(path.read_text()) for path in runs])
 
 
-def test_every_record_describes_the_mount(records: list[dict[str, Any]]) -> None:
-    for record in records:
+@pytest.fixture(scope="module")
+def ran(client: Path) -> Ran:
+    found = run_on(client, SPEC, "results")
+    assert found.records, found.done.stdout + found.done.stderr
+    return found
+
+
+def test_every_record_describes_the_mount(ran: Ran) -> None:
+    for record in ran.of():
         mount = record["mount"]
         assert (mount["filesystem"], mount["fstype"]) == ("lustre", "lustre")
         assert mount["detected"] == "the mount table; statfs(2) says 0xef53"  # a contradiction
@@ -116,8 +93,12 @@ def test_every_record_describes_the_mount(records: list[dict[str, Any]]) -> None
 
 
 @pytest.mark.parametrize("stage", ["read", "ceiling"])
-def test_cold_is_proven_by_what_the_targets_sent(records: list[dict[str, Any]], stage: str) -> None:
-    found = [r for r in records if (r["trial"]["stage"], r["trial"]["cache"]) == (stage, "cold")]
+@pytest.mark.parametrize("striping", [{}, {"count": 1}, {"count": 2, "bytes": 4 << 20}])
+def test_cold_is_proven_by_what_the_targets_sent(
+    ran: Ran, stage: str, striping: dict[str, int]
+) -> None:
+    every = ran.of(**striping)
+    found = [r for r in every if (r["trial"]["stage"], r["trial"]["cache"]) == (stage, "cold")]
     assert found
     cache = found[-1]["cache"]
     assert (found[-1]["status"], found[-1]["reasons"]) == (VALID, [])
@@ -126,9 +107,54 @@ def test_cold_is_proven_by_what_the_targets_sent(records: list[dict[str, Any]], 
     assert 0.98 < cache["bytes_storage"] / cache["bytes_needed"] < 1.1
 
 
-def test_warm_moves_nothing_over_the_mount(records: list[dict[str, Any]]) -> None:
-    (found, *_) = [r for r in records if r["trial"]["cache"] == "warm"][::-1]
+def test_warm_moves_nothing_over_the_mount(ran: Ran) -> None:
+    (found, *_) = [r for r in ran.of() if r["trial"]["cache"] == "warm"][::-1]
     assert (found["status"], found["reasons"]) == (VALID, [])
     assert (
         found["notes"]["mount_bytes"]["targets_read_bytes"] < 0.01 * found["cache"]["bytes_needed"]
     )
+
+
+def test_each_striping_has_a_copy_of_the_data_with_it(ran: Ran) -> None:
+    (data,) = (ran.folder / "scratch/data").iterdir()
+    forms = {path.parent.name: json.loads(path.read_text()) for path in data.glob("*/format.json")}
+    assert sorted(forms) == [
+        "jpeg+stripe_bytes-4194304+stripe_count-2", "jpeg+stripe_count-1", "jpeg+stripe_count-4",
+    ]  # fmt: skip
+    wide = forms["jpeg+stripe_bytes-4194304+stripe_count-2"]
+    assert wide["striping"] == {"count": 2, "bytes": 4 << 20}
+    assert wide["striping_found"] == {"count": 2, "bytes": 4 << 20, "pool": ""}
+    for path in (data / "jpeg").rglob("*.jpg"):
+        copy = data / "jpeg+stripe_count-1" / path.relative_to(data / "jpeg")
+        assert copy.read_bytes() == path.read_bytes()
+    assert not list(data.glob("*.partial"))
+    assert not list(data.parent.glob(".iobench*"))
+
+
+def test_records_have_what_was_set(ran: Ran) -> None:
+    for striping in ({"count": 1}, {"count": 2, "bytes": 4 << 20}):
+        for record in ran.of(**striping):
+            assert record["mount"]["stripe_count"] == striping["count"]
+            assert record["mount"]["osts_of_file"] == striping["count"]
+            assert record["mount"]["stripe_size"] == striping.get("bytes", 1 << 20)
+
+
+def test_what_differs_and_what_is_left_out_is_said(ran: Ran) -> None:
+    plan = json.loads(next(ran.folder.glob("results/*/plan.json")).read_text())
+    notes = " ".join(plan["notes"])
+    assert "stripe_count-4: asked for were count = 4, and its largest file has count = 2" in notes
+    assert "striping=pool:none: left out: striping (pool = 'none') is not possible" in notes
+    assert "setstripe: cannot access pool" in notes
+    report = ran.folder / "results/latest/report.html"
+    assert "striping=count:2,bytes:4194304" in report.read_text()
+
+
+def test_a_striping_that_is_not_possible_ends_before_data_are_made(client: Path) -> None:
+    spec = SPEC.replace("samples = 32", "samples = 16").split("striping =")[0]
+    spec = spec.replace("[case]", '[case]\nstriping = { pool = "none" }')
+    before = list((client / "scratch/data").glob("*"))
+    found = run_on(client, spec, "refused")
+    assert found.done.returncode != 0
+    assert "striping (pool = 'none') is not possible on lustre at" in found.done.stderr
+    assert "cannot access pool" in found.done.stderr
+    assert list((client / "scratch/data").glob("*")) == before

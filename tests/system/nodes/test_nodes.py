@@ -110,3 +110,31 @@ def test_srun_inside_an_allocation(cluster: Hosts, batch: None) -> None:
     words = clusters.command(cluster, BOTH, launcher="srun")
     clusters.run_in_job(cluster, words, "--ntasks-per-node=1")
     clusters.check_all(cluster, BOTH)
+
+
+def test_the_ceiling_of_two_nodes_is_of_both_at_once(cluster: Hosts) -> None:
+    words = clusters.command(cluster, ["cold"], *HOSTS, launcher="mpirun", stage="ceiling")
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
+    (record,) = clusters.records(cluster)
+    assert (record["status"], record["reasons"]) == ("VALID", [])
+    found = record["ceiling"]
+    parts = found["nodes"]
+    assert [part["node"] for part in parts] == ["h1", "h2"]
+    assert [part["readers"] for part in parts] == [1, 1]
+    assert sum(part["io_bytes"] for part in parts) == found["io_bytes"]
+    assert abs(found["io_bytes"] / found["wanted_bytes"] - 1) < 0.01
+    assert found["runtime_s"] == max(part["runtime_s"] for part in parts)
+    assert found["bytes_per_s"] == pytest.approx(found["io_bytes"] / found["runtime_s"])
+    assert found["note"].count("h1 ") == 1
+    for node, part in zip(record["nodes"], parts, strict=True):
+        proof = node["cache"]
+        assert node["node"] == part["node"]
+        assert proof["resident_before"] == 0.0
+        assert proof["bytes_needed"] == part["io_bytes"]
+        assert proof["bytes_storage"] >= part["io_bytes"], "from this node's own disk"
+    analysis = json.loads((cluster.folder / "results/latest/analysis.json").read_text())
+    (case,) = analysis["pipelines"]
+    shown = case["stages"]["ceiling"]["cold"]["samples_per_s"]["value"]
+    assert shown == pytest.approx(found["samples_per_s"])
+    clusters.check_nothing_left(cluster)

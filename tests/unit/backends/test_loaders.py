@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from iobench.backends.loaders import _batches
+from iobench.backends.loaders import _batches, _torch_workers
 from iobench.backends.loaders import torch as torch_loader
 from iobench.core import registry, transforms
 from iobench.core.cases import Dataset, Extent
@@ -182,7 +182,7 @@ def test_queue_and_memory_are_stated(stored: Stored, monkeypatch: pytest.MonkeyP
         with contextlib.closing(torch_loader.TorchLoader(asked)) as loader:
             assert loader.queue_batches == batches
     small = os.statvfs_result((4096, 4096, 1000, 100, 100, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(torch_loader.probes.os, "statvfs", lambda path: small)
+    monkeypatch.setattr(_torch_workers.probes.os, "statvfs", lambda path: small)
     with pytest.raises(BackendUnavailable, match=r"/dev/shm has 0 MiB free.*needs .* MiB: make it"):
         torch_loader.TorchLoader(request(stored, workers=2))
     torch_loader.TorchLoader(request(stored, workers=2, stage="read")).close()

@@ -26,7 +26,7 @@ inner = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {{slee
 subprocess.run([sys.executable, "-c", inner], check=True)
 while not (left := psutil.Process().children()) or left[0].status() not in ("{state}",):
     time.sleep(0.01)
-print(hold.left_running())
+print(hold.left_running(frozenset()))
 """
 
 

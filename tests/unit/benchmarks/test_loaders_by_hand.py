@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from benchmarks import handwritten
 from iobench.core import registry, transforms
 from tests.build import photos
-from tests.capabilities import need
+from tests.capabilities import need, need_modules
 
 
 def test_nothing_of_iobench_is_imported() -> None:
@@ -27,14 +28,25 @@ def test_nothing_of_iobench_is_imported() -> None:
     assert not imported & {"iobench", "benchmarks", ""}
 
 
+FORMS = ("jpeg", "lmdb", "hdf5", "tar", "parquet", "tfrecord")
+
+
 @pytest.mark.parametrize(
-    ("loader", "form"),
-    [("torch", form) for form in ("jpeg", "lmdb", "hdf5", "tar")] + [("dali", "jpeg")],
+    ("loader", "form", "options"),
+    [
+        *(("torch", form, {}) for form in FORMS),
+        ("torch", "jpeg", {"threads": 3}),
+        ("torch", "jpeg", {"in_order": False}),
+        ("dali", "jpeg", {}),
+        ("spdl", "jpeg", {}),
+        ("webdataset", "tar", {"buffer": 5}),
+    ],
 )
-def test_it_reads_the_same_samples(loader: str, form: str, tmp_path: Path) -> None:
+def test_it_reads_the_same_samples(
+    loader: str, form: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     need(loader)
-    if form in ("lmdb", "hdf5"):
-        need(form)
+    need_modules(registry.load("formats", form).requires)
     stored = photos.samples(12)
     root = photos.store(stored, tmp_path, registry.load("formats", form).make(), form)
     task = {
@@ -44,23 +56,26 @@ def test_it_reads_the_same_samples(loader: str, form: str, tmp_path: Path) -> No
         "batch": 4,
         "workers": 2,
         "prefetch": 2,
+        **options,
     }
     ids = np.random.default_rng(1).permutation(12)
-    loop = handwritten.dali_loop if loader == "dali" else handwritten.torch_loop
-    batches = loop(task, [(s.key, s.label) for s in stored], ids)
+    batches = handwritten.LOOPS[loader](task, [(s.key, s.label) for s in stored], ids)
     labels = []
     for _ in range(3):
         images, found = next(batches)
         labels += np.asarray(found).ravel().tolist()
         assert tuple(images.shape) == (4, 3, 224, 224)
         assert 0.3 < float(np.asarray(images).std()) < 3
-    assert labels == [stored[i].label for i in ids]
+    wanted = [stored[i].label for i in ids]
+    if loader == "webdataset" or "in_order" in options:
+        assert sorted(labels) == sorted(wanted)
+    else:
+        assert labels == wanted
 
 
-@pytest.mark.parametrize("form", ["jpeg", "lmdb", "hdf5", "tar"])
+@pytest.mark.parametrize("form", FORMS)
 def test_its_bytes_are_the_stored_ones(form: str, tmp_path: Path) -> None:
-    if form in ("lmdb", "hdf5"):
-        need(form)
+    need_modules(registry.load("formats", form).requires)
     stored = photos.samples(6)
     root = photos.store(stored, tmp_path, registry.load("formats", form).make(), form)
     kind = {
@@ -68,6 +83,8 @@ def test_its_bytes_are_the_stored_ones(form: str, tmp_path: Path) -> None:
         "lmdb": handwritten.Lmdb,
         "hdf5": handwritten.Hdf5,
         "tar": handwritten.Tar,
+        "parquet": handwritten.Parquet,
+        "tfrecord": handwritten.Tfrecord,
     }[form]
     source = kind({"root": str(root)}, [(s.key, s.label) for s in stored])
     source.open()

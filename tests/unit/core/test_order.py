@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.core.errors import SpecError
-from iobench.core.order import SHARINGS, add_sums, check_order, multiset_sum, sample_order, subset
+from iobench.core.order import (
+    SHARINGS,
+    add_sums,
+    check_order,
+    multiset_sum,
+    sample_order,
+    shard_buffer,
+    subset,
+)
 
-ORDERS = ["stored", "shuffled", "window:2", "window:10", "window:1000"]
+ORDERS = ["stored", "shuffled", "window:2", "window:10", "window:1000", "shards:10"]
 
 
 @settings(deadline=None)
@@ -153,7 +161,9 @@ def test_impossible_orders_name_what_is_allowed(order: str) -> None:
 
 
 def test_check_order_returns_the_window() -> None:
-    assert [check_order(o) for o in ("stored", "shuffled", "window:12")] == [0, -1, 12]
+    orders = ("stored", "shuffled", "window:12", "shards:12")
+    assert [check_order(order) for order in orders] == [0, -1, 12, 0]
+    assert [shard_buffer(order) for order in orders] == [0, 0, 0, 12]
 
 
 def test_a_rank_outside_its_world_is_refused() -> None:

@@ -16,7 +16,7 @@ from iobench.analysis.suite import analyse
 from iobench.core.cases import Plan
 from iobench.core.records import CacheProof, NodeRecord, Record
 from iobench.data import accounting
-from iobench.report import contrast_words, csv, html, numbers, terminal, words
+from iobench.report import contrast_words, csv, html, numbers, plots, terminal, words
 from iobench.report.screen import Screen
 from tests.build import report as fixture
 
@@ -318,3 +318,10 @@ def test_of_many_nodes_those_with_the_worst_proofs_are_shown() -> None:
     assert len(shown) == html.NODES
     assert "n37" in shown
     assert html._spans([7, 0, 1, 2, 12]) == "0-2, 7, 12"
+
+
+def test_a_long_label_is_broken_where_a_setting_ends() -> None:
+    label = "webdataset:tar order=shards:200 format_options=shard_bytes:4000000"
+    lines = ["webdataset:tar", "order=shards:200", "format_options=", "shard_bytes:4000000"]
+    assert plots.wrap(label).split("\n") == lines
+    assert plots.wrap("torch:jpeg workers=2") == "torch:jpeg workers=2"

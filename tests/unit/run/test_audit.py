@@ -90,6 +90,11 @@ SHOWN = {
     "0 lost; epoch 2: 24 for 26 samples: 0 repeated, 2 lost",
     "SPDL build(max_failures=-1)": "25 for 26 samples: 0 repeated, 1 lost; no error",
     "WebDataset(resampled=True)": r"26 for 26 samples: (\d+) repeated, \1 lost",
+    "WebDataset.with_epoch(samples) with workers": "52 for 26 samples: 26 repeated, 0 lost",
+    "WebDataset(shardshuffle=100)": "1 order of shards in 2 epochs",
+    "WebDataset(nodesplitter=split_by_node)": "8, 6, 6, 6 samples on 4 ranks",
+    "WebDataset with fewer shards than workers": "1 shard, 2 workers: the epoch ends with "
+    "ValueError",
 }
 NEEDS = {"DALI": "dali", "SPDL": "spdl", "WebD": "webdataset"}
 
@@ -102,7 +107,8 @@ def test_what_a_librarys_default_does_is_seen_by_running_it(name: str, tmp_path:
         tmp_path, [default.loader], lambda line: None, only=name
     )}  # fmt: skip
     assert list(found) == [name]
-    assert re.fullmatch(SHOWN[name] if "Web" in name else re.escape(SHOWN[name]), found[name].shown)
+    pattern = SHOWN[name] if "resampled" in name else re.escape(SHOWN[name])
+    assert re.fullmatch(pattern, found[name].shown)
     assert found[name].version[0].isdigit()
     assert found[name].instead
 
@@ -113,7 +119,7 @@ def test_a_default_whose_library_is_absent_says_how_to_get_it(
     (tmp_path / "webdataset.py").write_text("raise ImportError('No module named webdataset')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (row,) = audit.library_defaults(
-        tmp_path, ["torch"], lambda line: None, only="WebDataset(resampled=True)"
+        tmp_path, ["webdataset"], lambda line: None, only="WebDataset(resampled=True)"
     )
     assert not row.shown
     assert "No module named webdataset; `make setup-extra` installs webdataset" in row.absent
@@ -121,7 +127,7 @@ def test_a_default_whose_library_is_absent_says_how_to_get_it(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("loader", ["threads", "torch", "dali", "native", "spdl"])
+@pytest.mark.parametrize("loader", ["threads", "torch", "dali", "native", "spdl", "webdataset"])
 def test_every_loader_keeps_what_it_promises(loader: str, tmp_path: Path) -> None:
     if loader == "native":
         need("caffe")

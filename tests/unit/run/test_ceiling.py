@@ -8,13 +8,14 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Any, Iterator, List, Tuple
 
 import pytest
 
 from iobench.core.cases import Extent
 from iobench.core.errors import BackendUnavailable, TrialFailed
 from iobench.host import fio, page_cache
+from iobench.host.agent import Agent, FioResult
 from iobench.run import ceiling
 from tests.capabilities import need
 
@@ -233,3 +234,45 @@ def test_no_old_and_foreign_fio(
     with pytest.raises(BackendUnavailable, match=word) as caught:
         fio.version()
     assert "apt-get install fio" in str(caught.value)
+
+
+class Reading(Agent):
+    """An agent whose fio needs a time of its own."""
+
+    def __init__(self, runtime_s: float) -> None:
+        self._runtime_s = runtime_s
+
+    def fio(self, folder: Path, options: Any, jobs: Any, **_: Any) -> FioResult:  # type: ignore[override]
+        logs = [Path(job["read_iolog"]).read_text() for job in jobs]
+        sizes = [
+            int(line.split()[3]) for log in logs for line in log.split("\n") if " read " in line
+        ]
+        per_s = sum(sizes) / self._runtime_s
+        return FioResult(per_s, sum(sizes), self._runtime_s, len(sizes), 0, "fio-3.33", ("fio",))
+
+
+def test_several_nodes_read_each_sample_once_in_the_slowest_ones_time(tmp_path: Path) -> None:
+    samples = [[Extent("/f", 1000 * i, 1000)] for i in range(12)]
+    plan = ceiling.plan(samples, jobs=4, batch=1)
+    fios = [
+        ceiling.Fio(tmp_path / n, agent=Reading(s), node=n) for n, s in (("a", 2.0), ("b", 3.0))
+    ]
+    done = ceiling.run(plan, *fios)
+    assert (done.io_bytes, done.runtime_s, done.samples_per_s) == (12_000, 3.0, 4.0)
+    assert [part["io_bytes"] for part in done.nodes] == [6000, 6000]
+    assert (done.readers, done.invalid) == (4, "")
+    assert "first node was done after 2.00 s, the last after 3.00 s" in done.note
+
+
+def test_a_node_without_a_batch_is_an_error(tmp_path: Path) -> None:
+    plan = ceiling.plan([[Extent("/f", 0, 10)]], jobs=4, batch=1)
+    with pytest.raises(TrialFailed, match="among 2 nodes"):
+        ceiling.run(plan, ceiling.Fio(tmp_path), ceiling.Fio(tmp_path))
+
+
+def test_a_path_with_blanks_is_linked_anew_in_every_replay(tmp_path: Path) -> None:
+    fio = ceiling.Fio(tmp_path / "work", agent=Reading(1.0))
+    for path in ("/a b", "/c d"):
+        plan = ceiling.plan([[Extent(path, 0, 10)]], jobs=1, batch=1)
+        assert fio.replay(plan, read_ahead=True).io_bytes == 10
+        assert os.readlink(tmp_path / "work/links/0") == path

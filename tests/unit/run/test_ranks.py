@@ -332,6 +332,20 @@ def test_order_as_the_factor_compares_the_samples_of_all_ranks() -> None:
     assert "samples differ" in why
 
 
+@pytest.mark.parametrize(("order", "equal"), [("shards:8", True), ("shuffled", False)])
+def test_an_order_that_the_loader_draws_is_of_the_same_samples(order: str, equal: bool) -> None:
+    plan_, records = pair_of(case_of(label="a", workers=2, order=order),
+                             case_of(label="b", order=order))  # fmt: skip
+    drawn = [
+        dataclasses.replace(r, ranks=tuple(
+            dataclasses.replace(k, ids_digest="same", order_digest=r.trial.arm) for k in r.ranks
+        ))
+        for r in records
+    ]  # fmt: skip
+    pairs = complete_pairs(evidence(plan_, drawn), plan_.contrasts[0])
+    assert equal_order(pairs)[0] is equal
+
+
 def test_equal_ranks_must_read_in_equal_order_rank_by_rank() -> None:
     plan_, records = pair_of(case_of(label="a", workers=2), case_of(label="b"))
     assert judge(evidence(plan_, records), plan_.contrasts[0]).equal_order

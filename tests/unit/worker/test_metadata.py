@@ -101,6 +101,19 @@ def test_what_one_process_raises_is_raised_and_all_end() -> None:
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
+def unprepared(path: str) -> Any:
+    """Open a file before all begin."""
+    return open(path).close
+
+
+def test_what_one_process_raises_before_all_begin_is_raised_too() -> None:
+    with _crew.Crew(2) as crew:
+        pids = crew.pids
+        with pytest.raises(FileNotFoundError, match="/nowhere"):
+            crew.together(unprepared, [(__file__,), ("/nowhere",)])
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
 def test_processes_act_at_the_same_time() -> None:
     with _crew.Crew(3) as crew:
         spells = crew.together(files.reads, [([],)] * 3)

@@ -1,0 +1,93 @@
+"""Data larger than memory in a container and on bare metal: what later epochs find in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from iobench.analysis.steady import hit_ratio
+from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.records import INVALID, VALID, Record
+from iobench.data import make
+from iobench.equations.stalls import lru_hit_ratio
+from iobench.host import limits
+from iobench.run.trial import TrialSettings, run_trial
+from tests.build import containers
+from tests.build.disks import disk
+from tests.capabilities import need
+
+pytestmark = [pytest.mark.slow, pytest.mark.system]
+#: 84 MB of data.  Programs, and in a container the image's files, take some of the limit.
+SAMPLES, LIMIT = 768, 100 << 20
+#: Bytes of the program's and the image's own files that were evicted cross again.
+SLACK = 0.06
+
+
+@pytest.fixture(scope="module")
+def data() -> Iterator[Dataset]:
+    need("loop")
+    if reason := limits.refused(Case(memory_bytes=LIMIT)):
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name:
+        folder = Path(name)
+        with disk(folder / "image", folder / "point", 400 << 20):
+            yield make.make("imagenet-like", folder / "point" / "set", samples=SAMPLES, seed=1)
+
+
+def measured(
+    data: Dataset, runtime: str, cache: str, memory_bytes: int = LIMIT, **options: str
+) -> Record:
+    case = Case(
+        format="jpeg", loader="threads", trainer="null", location=data.root, batch=8, workers=1,
+        memory_bytes=memory_bytes, runtime=runtime, runtime_options=options,
+    )  # fmt: skip
+    need(runtime)
+    services = containers.services() if runtime == "docker" else contextlib.nullcontext()
+    with services:
+        settings = TrialSettings(lock_pages=False, images=containers.images_of(case))
+        return run_trial(Trial("t", case, "read", cache), data, 1, settings)
+
+
+@pytest.fixture(scope="module")
+def bare(data: Dataset) -> Record:
+    return measured(data, "bare", "steady")
+
+
+def hits(record: Record) -> tuple[float, float]:
+    """Return (fraction of the data in memory at the end, hit ratio) of a trial that is proven."""
+    assert (record.status, record.reasons) == (VALID, ())
+    assert sum(record.ranks[0].steps.samples) == 3 * SAMPLES
+    cached, found = record.cache.resident_after, hit_ratio(record)
+    assert cached is not None
+    assert found is not None
+    return cached, found
+
+
+@pytest.mark.parametrize(
+    ("runtime", "options"),
+    [
+        ("unpacked", {}),
+        ("apptainer", {"mode": "sif"}),
+        ("apptainer", {"mode": "sandbox"}),
+        ("docker", {}),
+    ],
+)
+def test_a_container_finds_what_the_rest_of_its_memory_gives(
+    runtime: str, options: dict[str, str], data: Dataset, bare: Record
+) -> None:
+    """The image's own files are in the limited memory as well, so there is no more than on bare
+    metal."""
+    cached, found = hits(measured(data, runtime, "steady", **options))
+    most, _ = hits(bare)
+    assert 0.1 < cached <= most + SLACK
+    assert lru_hit_ratio(cached) - SLACK <= found <= cached + SLACK
+
+
+def test_warm_is_refused_there_too(data: Dataset) -> None:
+    record = measured(data, "unpacked", "warm", data.bytes // 2)
+    assert record.status == INVALID
+    assert "measure 'steady'" in record.reasons[0]
