@@ -20,8 +20,8 @@ FEW_SHARE = 0.25
 MANY = 2
 #: Only a case that is equal in these, and another pipeline, says what this one would gain.
 ALIKE = (
-    "runtime", "order", "transform", "batch", "workers", "world_size", "sharing", "scope",
-    "placement", "decoder", "cpus", "memory_bytes",
+    "runtime", "order", "transform", "batch", "workers", "world_size", "sharing", "placement",
+    "decoder", "cpus", "memory_bytes",
 )  # fmt: skip
 
 
