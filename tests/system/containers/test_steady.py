@@ -23,7 +23,8 @@ from tests.capabilities import need
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 #: 84 MB of data.  Programs, and in a container the image's files, take some of the limit.
 SAMPLES, LIMIT = 768, 100 << 20
-#: Bytes of the program's and the image's own files that were evicted cross again.
+#: Bytes of the program's and the image's own files that were evicted cross again, and take memory
+#: from the data while it runs: less is held then than at the end, when the share is counted.
 SLACK = 0.06
 
 
@@ -84,7 +85,7 @@ def test_a_container_finds_what_the_rest_of_its_memory_gives(
     cached, found = hits(measured(data, runtime, "steady", **options))
     most, _ = hits(bare)
     assert 0.1 < cached <= most + SLACK
-    assert lru_hit_ratio(cached) - SLACK <= found <= cached + SLACK
+    assert lru_hit_ratio(cached - SLACK) - SLACK <= found <= cached + SLACK
 
 
 def test_warm_is_refused_there_too(data: Dataset) -> None:
