@@ -20,6 +20,8 @@ def time_spent(records: Iterable[Record]) -> TimeSpent:
     """
     spans, loops_s = [], 0.0
     for record in records:
+        if not record.started:  # of an earlier version
+            continue
         began = datetime.datetime.fromisoformat(record.started).timestamp()
         spans.append((began, began + record.wall_s))
         loops_s += _loop_s(record)

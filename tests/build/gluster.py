@@ -24,6 +24,8 @@ NAME = "iobench-test"
 BRICKS_BYTES = 1 << 30  # sparse
 BLKIO = Path("/sys/fs/cgroup/blkio")
 LOGS = Path("/var/log/glusterfs/bricks")
+#: Below a mount: the client's translators, a folder each.
+GRAPH = ".meta/graphs/active"
 CONFIG = """volume management
     type mgmt/glusterd
     option working-directory {folder}/work
@@ -94,14 +96,24 @@ class Gluster:
         volume = [f"--volfile-server={self._address}", f"--volfile-id={NAME}"]
         log = f"--log-file={self._folder}/{mount.name}.log"
         self.inside("glusterfs", *volume, log, str(mount))
-        mount.stat()
+        self._connected(mount)
+
+    def _connected(self, mount: Path) -> None:
+        """Wait until a client has all bricks: a folder made before would be on some of them."""
+        for _ in range(100):
+            found = [p.read_text() for p in (mount / GRAPH).glob(f"{NAME}-client-*/private")]
+            if len(found) == len(self.bricks) and all("connected = 1" in text for text in found):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"the client is not connected to all bricks: {found}")
 
     def set(self, option: str, value: str) -> None:
         """Set an option of the volume and wait until the client follows it."""
         self.ask("volume", "set", NAME, option, value)
-        translator = self.mount / ".meta/graphs/active" / f"{NAME}-{option.rpartition('.')[2]}"
+        translator = self.mount / GRAPH / f"{NAME}-{option.rpartition('.')[2]}"
         for _ in range(100):
             if translator.exists() == (value == "on"):
+                self._connected(self.mount)
                 return
             time.sleep(0.1)
         raise AssertionError(f"the client does not follow {option} {value}")

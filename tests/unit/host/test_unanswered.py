@@ -36,17 +36,19 @@ def test_a_thread_of_a_process_of_a_process_is_seen(tmp_path: Path) -> None:
     watched = subprocess.Popen([sys.executable, "-c", SCRIPT, fifo, SCRIPT], process_group=0)
     said: List[str] = []
     watch = unanswered.Unanswered(watched.pid, said.append)
+
+    def held() -> bool:
+        tasks = [Path(task) for task, _ in unanswered._waiting(watched.pid)]
+        processes = [int(task.parents[1].name) for task in tasks]
+        return any(p not in (watched.pid, int(t.name)) for p, t in zip(processes, tasks))
+
     try:
-        assert wait_for(lambda: any(unanswered._waiting(watched.pid)))
-        tasks = [task for task, _ in unanswered._waiting(watched.pid)]
-        assert not any(task.startswith(f"/proc/{watched.pid}/") for task in tasks)
-        assert all(Path(task).name != Path(task).parents[1].name for task in tasks)
-        watch.look()
-        watch.look()
-        assert watch._asked  # the mounts were asked, and answer
-        assert not watch.look()
+        assert wait_for(held)
+        assert wait_for(lambda: not watch.look() and bool(watch._asked))  # and they answer
     finally:
-        watch.close()
         os.killpg(watched.pid, 9)
         watched.wait()
+        ended = wait_for(lambda: not (watch.look() or watch._asked))
+        watch.close()
+    assert ended
     assert not said

@@ -84,7 +84,9 @@ def record_of(
     ranks: Sequence[RankResult], case: Case, stage: str = "train", cache: str = "warm", **trial: Any
 ) -> Record:
     made = Trial("t", case, stage, cache, **{"block": 1, **trial})
-    return Record(made, 1, VALID, (), "2026", 1.0, CacheProof(), ranks=tuple(ranks))
+    return Record(
+        made, 1, VALID, (), "2026-01-01T00:00:00+00:00", 1.0, CacheProof(), ranks=tuple(ranks)
+    )
 
 
 # -- rates: total samples / slowest wall, ranks never repeats ------------------------------------
