@@ -9,7 +9,7 @@ from typing import Any
 
 from iobench.analysis.case_results import CaseResult, Validity
 from iobench.analysis.contrast_results import ContrastResult
-from iobench.analysis.scale_results import ScalingStudy, StragglerResult
+from iobench.analysis.scale_results import ScalingStudy, StartResult, StragglerResult
 from iobench.analysis.trajectories import Trajectory
 from iobench.data.accounting import Accounting
 from iobench.equations.stats import Interval
@@ -132,4 +132,5 @@ class SuiteResult:
     studies: Sequence[ScalingStudy] = ()
     trajectories: Sequence[Trajectory] = ()
     stragglers: Sequence[StragglerResult] = ()
+    starts: Sequence[StartResult] = ()
     time: TimeSpent = TimeSpent()

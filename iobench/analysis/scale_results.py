@@ -96,3 +96,29 @@ class StragglerResult:
     cause: str
     standing: str
     others_wait_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StartResult:
+    """How long it takes until all ranks of a case have started and imported their libraries.
+
+    ``seconds``: from the start of the launcher or runtime; its mean is ``before_s`` (launcher and
+    runtime, before the slowest rank's interpreter), ``python_s`` (the interpreter and this package)
+    and ``imports_s`` (the libraries) together.  ``bytes``: of the software, ``fetched``: of them
+    brought into memory meanwhile, on all nodes; None: not known.
+    """
+
+    case: str
+    runtime: str
+    form: str
+    nodes: int
+    ranks: int
+    cache: str
+    seconds: Interval
+    before_s: float
+    python_s: float
+    imports_s: float
+    bytes: float | None
+    fetched: float | None
+    filesystem: str
+    standing: str

@@ -19,6 +19,7 @@ from iobench.analysis.evidence import Evidence, enters, evidence, validity, why_
 from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.payback import staging
 from iobench.analysis.results import CheckResult, Checks, DatasetResult, FastestResult, SuiteResult
+from iobench.analysis.starts import starts
 from iobench.analysis.stragglers import stragglers
 from iobench.analysis.studies import studies
 from iobench.analysis.syscalls import counted
@@ -64,6 +65,7 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
         studies=studies(found),
         trajectories=trajectories(found.plan.cases, cases),
         stragglers=stragglers(found),
+        starts=starts(found),
         time=time_spent(records),
         missing=_missing(found, contrasts),
     )

@@ -29,8 +29,10 @@ class Stage:
     locates the samples there, and fio reads them, ``on_nodes`` on all that the case is on.  An
     ``of_mount`` one measures the mount and not the case, and gives no rate of samples: cases on
     the same files share it.  ``writes``: in a folder of its own beside the data
-    (``Task.scratch``).  ``needs``: a method of the trainer without which it cannot run.  A
-    ``named`` one runs only where a spec names it.
+    (``Task.scratch``).  ``starts``: it measures how its processes start; the cache state is that of
+    the software they start from, set before the start, and the data's is as it is.  ``needs``: a
+    method of the trainer without which it cannot run.  A ``named`` one runs only where a spec names
+    it.
     """
 
     run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
@@ -49,6 +51,7 @@ class Stage:
     on_nodes: bool = False  # its fio reads on every node of the case at once
     of_mount: bool = False
     writes: bool = False
+    starts: bool = False
     per_file: bool = False  # only of formats that store one file a sample
     needs: str = ""
     named: bool = False

@@ -31,6 +31,12 @@ def image_id(tag: str) -> str:
             return ""
 
 
+def stored(tag: str) -> Mapping[str, str]:
+    """Return where the daemon's storage driver keeps an image; {} where it does not say."""
+    with _client() as client:
+        return (client.images.get(tag).attrs.get("GraphDriver") or {}).get("Data") or {}
+
+
 def pull(reference: str) -> str:
     """Pull an image; return "" or why that is not possible here."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ _SPACE = {"docker": 1.2, "podman": 2.4, "sif": 2.2, "rootfs": 1.2}
 #: zstd is three times as fast to make as gzip, and as small.
 _SQUASHFS = "-comp zstd -Xcompression-level 3"
 _LABEL = "iobench.digest"
+#: What overlay drivers call the folders of an image: its last layer, and those below it.
+_LAYERS = ("UpperDir", "LowerDir")
 
 
 def in_form(image: Image, form: str, *, untouched: bool = True) -> str:
@@ -63,6 +66,23 @@ def in_form(image: Image, form: str, *, untouched: bool = True) -> str:
 
 def _path(image: Image, form: str) -> Path:
     return image.sif if form == "sif" else image.rootfs
+
+
+def paths(source: str, form: str) -> list[Path]:
+    """Return the files and folders of this host that an image is read from when it is started.
+
+    ``source``: as :func:`in_form` returns it.  Raises ImageError where an engine does not keep
+    layers as folders that this user sees.
+    """
+    if form not in ENGINES:
+        return [Path(source)]
+    where = ENGINES[form].stored(source)
+    layers = [p for name in _LAYERS for p in where.get(name, "").split(":") if p]
+    if not layers:
+        raise ImageError(f"{form} does not say where it keeps the layers of {source}")
+    if hidden := next((p for p in layers if not os.path.isdir(p)), ""):
+        raise ImageError(f"{form} keeps {source} in {hidden}, which is no folder that is seen here")
+    return [Path(p) for p in layers]
 
 
 def make_form(image: Image, form: str, say: Say = lambda line: None) -> str:

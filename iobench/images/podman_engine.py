@@ -26,6 +26,12 @@ def image_id(tag: str) -> str:
     return "" if code else f"sha256:{found}"
 
 
+def stored(tag: str) -> Mapping[str, str]:
+    """Return where the storage driver keeps an image; {} where it does not say."""
+    code, data = ask([*podman(), "image", "inspect", "--format", "{{json .GraphDriver.Data}}", tag])
+    return {} if code else json.loads(data) or {}
+
+
 def pull(reference: str) -> str:
     """Pull an image; return "" or why that is not possible here."""
     try:

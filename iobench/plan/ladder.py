@@ -82,6 +82,8 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             reasons[name] = no_host or one
             if stage.per_file and not (stored.per_file or reasons[name]):
                 reasons[name] = f"format {case.format!r} stores several samples a file"
+        elif stage.starts and registry.load("placements", case.placement).in_image:
+            reasons[name] = "the data is inside the image that it would start from"
         elif stage.needs and not hasattr(trainer.make, stage.needs):
             reasons[name] = f"trainer {case.trainer!r} has no {stage.needs!r}"
         elif stage.reads and no_bytes and stage.asks != "read":
@@ -157,12 +159,12 @@ def _side_trials(spec: Spec, case: Case) -> list[Trial]:
 
 
 def _caches(spec: Spec, case: Case, stage: str) -> list[str]:
-    if registry.load("formats", case.format).fileless:
+    makes_sense, of_data = stages.of(stage).caches, not stages.of(stage).starts
+    if of_data and registry.load("formats", case.format).fileless:
         return ["-"]
-    makes_sense = stages.of(stage).caches
     if stages.of(stage).always and makes_sense:
         return list(makes_sense)
     caches = [check_cache("ladder.caches", c) for c in spec.ladder.caches]
-    if registry.load("placements", case.placement).in_memory:
+    if of_data and registry.load("placements", case.placement).in_memory:
         return [c for c in caches if c == "warm"]
     return [c for c in caches if makes_sense is None or c in makes_sense]

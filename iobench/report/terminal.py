@@ -22,6 +22,7 @@ from iobench.report import (
     contrast_words,
     numbers,
     scale_words,
+    start_words,
     storage_words,
     trainer_words,
     words,
@@ -62,6 +63,7 @@ def render(suite: SuiteResult, console: Console) -> None:
         _print(console, *_explained(others), *_confounded(others))
     _runtimes(across, console)
     _scaling(suite, console)
+    _starts(suite, console)
     _advice(advise(suite), console)
     console.print()
     if listed := words.files_line(suite):
@@ -88,6 +90,19 @@ def _scaling(suite: SuiteResult, console: Console) -> None:
             _print(console, Text(f"  model, {scale_words.parts(model)}", style="dim"))
             _print(console, *(Text(f"  {line}") for line in _errors(model)))
     _print(console, *(Text(line, style="yellow") for line in scale_words.stragglers(suite)))
+
+
+def _starts(suite: SuiteResult, console: Console) -> None:
+    if not suite.starts:
+        return
+    console.print()
+    _print(console, Text("start-up", style="bold"))
+    figures = [Column(head, justify="right") for head in start_words.HEADS[2:]]
+    table = plain_table(Column("case", overflow="fold"), "software", *figures)
+    for cells in start_words.rows(suite.starts):
+        table.add_row(*cells)
+    console.print(table)
+    console.print(Text(start_words.footnote(suite.starts), style="dim"))
 
 
 def _errors(model: ScaleModel) -> Iterator[str]:

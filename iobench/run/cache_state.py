@@ -13,6 +13,9 @@ from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof
 
 #: Share of pages resident before a cold trial (at most), before and after a warm one (at least).
 COLD_RESIDENT_MAX, WARM_RESIDENT_MIN = 0.001, 0.999
+#: Of the software that ranks start from: share that other running programs, the driver among them,
+#: may keep in memory when it is cold.
+MAPPED_MAX = 0.05
 #: Share of needed bytes that crosses the mount in a cold trial (at least), a warm one (at most).
 COLD_BYTES_MIN, WARM_BYTES_MAX = 0.98, 0.01
 #: Of a counter of everybody's traffic: share of what reached the page cache that crosses at most.
@@ -36,7 +39,9 @@ def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Ver
     """
     if cache == "-" or not stages.of(stage).reads:
         return VALID, ()
-    if cache == "cold":
+    if stages.of(stage).starts:
+        wrong, unknown = _started(cache, proof)
+    elif cache == "cold":
         wrong, unknown = _cold(proof)
     elif cache == "warm":
         wrong, unknown = _warm(proof, loop_s)
@@ -47,6 +52,24 @@ def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Ver
     if wrong:
         return INVALID, tuple(wrong + unknown)
     return (EXPLORATORY, tuple(unknown)) if unknown else (VALID, ())
+
+
+def _started(cache: str, proof: CacheProof) -> Tuple[List[str], List[str]]:
+    """What a start finds is what was resident before; who reads it is nobody's to count."""
+    before = proof.resident_before
+    if before is None:
+        return [], ["residency before the start could not be proven"]
+    if cache == "cold" and before > MAPPED_MAX:
+        return [
+            f"not cold: {_beyond(before, MAPPED_MAX)} of the software's pages were resident before "
+            f"the start (at most {MAPPED_MAX:.0%}: what running programs have mapped stays)"
+        ], []
+    if cache == "warm" and before < WARM_RESIDENT_MIN:
+        return [
+            f"not warm: {_beyond(before, WARM_RESIDENT_MIN)} of the software's pages were resident "
+            f"before the start (at least {WARM_RESIDENT_MIN:.1%})"
+        ], []
+    return [], _unseen(proof)
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

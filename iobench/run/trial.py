@@ -36,7 +36,7 @@ from iobench.core.records import (
 )
 from iobench.host import scratch
 from iobench.host.agent import NodeAgent, Trace
-from iobench.run import cache_proof, cache_state, ceiling, command, placing, requests
+from iobench.run import cache_proof, cache_state, ceiling, command, environment, placing, requests
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
 from iobench.run.trial_node import TrialNode, everywhere
@@ -72,13 +72,7 @@ class Attempt:
         self._dataset = settings.copies.get(
             (trial.case.folder, trial.copy), placing.dataset_of(dataset, self._place)
         )
-        self._files = _files(trial, self._dataset, self._place)
-        #: On the mount that is measured: files read in place may lie elsewhere than the dataset.
-        self.where = self._files[0] if self._files else Path(self._dataset.root)
-        self._nodes = [
-            TrialNode(name, agent, trial, self._files, self.where, settings)
-            for name, agent in _readers(trial, settings).items()
-        ]
+        self._look_at(_files(trial, self._dataset, self._place))
         self.ranks: tuple[RankResult, ...] = ()
         self.ceiling: Mapping[str, Any] = {}
         self.runtime: Mapping[str, Any] = {}
@@ -88,6 +82,16 @@ class Attempt:
         self.status = FAILED
         self.reasons: tuple[str, ...] = ("it has not run",)
         self._held = contextlib.ExitStack()
+
+    def _look_at(self, files: list[Path], root: Path | None = None) -> None:
+        """Take these as the files whose pages and whose mount (``root``'s) are looked at."""
+        self._files = files
+        #: On the mount that is measured: files read in place may lie elsewhere than the dataset.
+        self.where = root or (files[0] if files else Path(self._dataset.root))
+        self._nodes = [
+            TrialNode(name, agent, self.trial, files, self.where, self._settings)
+            for name, agent in _readers(self.trial, self._settings).items()
+        ]
 
     @contextlib.contextmanager
     def judged(self) -> Iterator[None]:
@@ -127,7 +131,10 @@ class Attempt:
         """Run it in the folder ``work`` and judge it.  Raises what :meth:`judged` takes."""
         traced: Trace | None = None
         with self.running(work) as worker:
-            if self._stage.by_fio:
+            if self._stage.starts:
+                worker.release()
+                worker.results()
+            elif self._stage.by_fio:
                 self._locate_and_replay(worker)
             else:
                 self.prepare(worker)
@@ -142,15 +149,15 @@ class Attempt:
         """Start the ranks in the folder ``work`` and wait until they are ready."""
         if not self._stage.on_host:
             self.runtime = command.record_of(self.trial.case, self._settings.images)
-        with (
-            self._held,
-            worker_of(self.trial, self._dataset, work, self._settings, self._place) as worker,
-        ):
-            try:
-                self.ready_s = worker.wait_ready()
-                yield worker
-            finally:
-                self.ranks = worker.left()
+        with self._held:
+            if self._stage.starts:
+                self._prepare_software()
+            with worker_of(self.trial, self._dataset, work, self._settings, self._place) as worker:
+                try:
+                    self.ready_s = worker.wait_ready()
+                    yield worker
+                finally:
+                    self.ranks = worker.left()
 
     def finish(self, worker: Worker, traced: Trace | None = None) -> None:
         """Complete the proof of ranks that have ended, and judge.
@@ -179,6 +186,19 @@ class Attempt:
             self._prepare_inside(worker, self._nodes[0])
         else:
             everywhere(self._nodes, lambda node: self._set_state(worker, node))
+
+    def _prepare_software(self) -> None:
+        """Bring what the ranks will start from into the trial's cache state, before they start."""
+        found = environment.software(self.trial.case, self._settings.images)
+        self._look_at(found.files, found.root)
+        everywhere(self._nodes, lambda node: node.set_state(list, self._held))
+        self.count()
+        nbytes = sum(path.stat().st_size for path in found.files)
+        self.notes["software"] = {
+            "root": str(found.root),
+            "files": len(found.files),
+            "bytes": nbytes,
+        }
 
     def count(self) -> None:
         """Begin to count what crosses the mount of the data."""
@@ -236,7 +256,10 @@ class Attempt:
 
     def _prove_after(self, *, inside: bool) -> None:
         """Complete the proofs by what is resident now and what crossed the mount."""
-        if self._place and inside:
+        if self._stage.starts:
+            everywhere(self._nodes, TrialNode.prove_started)
+            self.notes["software"]["fetched"] = sum(node.fetched for node in self._nodes)
+        elif self._place and inside:
             (node,) = self._nodes
             node.prove_after_inside(self.ranks, self._place)
         elif self.trial.cache != "-" and self._files:
@@ -269,7 +292,8 @@ class Attempt:
             self.notes["calls"] = note = traced.note(self.ranks)
             if note["reason"]:
                 return EXPLORATORY, (f"no calls are counted: {note['reason']}",)
-        if self._dataset.in_place and status == VALID and self._stage.reads and self._stage.timed:
+        measured = self._stage.reads and self._stage.timed and not self._stage.starts
+        if self._dataset.in_place and status == VALID and measured:
             return EXPLORATORY, (IN_PLACE,)
         return status, reasons
 

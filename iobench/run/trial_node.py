@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.analysis import ranks as rank_figures
+from iobench.core import stages
 from iobench.core.cases import STEADY, Extent, Placement, Trial
 from iobench.core.clock import clock
 from iobench.core.errors import CacheStateError, TrialFailed
@@ -21,6 +22,7 @@ from iobench.run.cache_state import Verdict
 from iobench.run.worker_process import TrialSettings
 
 _MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
+_CHANGED = "the software must be the same on every node, and stay as it is during the run"
 
 
 class TrialNode:
@@ -37,12 +39,14 @@ class TrialNode:
     ) -> None:
         self.name, self.agent, self._trial, self._settings = name, agent, trial, settings
         self._files, self._where = files, where
+        self._remedy = _CHANGED if stages.of(trial.stage).starts else _MISSING
         self.proof = CacheProof()
         self._mount: Mapping[str, Any] = {}
         self._counters: Mapping[str, int] = {}
         self._counting_s = 0.0  # the clock as they were read; then how long it was counted
         self._others_per_s: float | None = None
         self.moved: Mapping[str, int] = {}
+        self.fetched = 0  # bytes of the software that its ranks' start brought into memory
 
     def set_state(
         self, extents: Callable[[], list[list[Extent]]], held: contextlib.ExitStack
@@ -59,10 +63,10 @@ class TrialNode:
         try:
             self.proof = self._proven(extents, held)
         except FileNotFoundError as error:
-            raise TrialFailed(f"{error.filename} is missing{self._on()}: {_MISSING}") from None
+            raise TrialFailed(f"{error.filename} is missing{self._on()}: {self._remedy}") from None
         except OSError as error:
             name = error.filename or "the data"
-            raise TrialFailed(f"{name}: {error.strerror}; {_MISSING}") from None
+            raise TrialFailed(f"{name}: {error.strerror}; {self._remedy}") from None
 
     def _on(self) -> str:
         return f" on node {self.name}" if self.name else ""
@@ -146,6 +150,23 @@ class TrialNode:
             self._others(),
             by_fio=fio.rchar if fio else None,
             opened=opened,
+        )
+
+    def prove_started(self) -> None:
+        """Complete the proof of a start by what of its software is resident now.
+
+        What was brought in since has crossed the mount, whoever read it: the runtime's own
+        programs, a daemon or the kernel, whose bytes no counter of ours has.
+        """
+        left = self.agent.residency(self._files)
+        before = self.proof.resident_before
+        if left.fraction is not None and before is not None:
+            nbytes = sum(path.stat().st_size for path in self._files)
+            self.fetched = max(0, left.nbytes - int(before * nbytes))
+        self.proof = dataclasses.replace(
+            self.proof,
+            resident_after=left.fraction,
+            bytes_resident=None if left.fraction is None else left.nbytes,
         )
 
     def prove_after_inside(self, ranks: Sequence[RankResult], place: Placement) -> None:

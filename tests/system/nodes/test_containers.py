@@ -56,3 +56,21 @@ def test_torch_trains_one_net_under_srun_in_apptainer(cluster: Hosts, batch: Non
     clusters.run_in_job(cluster, words, "--ntasks-per-node=1")
     clusters.check_all(cluster, ["warm"])
     clusters.check_one_net(cluster)
+
+
+def test_software_is_evicted_on_both_hosts(cluster: Hosts) -> None:
+    need("apptainer")
+    need("image")
+    words = clusters.command(
+        cluster, ["cold"], "--images", str(image_folder()), "--hosts", "h1,h2", launcher="mpirun",
+        runtime="apptainer", stage="start",
+    )  # fmt: skip
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
+    (record,) = clusters.records(cluster)
+    assert (record["status"], record["reasons"]) == ("VALID", [])
+    proofs = {node["node"]: node["cache"]["resident_before"] for node in record["nodes"]}
+    assert len(proofs) == 2
+    assert all(before == 0 for before in proofs.values()), proofs
+    assert record["notes"]["software"]["fetched"] > 50e6
+    assert "start-up" in done.stdout
