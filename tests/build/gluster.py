@@ -100,21 +100,31 @@ class Gluster:
 
     def _connected(self, mount: Path) -> None:
         """Wait until a client has all bricks: a folder made before would be on some of them."""
+        found: List[str] = []
         for _ in range(100):
-            found = [p.read_text() for p in (mount / GRAPH).glob(f"{NAME}-client-*/private")]
+            with contextlib.suppress(OSError):  # EBADF while the graph changes
+                found = [p.read_text() for p in (mount / GRAPH).glob(f"{NAME}-client-*/private")]
             if len(found) == len(self.bricks) and all("connected = 1" in text for text in found):
                 return
             time.sleep(0.1)
         raise AssertionError(f"the client is not connected to all bricks: {found}")
 
     def set(self, option: str, value: str) -> None:
-        """Set an option of the volume and wait until the client follows it."""
+        """Switch a translator of the client on or off and wait until the client follows.
+
+        It does by another graph, which can be late: what the one before showed tells nothing.
+        """
+        if self.ask("volume", "get", NAME, option).split()[-1] == value:
+            return
+        active = self.mount / GRAPH
+        before = os.readlink(active)
         self.ask("volume", "set", NAME, option, value)
-        translator = self.mount / GRAPH / f"{NAME}-{option.rpartition('.')[2]}"
-        for _ in range(100):
-            if translator.exists() == (value == "on"):
-                self._connected(self.mount)
-                return
+        translator = active / f"{NAME}-{option.rpartition('.')[2]}"
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                if os.readlink(active) != before and translator.exists() == (value == "on"):
+                    self._connected(self.mount)
+                    return
             time.sleep(0.1)
         raise AssertionError(f"the client does not follow {option} {value}")
 

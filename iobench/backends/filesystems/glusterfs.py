@@ -83,10 +83,13 @@ class Glusterfs(NetworkFilesystem):
     def counters(self, path: Path) -> Mapping[str, int]:
         """Return what this client received from all bricks, in all graphs that it has had.
 
-        A change of the volume's options starts a new graph, with connections of its own.
+        A change of the volume's options starts a new graph, with connections of its own; while it
+        comes up, a folder may not be listed (EBADF), and nothing is counted.
         """
-        graphs = [g for g in self._graphs.glob("*") if not g.is_symlink()]
-        texts = [read(p) for g in graphs for p in g.glob("*-client-*/private")]
+        texts: List[str] = []
+        with contextlib.suppress(OSError):
+            graphs = [g for g in self._graphs.glob("*") if not g.is_symlink()]
+            texts = [read(p) for g in graphs for p in [*g.glob("*-client-*/private")]]
         received = [int(state["total_bytes_read"]) for state in map(private, texts) if state]
         return {RECEIVED: sum(received)} if received else {}
 
