@@ -71,6 +71,6 @@ def test_software_is_evicted_on_both_hosts(cluster: Hosts) -> None:
     assert (record["status"], record["reasons"]) == ("VALID", [])
     proofs = {node["node"]: node["cache"]["resident_before"] for node in record["nodes"]}
     assert len(proofs) == 2
-    assert all(before == 0 for before in proofs.values()), proofs
+    assert all(before < 0.001 for before in proofs.values()), proofs
     assert record["notes"]["software"]["fetched"] > 50e6
     assert "start-up" in done.stdout
