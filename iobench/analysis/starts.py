@@ -16,13 +16,18 @@ from iobench.equations import stats
 
 
 def starts(found: Evidence) -> list[StartResult]:
-    """Return one entry for each case and cache state with the stage ``start``, in their order."""
-    return [
+    """Return one entry for each case and cache state with the stage ``start``.
+
+    By what they start from, in the order of the cases, then by ranks.
+    """
+    out = [
         _result(case, cache, records)
         for case in found.plan.cases
         for cache in ("cold", "warm")
         if (records := found.of(case, "start", cache))
     ]
+    kinds = list(dict.fromkeys((one.runtime, one.form) for one in out))
+    return sorted(out, key=lambda s: (kinds.index((s.runtime, s.form)), s.nodes, s.ranks))
 
 
 def _result(case: Case, cache: str, records: Sequence[Record]) -> StartResult:

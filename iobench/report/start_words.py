@@ -8,7 +8,7 @@ from iobench.analysis.scale_results import StartResult
 from iobench.equations.stats import Interval
 from iobench.report import numbers
 
-HEADS = ("case", "software", "ranks", "seconds", "launch", "Python", "imports", "fetched MB")
+HEADS = ("case", "software", "seconds", "launch", "Python", "imports", "fetched MB")
 _FOOTNOTE = (
     "Seconds until every rank has imported its libraries, with the 95 % interval; launch: launcher "
     "and runtime. Cold: the software's files were evicted on every node, but not the runtime's "
@@ -17,13 +17,27 @@ _FOOTNOTE = (
 )
 
 
+def names(starts: Sequence[StartResult]) -> dict[str, str]:
+    """Return a short name of each case: what it starts from and how many ranks, if that is unique.
+
+    ``apptainer sif, 4 ranks``
+    """
+    short = {
+        one.case: " ".join(filter(None, dict.fromkeys((one.runtime, one.form))))
+        + f", {one.ranks} rank{'s' if one.ranks > 1 else ''}"
+        + (f" on {one.nodes} nodes" if one.nodes > 1 else "")
+        for one in starts
+    }
+    return short if len({*short.values()}) == len(short) else {case: case for case in short}
+
+
 def rows(starts: Sequence[StartResult]) -> list[tuple[str, ...]]:
     """Return the cells of every start, :data:`HEADS`."""
+    short = names(starts)
     return [
         (
-            one.case,
-            f"{_form(one)}, {one.cache}",
-            f"{one.ranks} on {one.nodes} nodes" if one.nodes > 1 else str(one.ranks),
+            short[one.case],
+            one.cache,
             _with_limits(one.seconds),
             numbers.number(one.before_s),
             numbers.number(one.python_s),

@@ -82,9 +82,9 @@ def no_stall(entry: StallResult) -> bool:
 
 
 def communication(case: CaseResult) -> str:
-    """Return one line on the cost of several ranks, "" for one."""
+    """Return one line on the cost of several ranks, "" for one, and where no rung was wanted."""
     found = case.comm
-    if not found:
+    if not found or not any(stage.caches for stage in case.stages.values()):
         return ""
     if isinstance(found, NoCommunication):
         return f"communication n/a: {found.reason}"

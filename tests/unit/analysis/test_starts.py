@@ -76,11 +76,11 @@ def test_what_people_read() -> None:
     out = io.StringIO()
     terminal.render(found, Console(file=out, width=100))
     text = " ".join(out.getvalue().split())
-    assert "sif, cold" in text
+    assert "bare sif, 2 ranks cold" in text
     assert "sif: 2,000 MB on lustre" in text
     page = html.render(plan, records, found)
     assert 'id="start-up"' in page
-    assert "Start-up: torch:lmdb world_size=1 nodes=1 cold 7.00 s" in page
+    assert "Start-up: bare sif, 1 rank cold 7.00 s" in page
     assert len(trials_frame(plan, records)) == len(records)
     assert start_plot.starts([]) == ""
 
