@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -18,21 +18,6 @@ from tests.build.hosts import Hosts, hosts
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = 64
-SPEC = """
-name = "two"
-budget = "2m"
-limit_s = 120
-compute_s = 3
-[case]
-nodes = 2
-{case}
-[ladder]
-stages = ["{stage}"]
-caches = {caches}
-repeats = {repeats}
-probe = false
-digest = false
-"""
 #: The device goes with the last mount of it.
 MOUNT = """
 device=$(losetup --find --show --direct-io=on "$1")
@@ -71,12 +56,24 @@ def command(
         "pipeline": "torch:lmdb", "trainer": "emulated", "ranks_per_node": 1, "batch": 4,
         "workers": 1, **case,
     }  # fmt: skip
-    rows = "\n".join(f"{key} = {_toml(value)}" for key, value in keys.items())
-    spec = cluster.folder / "spec.toml"
-    spec.write_text(
-        SPEC.format(case=rows, stage=stage, caches=json.dumps(list(caches)), repeats=repeats)
-    )
-    iobench = [sys.executable, "-m", "iobench.cli", "run", str(spec)]
+    spec = {
+        "name": "two", "budget": "2m", "limit_s": 120, "compute_s": 3,
+        "case": {"nodes": 2, **keys},
+        "ladder": {
+            "stages": [stage], "caches": list(caches), "repeats": repeats, "probe": False,
+            "digest": False,
+        },
+    }  # fmt: skip
+    return words(cluster, spec, *more, into=into)
+
+
+def words(
+    cluster: Hosts, spec: Mapping[str, Any], *more: str, into: Optional[Path] = None
+) -> List[str]:
+    """Return the words that run a suite; ``spec``: the content of its file."""
+    path = cluster.folder / "spec.toml"
+    path.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in spec.items()))
+    iobench = [sys.executable, "-m", "iobench.cli", "run", str(path)]
     places = ["--into", str(into)]
     if into is None:
         shutil.rmtree(cluster.folder / "results", ignore_errors=True)
@@ -87,6 +84,8 @@ def command(
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value)
 
 
