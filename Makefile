@@ -19,7 +19,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
 DATA_ARGS = $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') $(if $(IN_PLACE),--in-place)
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGET),--budget '$(BUDGET)')
 BENCHMARKS := aa bridge-cost cached-curve caffe-time caffe-wait ceilings cold-turns dataset-generation \
-	explain faults fidelity fuzz harness-cost head-of-line known-truths littles-law pixels \
+	explain faults fidelity fuzz gpu harness-cost head-of-line known-truths littles-law pixels \
 	power power-turns predict regimes scale scale-model slices slowed-node start-rest tune turn-noise \
 	versus-fio
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from iobench.analysis.storage_results import MetadataResult, SteadyResult, StorageResult
-from iobench.analysis.trainer_results import ComputeRoof, MlperfResult
+from iobench.analysis.trainer_results import ComputeRoof, CopyResult, MlperfResult
 from iobench.equations.stats import Interval
 
 #: What rounds to more than 1 is no utilisation.
@@ -302,6 +302,7 @@ class CaseResult:
     metadata: MetadataResult | None
     steady: SteadyResult | None
     compute_roof: ComputeRoof | None
+    copy_s: CopyResult | None
     mlperf: MlperfResult | None
     bytes: BytesResult
     startup_s: StartupResult | None

@@ -24,6 +24,7 @@ from iobench.analysis.case_results import (
     WaitResult,
 )
 from iobench.analysis.compute_roof import compute_roof
+from iobench.analysis.copies import copies
 from iobench.analysis.evidence import WARM_STATES, Evidence
 from iobench.analysis.limits import limits
 from iobench.analysis.metadata import metadata_of
@@ -65,6 +66,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         metadata=metadata,
         steady=steady_of(found, case),
         compute_roof=compute_roof(found, case),
+        copy_s=copies(found, case, compute),
         mlperf=mlperf_of(found, case),
         bytes=_bytes(found, case),
         startup_s=_startup(found, case),

@@ -36,6 +36,20 @@ class ComputeRoof:
 
 
 @dataclasses.dataclass(frozen=True)
+class CopyResult:
+    """What copying a batch to the GPU takes, from the rung ``h2d``: ``seconds`` a batch of so many
+    ``bytes``; ``share`` of a step of ``compute``, which has it in it (None: not measured).
+    """
+
+    seconds: Interval
+    bytes: int
+    bytes_per_s: float
+    pinned: bool
+    share: float | None
+    standing: str
+
+
+@dataclasses.dataclass(frozen=True)
 class MlperfResult:
     """AU of the rung ``feed`` as MLPerf Storage counts it, and what its rules ask for.
 

@@ -31,8 +31,8 @@ class Stage:
     the same files share it.  ``writes``: in a folder of its own beside the data
     (``Task.scratch``).  ``starts``: it measures how its processes start; the cache state is that of
     the software they start from, set before the start, and the data's is as it is.  ``needs``: a
-    method of the trainer without which it cannot run.  A ``named`` one runs only where a spec names
-    it.
+    method of the trainer without which it cannot run.  ``onto_device``: only where batches made on
+    the host go to a GPU.  A ``named`` one runs only where a spec names it.
     """
 
     run: Callable[[Any], Outcome]  # measures one rank (iobench.worker.rank.RankRun)
@@ -54,6 +54,7 @@ class Stage:
     starts: bool = False
     per_file: bool = False  # only of formats that store one file a sample
     needs: str = ""
+    onto_device: bool = False
     named: bool = False
     traced: bool = False  # the driver counts the system calls between the loop's marks
     in_process: bool = False  # reads in the worker's own Python, wherever the loader runs

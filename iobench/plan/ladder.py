@@ -86,12 +86,23 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             reasons[name] = "the data is inside the image that it would start from"
         elif stage.needs and not hasattr(trainer.make, stage.needs):
             reasons[name] = f"trainer {case.trainer!r} has no {stage.needs!r}"
+        elif stage.onto_device and (why := _no_copy(case)):
+            reasons[name] = why
         elif stage.reads and no_bytes and stage.asks != "read":
             reasons[name] = f"format {case.format!r} has no bytes to decode"
         elif stage.reads and stage.asks not in loader.stages:
             usual = f"loader {case.loader!r} cannot run it alone"
             reasons[name] = loader.no_stage.get(stage.asks, usual)
     return {name: why for name, why in reasons.items() if why}
+
+
+def _no_copy(case: Case) -> str:
+    """Return why no batch of a case is copied from the host to a GPU, "" where they are."""
+    if case.trainer_options.get("device") != "cuda":
+        return f"trainer {case.trainer!r} is not on a GPU here: nothing is copied"
+    if case.loader_options.get("device") in ("mixed", "gpu"):
+        return f"loader {case.loader!r} makes its batches on the GPU"
+    return ""
 
 
 def _no_host(case: Case) -> str:

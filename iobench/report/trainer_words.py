@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iobench.analysis.case_results import CaseResult
-from iobench.report.numbers import limits, number, percent
+from iobench.report.numbers import limits, milliseconds, number, percent
 
 
 def compute_roof(case: CaseResult) -> str:
@@ -29,6 +29,21 @@ def compute_roof(case: CaseResult) -> str:
                 "products than are counted"
             )
     return f"{text}; {roof.traffic}"
+
+
+def copies(case: CaseResult) -> str:
+    """Return what copying a batch to the GPU takes; "" where it was not measured."""
+    found = case.copy_s
+    if found is None:
+        return ""
+    spread = limits(found.seconds, milliseconds)
+    share = f", {percent(found.share)} of a step of compute" if found.share else ""
+    return (
+        f"copying a batch of {number(found.bytes / 1e6)} MB to the GPU takes "
+        f"{milliseconds(found.seconds.value)} ms{f' ({spread})' if spread else ''}: "
+        f"{number(found.bytes_per_s / 1e9)} GB/s from "
+        f"{'pinned' if found.pinned else 'pageable'} memory{share}"
+    )
 
 
 def mlperf(case: CaseResult) -> str:

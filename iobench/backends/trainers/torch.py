@@ -101,6 +101,11 @@ class TorchTrainer(Trainer):
         self._loss = loss.detach()
         self.sync()
 
+    def copy(self, batch: Batch) -> None:
+        """Copy a batch to the device, as a step does first; return when it is there."""
+        self._tensors(batch)
+        self.sync()
+
     def sync(self) -> None:
         """Wait for the GPU; on a CPU a step is complete when it returns."""
         if self.device == "cuda":

@@ -1,4 +1,4 @@
-"""What the stages share that compute on one batch: compute, alone."""
+"""What the stages share that repeat one batch: compute, alone, h2d."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replay(job: RankRun) -> Outcome:
     if batch is None:
         measured = trainer.replay(job.request, seconds=job.task.seconds)
     else:
-        measured = loop.measure(_steps(batch, job), trainer, warmup=1)
+        measured = loop.measure(repeated(batch, job), trainer, warmup=1)
     io = io_counters.difference(before, io_counters.snapshot())
     notes = {
         "trainer": dict(trainer.describe()),
@@ -45,7 +45,7 @@ def resident(job: RankRun, device: str) -> Batch:
     return batch
 
 
-def _steps(batch: Batch, job: RankRun) -> Any:
+def repeated(batch: Batch, job: RankRun) -> Any:
     """Yield the batch for so many steps or seconds; ranks that wait for each other: all alike."""
     start, task = clock.clock(), job.task
     last = MAX_REPLAYS

@@ -269,3 +269,15 @@ def test_training_on_a_gpu_matches_the_cpu() -> None:
         trainer.step(learnable(0))
         losses.append(trainer.describe()["last_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+def test_a_copy_is_on_the_gpu_when_it_returns() -> None:
+    need("cuda")
+    import torch
+
+    from iobench.backends.trainers.torch import TorchTrainer
+
+    trainer = TorchTrainer(batch=24, net="resnet44cifar", device="cuda")
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    trainer.copy(learnable(0))
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] > before

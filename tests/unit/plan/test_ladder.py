@@ -138,9 +138,9 @@ def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     parsed = load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
     missing = ladder.rungs_missing(load.expand(parsed)[0])
     of_files = {"ceiling", "requests", "metadata", "files"}
-    assert set(missing) == {*of_files, "decode", "load", "roof", "train"}
+    assert set(missing) == {*of_files, "decode", "load", "roof", "train", "h2d"}
     null = load.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
-    assert set(ladder.rungs_missing(load.expand(null)[0])) == {*of_files, "roof"}
+    assert set(ladder.rungs_missing(load.expand(null)[0])) == {*of_files, "roof", "h2d"}
 
 
 def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
@@ -160,6 +160,17 @@ def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
 
     assert len(keys("cpu")) == 1
     assert len(keys("cuda")) == 4
+
+
+def test_only_what_goes_to_a_gpu_is_copied() -> None:
+    cuda = Case(loader="torch", trainer="torch", trainer_options={"device": "cuda"})
+    assert "h2d" not in ladder.rungs_missing(cuda)
+    mixed = dataclasses.replace(cuda, loader="dali", loader_options={"device": "mixed"})
+    assert "on the GPU" in ladder.rungs_missing(mixed)["h2d"]
+    there = dataclasses.replace(cuda, trainer_options={})
+    assert "not on a GPU" in ladder.rungs_missing(there)["h2d"]
+    emulated = dataclasses.replace(there, trainer="emulated")
+    assert "has no 'copy'" in ladder.rungs_missing(emulated)["h2d"]
 
 
 def test_the_mount_is_measured_once_where_a_spec_names_it() -> None:

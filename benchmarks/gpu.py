@@ -1,0 +1,149 @@
+"""What a GPU changes: decoding on it, copying to it, training on it; bare and in containers.
+
+Data are made, nothing is fetched, and it ends within ten minutes.  A ResNet-50 trains on the first
+GPU: batches of JPEG decoded by the host and pinned, not pinned, by DALI on the host, by DALI on the
+GPU.  Each case runs load, h2d (the copy alone), compute and train, warm.  Containers that run here
+and whose image is in --images run the first case too.  What could not be tried is listed with the
+reason; several ranks on GPUs (NCCL) are not supported.  Checked: that each case ran, that its steps
+were on the GPU, that it trains no faster than it computes, and that a copy is within a step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.suites import arguments, dataset, finish, run
+from iobench.core import registry
+from iobench.core.errors import ImageError
+from iobench.host import probes
+from iobench.images import catalogue
+from iobench.run import availability
+from iobench.run.command import images_for
+from iobench.run.trial import TrialSettings
+from iobench.spec import load
+
+SAMPLES, BATCH, REPEATS, COMPUTE_S = 1280, 64, 3, 4
+CONTAINERS = ("apptainer", "docker", "podman")
+#: What a step may take more than training's, and a copy more than a step: noise.
+SLACK = 1.1
+TRAINER = {"net": "resnet50", "device": "cuda", "channels_last": True}
+
+
+def cases(containers: list[str]) -> list[dict[str, Any]]:
+    """Return the cases: four ways to a batch on the GPU, and the first of them in containers."""
+    pipelines: list[dict[str, Any]] = [
+        {"name": "host, pinned", "pipeline": "torch:jpeg"},
+        {"name": "host, not pinned", "pipeline": "torch:jpeg",
+         "loader_options": {"pin_memory": False}},
+        {"name": "DALI on the host", "pipeline": "dali:jpeg"},
+        {"name": "DALI on the GPU", "pipeline": "dali:jpeg", "loader_options": {"device": "mixed"}},
+    ]  # fmt: skip
+    return pipelines + [
+        {"name": f"host, pinned, {name}", "pipeline": "torch:jpeg", "runtime": name}
+        for name in containers
+    ]
+
+
+def document(containers: list[str]) -> dict[str, Any]:
+    """Return the spec."""
+    return {
+        "name": "gpu",
+        "budget": "10m",
+        "compute_s": COMPUTE_S,
+        "case": {
+            "trainer": "torch", "trainer_options": TRAINER, "batch": BATCH,
+            "workers": min(8, len(os.sched_getaffinity(0))), "prefetch": 2,
+        },
+        "cases": cases(containers),
+        "ladder": {
+            "stages": ["load", "h2d", "compute", "train"], "caches": ["warm"], "repeats": REPEATS,
+            "probe": False, "digest": False,
+        },
+    }  # fmt: skip
+
+
+def usable(images: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the containers that can run here, and why the others cannot."""
+    why = {name: registry.unavailable("runtimes", name) for name in CONTAINERS}
+    try:
+        catalogue.find("torch", images)
+    except ImageError as error:
+        why = {name: reason or str(error) for name, reason in why.items()}
+    return [n for n, reason in why.items() if not reason], {n: r for n, r in why.items() if r}
+
+
+def here() -> dict[str, Any]:
+    """Return what torch says of the GPUs of this machine; raises SystemExit where it uses none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        reason = probes.gpu() or (
+            f"torch {torch.__version__} cannot use the GPU of this machine: set TORCH_INDEX to a "
+            "CUDA build and run `make setup` (docs/spec.md, A GPU)"
+        )
+        print(f"nothing was tried: {reason}", file=sys.stderr)
+        raise SystemExit(1)
+    driver = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "memory_bytes": torch.cuda.get_device_properties(0).total_memory,
+        "driver": probes.ask(driver)[1],
+    }
+
+
+def row_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a case's rates in samples/s, its copy, and what is wrong with them."""
+    rates = {}
+    for stage, cache in (("load", "warm"), ("compute", "-"), ("train", "warm")):
+        found = entry["stages"][stage].get(cache) or {}
+        rates[stage] = (found.get("samples_per_s") or {}).get("value")
+    copy, wrong = entry["copy_s"], [f"no {name}" for name, rate in rates.items() if not rate]
+    if rates["compute"] and rates["train"] and rates["train"] > SLACK * rates["compute"]:
+        wrong.append("it trains faster than it computes")
+    if copy and copy["share"] and copy["share"] > SLACK:
+        wrong.append("a copy takes longer than a step")
+    return {"case": entry["case"], **rates, "copy": copy, "wrong": wrong}
+
+
+def main() -> int:
+    parser = arguments((__doc__ or "").splitlines()[0])
+    parser.add_argument("--images", type=Path, default=Path("images"), help="of the containers")
+    args = parser.parse_args()
+    facts = here()
+    containers, left_out = usable(args.images)
+    wanted = document(containers)
+    planned = load.expand(load.parse(wanted, where="benchmark"))
+    with availability.services_of(planned, args.images, lambda line: print(line, flush=True)):
+        settings = TrialSettings(compute_s=COMPUTE_S, images=images_for(planned, args.images))
+        found = dataset(args.data, "imagenet-like", SAMPLES, [])
+        analysis, records = run(wanted, found, settings=settings)
+    rows = [row_of(entry) for entry in analysis["pipelines"]]
+    devices = {
+        rank.notes["trainer"].get("device_name")
+        for record in records if record.trial.stage == "train"
+        for rank in record.ranks if "trainer" in rank.notes
+    }  # fmt: skip
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    for row in rows:
+        rates = "  ".join(f"{k} {row[k] or 0:9,.0f}/s" for k in ("load", "compute", "train"))
+        copy = row["copy"]
+        copied = f"copy {1e3 * copy['seconds']['value']:.2f} ms" if copy else "nothing is copied"
+        print(f"{row['case']:32} {rates}  {copied}  {'; '.join(row['wrong'])}")
+    for name, reason in left_out.items():
+        print(f"not tried: {name}: {reason}")
+    print("not tried: several ranks on GPUs: not supported")
+    wrong = [w for row in rows for w in row["wrong"]]
+    on_gpu = bool(devices) and devices <= set(facts["devices"])
+    return finish(
+        args, {"here": facts, "rows": rows, "not_tried": left_out, "on": sorted(map(str, devices))},
+        not wrong and on_gpu,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
