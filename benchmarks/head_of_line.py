@@ -160,10 +160,11 @@ def main() -> int:
         analysis, records = suites.run(
             spec(step_s, decoder, args.repeats), found, results=folder / "results"
         )
+        # their columns go with the folder
         wanted = arithmetic(records)
+        times = seconds(records, in_order=True), seconds(records, in_order=False)
     ordered = next(p for p in analysis["pipelines"] if p["head_of_line"]["warm"]["loss_s"])
     reported = ordered["head_of_line"]["warm"]
-    times = seconds(records, in_order=True), seconds(records, in_order=False)
     rows = {
         "loss of the arms, us a sample": (1e6 * (times[0] - times[1]), 1e6 * wanted),
         "loss reported, us a sample": (1e6 * reported["loss_s"]["value"], 1e6 * wanted),
