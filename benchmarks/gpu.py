@@ -35,14 +35,14 @@ TRAINER = {"net": "resnet50", "device": "cuda", "channels_last": True}
 def cases(containers: list[str]) -> list[dict[str, Any]]:
     """Return the cases: four ways to a batch on the GPU, and the first of them in containers."""
     pipelines: list[dict[str, Any]] = [
-        {"name": "host, pinned", "pipeline": "torch:jpeg"},
-        {"name": "host, not pinned", "pipeline": "torch:jpeg",
+        {"name": "host pinned", "pipeline": "torch:jpeg"},
+        {"name": "host not pinned", "pipeline": "torch:jpeg",
          "loader_options": {"pin_memory": False}},
         {"name": "DALI on the host", "pipeline": "dali:jpeg"},
         {"name": "DALI on the GPU", "pipeline": "dali:jpeg", "loader_options": {"device": "mixed"}},
     ]  # fmt: skip
     return pipelines + [
-        {"name": f"host, pinned, {name}", "pipeline": "torch:jpeg", "runtime": name}
+        {"name": f"host pinned {name}", "pipeline": "torch:jpeg", "runtime": name}
         for name in containers
     ]
 

@@ -82,8 +82,9 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             reasons[name] = no_host or one
             if stage.per_file and not (stored.per_file or reasons[name]):
                 reasons[name] = f"format {case.format!r} stores several samples a file"
-        elif stage.starts and registry.load("placements", case.placement).in_image:
-            reasons[name] = "the data is inside the image that it would start from"
+        elif stage.starts:
+            in_image = registry.load("placements", case.placement).in_image
+            reasons[name] = "the data is inside the image that it would start from" * in_image
         elif stage.needs and not hasattr(trainer.make, stage.needs):
             reasons[name] = f"trainer {case.trainer!r} has no {stage.needs!r}"
         elif stage.onto_device and (why := _no_copy(case)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -159,6 +160,10 @@ def _of_threads(spec: Spec) -> Iterator[Finding]:
                 yield f"workers of {name}", f"loader {loader} always has {threads}"
 
 
+def _of_usual_scope(case: Case) -> Case:
+    return dataclasses.replace(case, scope="")
+
+
 def _of_case(case: Case) -> Mapping[str, str]:
     """Return key -> why it has no effect on one case."""
     found: dict[str, str] = {}
@@ -168,9 +173,10 @@ def _of_case(case: Case) -> Mapping[str, str]:
         found["image"] = f"runtime {case.runtime} runs no image"
     if case.world_size == 1:
         found["sharing"] = "one rank shares with nobody"
-        found["scope"] = "one rank has one container, or none"
-    elif not registry.scope_of(case):
+    if case.scope and not registry.scope_of(case):
         found["scope"] = f"runtime {case.runtime} is no container"
+    elif case.world_size == 1 and case.scope == registry.scope_of(_of_usual_scope(case)):
+        found["scope"] = "one rank has one container"
     loader = registry.load("loaders", case.loader)
     if "decoders" not in registry.loading(case):
         by_itself = f"loader {case.loader} decodes by itself, or not at all"
