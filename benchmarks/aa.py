@@ -81,7 +81,13 @@ def document(
     pipeline: str, seed: int, runtime: str, loop_s: float = 2.5, nodes: int = 1
 ) -> dict[str, Any]:
     """Return the spec of one comparison."""
-    ranks = {"nodes": nodes, "launcher": "mpirun", "workers": 1, "scope": "rank"}
+    ranks = {
+        "nodes": nodes,
+        "launcher": "mpirun",
+        "workers": 1,
+        "ranks_per_node": 1,
+        "scope": "rank",
+    }
     if runtime == "bare":
         del ranks["scope"]
     return {

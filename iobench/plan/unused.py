@@ -160,10 +160,6 @@ def _of_threads(spec: Spec) -> Iterator[Finding]:
                 yield f"workers of {name}", f"loader {loader} always has {threads}"
 
 
-def _of_usual_scope(case: Case) -> Case:
-    return dataclasses.replace(case, scope="")
-
-
 def _of_case(case: Case) -> Mapping[str, str]:
     """Return key -> why it has no effect on one case."""
     found: dict[str, str] = {}
@@ -175,7 +171,8 @@ def _of_case(case: Case) -> Mapping[str, str]:
         found["sharing"] = "one rank shares with nobody"
     if case.scope and not registry.scope_of(case):
         found["scope"] = f"runtime {case.runtime} is no container"
-    elif case.world_size == 1 and case.scope == registry.scope_of(_of_usual_scope(case)):
+    usual = registry.scope_of(dataclasses.replace(case, scope=""))
+    if case.scope and case.world_size == 1 and case.scope == usual:
         found["scope"] = "one rank has one container"
     loader = registry.load("loaders", case.loader)
     if "decoders" not in registry.loading(case):

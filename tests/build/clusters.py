@@ -38,7 +38,8 @@ def with_data(folder: Path, samples: int = SAMPLES) -> Iterator[Hosts]:
     with hosts(folder) as found:
         for host in found.hosts:
             image = folder / f"{host.name}.ext4"
-            command = ["mkfs.ext4", "-q", "-d", str(folder / "made"), str(image), "64M"]
+            size = f"{64 + samples // 4}M"
+            command = ["mkfs.ext4", "-q", "-d", str(folder / "made"), str(image), size]
             subprocess.run(command, check=True)
             host.run("sh", "-ec", MOUNT, "sh", str(image), str(folder / "set"))
         yield found
