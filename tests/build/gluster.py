@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Iterator, List, Mapping, Sequence
 
+from iobench.backends.filesystems import glusterfs
 from iobench.host import page_cache
 from iobench.host.agent import Agent
 from tests.build.disks import disk
@@ -99,15 +100,24 @@ class Gluster:
         self._connected(mount)
 
     def _connected(self, mount: Path) -> None:
-        """Wait until a client has all bricks: a folder made before would be on some of them."""
+        """Wait until a client has all bricks, and a folder that it makes is on all of them."""
         found: List[str] = []
         for _ in range(100):
             with contextlib.suppress(OSError):  # EBADF while the graph changes
                 found = [p.read_text() for p in (mount / GRAPH).glob(f"{NAME}-client-*/private")]
-            if len(found) == len(self.bricks) and all("connected = 1" in text for text in found):
-                return
+                connected = [text for text in found if "connected = 1" in text]
+                if len(connected) == len(self.bricks) == self._spread(mount):
+                    return
             time.sleep(0.1)
         raise AssertionError(f"the client is not connected to all bricks: {found}")
+
+    def _spread(self, mount: Path) -> int:
+        """Return on how many bricks a folder is that the client makes now."""
+        folder = Path(tempfile.mkdtemp(prefix=".spread-", dir=mount))
+        try:
+            return glusterfs.spread(os.getxattr(folder, glusterfs.PLACEMENT).decode())
+        finally:
+            folder.rmdir()
 
     def set(self, option: str, value: str) -> None:
         """Switch a translator of the client on or off and wait until the client follows.

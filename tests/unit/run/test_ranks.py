@@ -465,7 +465,6 @@ def test_without_the_rung_on_one_rank_it_is_not_available() -> None:
     ran = dataclasses.replace(record_of(several, case), trial=compute)
     broken = dataclasses.replace(ran, trial=alone, status="FAILED", reasons=("it fell",), ranks=())
     for trials, records, said in (
-        ((), [], "compute is not in the spec"),
         ((compute,), [ran], "compute on one rank is not in the spec"),
         ((compute, alone), [ran], "compute on one rank has not run yet"),
         ((compute, alone), [ran, broken], "compute on one rank has no valid trial: it fell"),
@@ -473,6 +472,10 @@ def test_without_the_rung_on_one_rank_it_is_not_available() -> None:
         found = Plan("s", "now", 1, 60.0, DATASET, (case,), trials, phase=2)
         entry = suite.analyse(found, records).pipelines[0]
         assert words.communication(entry).startswith(f"communication n/a: {said}")
+    nothing = Plan("s", "now", 1, 60.0, DATASET, (case,), (), phase=2)
+    entry = suite.analyse(nothing, []).pipelines[0]
+    assert getattr(entry.comm, "reason", "") == "compute is not in the spec"
+    assert words.communication(entry) == "", "no rung is"
     assert words.communication(case_result()) == ""
 
 
