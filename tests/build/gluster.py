@@ -102,7 +102,7 @@ class Gluster:
         self._connected(mount)
 
     def _connected(self, mount: Path) -> None:
-        """Wait until a client has all bricks, and a folder that it makes is on as many as wanted."""
+        """Wait until a client has all bricks, and its new folders are on as many as wanted."""
         found: List[str] = []
         for _ in range(100):
             with contextlib.suppress(OSError):  # EBADF while the graph changes
