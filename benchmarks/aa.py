@@ -78,18 +78,12 @@ BACKEND = dataclasses.replace({runtime}.BACKEND, summary="{runtime} under a seco
 
 
 def document(
-    pipeline: str, seed: int, runtime: str, loop_s: float = 2.5, nodes: int = 1
+    pipeline: str, seed: int, runtime: str, loop_s: float = WANTED[1].loop_s, nodes: int = 1
 ) -> dict[str, Any]:
     """Return the spec of one comparison."""
-    ranks = {
-        "nodes": nodes,
-        "launcher": "mpirun",
-        "workers": 1,
-        "ranks_per_node": 1,
-        "scope": "rank",
-    }
-    if runtime == "bare":
-        del ranks["scope"]
+    ranks = {"nodes": nodes, "ranks_per_node": 1, "launcher": "mpirun", "workers": 1}
+    if runtime != "bare":
+        ranks["scope"] = "rank"
     return {
         "name": "aa",
         "seed": seed,
@@ -165,12 +159,9 @@ def simulated(recorded: dict[str, list[np.ndarray]], draws: int, seed: int) -> d
 def on_hosts(cluster: Hosts, images: Path, wanted: Mapping[str, Any], folder: Path) -> Measured:
     """Run one comparison from the first of several hosts, unless it is there whole."""
     if not (folder / "report.html").exists():
-        shutil.rmtree(folder, ignore_errors=True)
         options = ["--hosts", ",".join(cluster.names), "--images", str(images.resolve())]
-        done = clusters.run(cluster, clusters.words(cluster, wanted, *options, into=folder))
-        if done.returncode:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise SystemExit(f"{done.stdout}{done.stderr}")
+        words = clusters.words(cluster, wanted, *options, into=folder)
+        clusters.run_into(cluster, folder, words)
     kept = store.at(folder)
     return to_json(analyse(kept.plan(), kept.records())), kept.records()
 

@@ -199,7 +199,6 @@ def hosts(folder: Path) -> Iterator[Hosts]:
 
 def measure(truth: Slowed, cluster: Hosts, place: Path, blocks: int) -> None:
     """Run one suite from h1 into ``place``, all of it or nothing."""
-    shutil.rmtree(place, ignore_errors=True)
     options = {
         "step_s": truth.step_s, "exchange_bytes": truth.exchange_bytes, "buckets": truth.buckets,
     }  # fmt: skip
@@ -208,10 +207,7 @@ def measure(truth: Slowed, cluster: Hosts, place: Path, blocks: int) -> None:
         into=place, pipeline="torch:jpeg", transform="rrc224", batch=BATCH, launcher="mpirun",
         trainer_options=options,
     )  # fmt: skip
-    done = clusters.run(cluster, words)
-    if done.returncode:
-        shutil.rmtree(place, ignore_errors=True)
-        raise SystemExit(f"{truth.name}: {done.stdout}{done.stderr}")
+    clusters.run_into(cluster, place, words)
 
 
 def repeat(truth: Slowed, place: Path) -> dict[str, Any]:

@@ -169,11 +169,12 @@ def _of_case(case: Case) -> Mapping[str, str]:
         found["image"] = f"runtime {case.runtime} runs no image"
     if case.world_size == 1:
         found["sharing"] = "one rank shares with nobody"
-    if case.scope and not registry.scope_of(case):
-        found["scope"] = f"runtime {case.runtime} is no container"
-    usual = registry.scope_of(dataclasses.replace(case, scope=""))
-    if case.scope and case.world_size == 1 and case.scope == usual:
-        found["scope"] = "one rank has one container"
+    if case.scope:
+        usual = registry.scope_of(dataclasses.replace(case, scope=""))
+        if not usual:
+            found["scope"] = f"runtime {case.runtime} is no container"
+        elif case.world_size == 1 and case.scope == usual:
+            found["scope"] = "one rank has one container"
     loader = registry.load("loaders", case.loader)
     if "decoders" not in registry.loading(case):
         by_itself = f"loader {case.loader} decodes by itself, or not at all"

@@ -55,7 +55,10 @@ def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Ver
 
 
 def _started(cache: str, proof: CacheProof) -> Tuple[List[str], List[str]]:
-    """What a start finds is what was resident before; who reads it is nobody's to count."""
+    """Judge a start by what of its software was resident before it.
+
+    Bytes read do not count: the runtime, a daemon or the kernel reads them.
+    """
     before = proof.resident_before
     if before is None:
         return [], ["residency before the start could not be proven"]

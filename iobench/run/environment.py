@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +32,7 @@ class Software(NamedTuple):
 
     root: Path
     files: list[Path]
+    nbytes: int
 
 
 def software(case: Case, images: Mapping[str, ImageUse]) -> Software:
@@ -45,7 +48,8 @@ def software(case: Case, images: Mapping[str, ImageUse]) -> Software:
     else:
         found = _of_python(registry.installed(registry.stack_of(case)))
     outermost = [p for p in found if not any(other in p.parents for other in found)]
-    return Software(found[0], sorted({*_below(outermost)}))
+    files = dict(_below(outermost))
+    return Software(found[0], sorted(files), sum(files.values()))
 
 
 def _of_python(stack: Installed) -> list[Path]:
@@ -69,21 +73,20 @@ def _of_python(stack: Installed) -> list[Path]:
 def _own(folder: Path) -> Path:
     """Return the package alone for a clone of it on Python's path, which holds much besides."""
     package = folder / PACKAGE.name
-    return package if package.resolve() == PACKAGE and not _installed(folder) else folder
+    installed = folder.name in ("site-packages", "dist-packages")
+    return package if not installed and package.resolve() == PACKAGE else folder
 
 
-def _installed(folder: Path) -> bool:
-    return folder.name in ("site-packages", "dist-packages")
-
-
-def _below(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the regular files below the paths, and those of them that are files."""
+def _below(paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
+    """Yield the paths that are files and the regular files below the others, with their bytes."""
     for path in paths:
         if path.is_file():
-            yield path.resolve()
+            yield path.resolve(), path.stat().st_size
             continue
         for folder, _, names in os.walk(path):
             for name in names:
-                one = os.path.join(folder, name)
-                if os.path.isfile(one) and not os.path.islink(one):
-                    yield Path(one)
+                one = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    found = one.lstat()
+                    if stat.S_ISREG(found.st_mode):  # a link has no pages of its own
+                        yield one, found.st_size

@@ -131,14 +131,12 @@ class Attempt:
         """Run it in the folder ``work`` and judge it.  Raises what :meth:`judged` takes."""
         traced: Trace | None = None
         with self.running(work) as worker:
-            if self._stage.starts:
-                worker.release()
-                worker.results()
-            elif self._stage.by_fio:
+            if self._stage.by_fio:
                 self._locate_and_replay(worker)
             else:
-                self.prepare(worker)
-                self.count()
+                if not self._stage.starts:  # what it measures was prepared before it started
+                    self.prepare(worker)
+                    self.count()
                 with self._traced(worker) as traced:
                     worker.release()
                     worker.results()
@@ -193,11 +191,10 @@ class Attempt:
         self._look_at(found.files, found.root)
         everywhere(self._nodes, lambda node: node.set_state(list, self._held))
         self.count()
-        nbytes = sum(path.stat().st_size for path in found.files)
         self.notes["software"] = {
             "root": str(found.root),
             "files": len(found.files),
-            "bytes": nbytes,
+            "bytes": found.nbytes,
         }
 
     def count(self) -> None:

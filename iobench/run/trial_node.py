@@ -46,6 +46,7 @@ class TrialNode:
         self._counting_s = 0.0  # the clock as they were read; then how long it was counted
         self._others_per_s: float | None = None
         self.moved: Mapping[str, int] = {}
+        self._bytes_before = 0  # of the files, resident once their state was set
         self.fetched = 0  # bytes of the software that its ranks' start brought into memory
 
     def set_state(
@@ -96,6 +97,7 @@ class TrialNode:
             found = agent.set_fraction(extents(), float(label), self._trial.case.seed, self._files)
             return CacheProof("fraction", found.method, found.fraction, **more)
         found = agent.residency(self._files)
+        self._bytes_before = found.nbytes
         return CacheProof(label, found.method, found.fraction, **more)
 
     def _check_limit(self, nbytes: int) -> None:
@@ -159,10 +161,8 @@ class TrialNode:
         programs, a daemon or the kernel, whose bytes no counter of ours has.
         """
         left = self.agent.residency(self._files)
-        before = self.proof.resident_before
-        if left.fraction is not None and before is not None:
-            nbytes = sum(path.stat().st_size for path in self._files)
-            self.fetched = max(0, left.nbytes - int(before * nbytes))
+        if left.fraction is not None:
+            self.fetched = max(0, left.nbytes - self._bytes_before)
         self.proof = dataclasses.replace(
             self.proof,
             resident_after=left.fraction,

@@ -95,6 +95,15 @@ def run(cluster: Hosts, words: Sequence[str]) -> subprocess.CompletedProcess[str
     return cluster.hosts[0].run(*words, env=environment(cluster), check=False, cwd=ROOT)
 
 
+def run_into(cluster: Hosts, place: Path, words: Sequence[str]) -> None:
+    """Run a suite from the first host into ``place``, all of it or nothing; else SystemExit."""
+    shutil.rmtree(place, ignore_errors=True)
+    done = run(cluster, words)
+    if done.returncode:
+        shutil.rmtree(place, ignore_errors=True)
+        raise SystemExit(f"{place}: {done.stdout}{done.stderr}")
+
+
 def run_in_job(cluster: Hosts, words: Sequence[str], *options: str) -> str:
     """Run a suite as a job of Slurm on both hosts, with success; return what it wrote."""
     script, log = cluster.folder / "job.sh", cluster.folder / "job.log"

@@ -6,9 +6,13 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Iterator
+
+from iobench.core.cases import Dataset
+from iobench.data import make
 
 
 @contextlib.contextmanager
@@ -42,3 +46,12 @@ def run(*argv: str) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+@contextlib.contextmanager
+def dataset_on_disk(below: Path, samples: int, nbytes: int) -> Iterator[Dataset]:
+    """Yield a dataset on a disk of its own, in a temporary folder ``below``."""
+    with tempfile.TemporaryDirectory(dir=below) as name:
+        folder = Path(name)
+        with disk(folder / "image", folder / "point", nbytes):
+            yield make.make("imagenet-like", folder / "point" / "set", samples=samples, seed=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -12,12 +11,11 @@ import pytest
 from iobench.analysis.steady import hit_ratio
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.records import INVALID, VALID, Record
-from iobench.data import make
 from iobench.equations.stalls import lru_hit_ratio
 from iobench.host import limits
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build import containers
-from tests.build.disks import disk
+from tests.build.disks import dataset_on_disk
 from tests.capabilities import need
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -33,10 +31,8 @@ def data() -> Iterator[Dataset]:
     need("loop")
     if reason := limits.refused(Case(memory_bytes=LIMIT)):
         pytest.skip(reason)
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name:
-        folder = Path(name)
-        with disk(folder / "image", folder / "point", 400 << 20):
-            yield make.make("imagenet-like", folder / "point" / "set", samples=SAMPLES, seed=1)
+    with dataset_on_disk(Path(__file__).parent, SAMPLES, 400 << 20) as made:
+        yield made
 
 
 def measured(

@@ -4,7 +4,6 @@ in memory what a cache of that size gives, and nobody is killed unnoticed."""
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -13,11 +12,10 @@ import pytest
 from iobench.analysis.steady import hit_ratio
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.records import FAILED, INVALID, VALID, Record
-from iobench.data import make
 from iobench.equations.stalls import lru_hit_ratio
 from iobench.host import limits, page_cache
 from iobench.run.trial import TrialSettings, run_trial
-from tests.build.disks import disk
+from tests.build.disks import dataset_on_disk
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
@@ -32,10 +30,8 @@ def data() -> Iterator[Dataset]:
     need("loop")
     if reason := limits.refused(Case(memory_bytes=LIMIT)):
         pytest.skip(reason)
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name:
-        folder = Path(name)
-        with disk(folder / "image", folder / "point", 400 << 20):
-            yield make.make("imagenet-like", folder / "point" / "set", samples=SAMPLES, seed=1)
+    with dataset_on_disk(Path(__file__).parent, SAMPLES, 400 << 20) as made:
+        yield made
 
 
 def measured(data: Dataset, cache: str, memory_bytes: int = LIMIT, stage: str = "read") -> Record:
