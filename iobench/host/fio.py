@@ -29,7 +29,7 @@ class FioResult:
     """All jobs of one run together.
 
     ``storage_bytes`` is what fio and its jobs made block devices deliver (/proc/self/io), set-up
-    included; 0 on filesystems without a block device.
+    and the program's own pages included; 0 on filesystems without a block device.
     """
 
     bytes_per_s: float
