@@ -25,7 +25,8 @@ from iobench.analysis.storage import storage_of
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.records import VALID, Record
 from iobench.run.trial import TrialSettings, run_trial
-from tests.build.gluster import Evicting, gluster
+from tests.build.gluster import gluster
+from tests.build.servers import Evicting
 
 RATES_MB_S, IOPS = (20, 50, 100), (300,)
 CEILING_WITHIN, READ_WITHIN = 0.03, 0.05

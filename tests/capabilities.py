@@ -329,6 +329,13 @@ def _moosefs() -> str:
     return absent or _loop() or ("" if opened else "/dev/fuse cannot be opened: `make test-host`")
 
 
+def _sshfs() -> str:
+    """What tests/build/sshfs.py starts (Debian: sshfs, and what the hosts need)."""
+    opened = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    absent = _hosts() or _program("sshfs")() or _loop()
+    return absent or ("" if opened else "/dev/fuse cannot be opened: `make test-host`")
+
+
 #: name -> a function that returns "" or why it is absent. Add a line for a new capability.
 CAPABILITIES: Dict[str, Callable[[], str]] = {
     "root": _root,
@@ -345,6 +352,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "mfusepy": _mfusepy,
     "gluster": _gluster,
     "moosefs": _moosefs,
+    "sshfs": _sshfs,
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),

@@ -12,11 +12,9 @@ import re
 import tempfile
 import time
 from pathlib import Path
-from typing import Iterator, List, Mapping, Sequence
+from typing import Iterator, List, Mapping
 
 from iobench.backends.filesystems import glusterfs
-from iobench.host import page_cache
-from iobench.host.agent import Agent
 from tests.build.disks import disk
 from tests.build.servers import detach, evict, inside, network, pids, program
 
@@ -186,17 +184,6 @@ class Gluster:
         """Return the bytes that the bricks have read for clients, since the volume started."""
         text = self.ask("volume", "profile", NAME, "info", "cumulative")
         return sum(int(n) for n in re.findall(r"Data Read: (\d+) bytes", text))
-
-
-class Evicting(Agent):
-    """Evicts the servers' page cache with the client's, which no product could do."""
-
-    def __init__(self, volume: Gluster) -> None:
-        self._volume = volume
-
-    def evict(self, files: Sequence[Path]) -> None:  # type: ignore[override]
-        page_cache.evict(files)
-        self._volume.evict_servers()
 
 
 @contextlib.contextmanager

@@ -57,6 +57,7 @@ KbdInteractiveAuthentication no
 PermitRootLogin yes
 UsePAM no
 UseDNS no
+Subsystem sftp /usr/lib/openssh/sftp-server
 """
 SSH = """
 Host *

@@ -6,14 +6,13 @@ Debian: moosefs-master, moosefs-chunkserver, moosefs-client, iproute2.  Needs ro
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
 from typing import Iterator, List
 
-from iobench.host import page_cache
-from iobench.host.agent import Agent
 from iobench.host.probes import fields, read
 from tests.build.disks import disk
 from tests.build.servers import detach, evict, inside, network, pids, program
@@ -75,13 +74,14 @@ class MooseFS:
         self._await()
 
     def _await(self) -> None:
-        """Wait until the servers have told the master of their room."""
+        """Wait until the servers have told the master of their room, and it tells the client."""
         probe = self.mount / ".probe"
         for _ in range(200):
             with contextlib.suppress(OSError):
                 probe.write_bytes(b"x")
                 probe.unlink()
-                return
+                if os.statvfs(self.mount).f_bavail:
+                    return
             time.sleep(0.1)
         raise AssertionError("no chunk server took a byte")
 
@@ -97,17 +97,6 @@ class MooseFS:
         """Return the bytes that the chunk servers have written: to clients, but for some logs."""
         servers: List[int] = [p for p in pids(self._namespace) if program(p) == "mfschunkserver"]
         return sum(int(fields(read(f"/proc/{pid}/io"))["wchar"]) for pid in servers)
-
-
-class EvictingChunks(Agent):
-    """Evicts the servers' page cache with the client's, which no product could do."""
-
-    def __init__(self, filesystem: MooseFS) -> None:
-        self._filesystem = filesystem
-
-    def evict(self, files: List[Path]) -> None:  # type: ignore[override]
-        page_cache.evict(files)
-        self._filesystem.evict_servers()
 
 
 @contextlib.contextmanager

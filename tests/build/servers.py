@@ -6,8 +6,10 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Iterable, Iterator, List, Tuple
+from typing import Iterable, Iterator, List, Protocol, Sequence, Tuple
 
+from iobench.host import page_cache
+from iobench.host.agent import Agent
 from tests.build.disks import run, unmount
 
 
@@ -49,6 +51,24 @@ def evict(folders: Iterable[Path]) -> None:
             os.fdatasync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
+
+
+class Servers(Protocol):
+    """A filesystem whose servers run on this machine."""
+
+    def evict_servers(self) -> None:
+        """Drop the servers' files from the page cache."""
+
+
+class Evicting(Agent):
+    """Evicts the servers' page cache with the client's, which no product could do."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    def evict(self, files: Sequence[Path]) -> None:  # type: ignore[override]
+        page_cache.evict(files)
+        self._servers.evict_servers()
 
 
 def detach(mount: Path) -> None:

@@ -373,7 +373,8 @@ def test_without_root_the_tests_say_what_to_ask_for(tree: Path, tmp_path: Path) 
     asked = done.stderr.splitlines()[-1]
     assert "Ask for `apt-get install make git patchelf mmdebstrap fio chromium " in asked
     assert "podman runc uidmap fuse-overlayfs charliecloud squashfs-tools " in asked
-    assert " glusterfs-server glusterfs-client iproute2 openmpi-bin openssh-client" in asked
+    assert " glusterfs-server glusterfs-client moosefs-master moosefs-chunkserver " in asked
+    assert " moosefs-client sshfs iproute2 openmpi-bin openssh-client" in asked
     assert asked.endswith(" gcc libc6-dev`")
 
 

@@ -20,7 +20,8 @@ from iobench.data import make
 from iobench.host import page_cache
 from iobench.run import ceiling, requests
 from iobench.run.trial import TrialSettings, run_trial
-from tests.build.gluster import Evicting, gluster
+from tests.build.gluster import gluster
+from tests.build.servers import Evicting
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow

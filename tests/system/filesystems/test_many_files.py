@@ -22,7 +22,8 @@ from iobench.core.records import VALID
 from iobench.data import make
 from iobench.run import requests
 from iobench.run.trial import TrialSettings, run_trial
-from tests.build.gluster import Evicting, Gluster, gluster
+from tests.build.gluster import Gluster, gluster
+from tests.build.servers import Evicting
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow

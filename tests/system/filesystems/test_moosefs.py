@@ -1,7 +1,4 @@
-"""A second real distributed filesystem: detected, cold proven by its client daemon's counter.
-
-Optional: nothing requires its packages.
-"""
+"""A second real distributed filesystem: detected, cold proven by its client daemon's counter."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ from iobench.data import make
 from iobench.host import filesystems
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build.attempts import attempted
-from tests.build.moosefs import EvictingChunks, MooseFS, moosefs
+from tests.build.moosefs import MooseFS, moosefs
+from tests.build.servers import Evicting
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
@@ -47,7 +45,7 @@ def trial(dataset: Dataset, stage: str, cache: str) -> Trial:
 
 
 def cold(mounted: Mounted, stage: str) -> Record:
-    settings = TrialSettings(agent=EvictingChunks(mounted.filesystem))
+    settings = TrialSettings(agent=Evicting(mounted.filesystem))
     return attempted(trial(mounted.dataset, stage, "cold"), mounted.dataset, settings)
 
 
