@@ -171,7 +171,7 @@ def _stall(stall: stalls.Stall) -> dict[str, Any]:
 def _au(train: Sequence[Window], compute: Sequence[Window]) -> stats.Interval | None:
     if not train or not compute:
         return None
-    step_s = fmean(c.wall_s / c.steps for c in compute)
+    step_s = fmean(c.step_s for c in compute)
     return stats.t_interval([stalls.au(t.steps, step_s, t.wall_s) for t in train])
 
 

@@ -15,12 +15,12 @@ from iobench.equations.stalls import Window
 def copies(found: Evidence, case: Case, compute: Sequence[Window]) -> CopyResult | None:
     """Return the cost of a copy; None without ``h2d``.  ``compute``: that rung's windows."""
     records = found.shared(case, "h2d")
-    each = [w.wall_s / w.steps for r in records if (w := trial_window(r)) is not None]
+    each = [w.step_s for r in records if (w := trial_window(r)) is not None]
     notes = [rank.notes["h2d"] for r in records for rank in r.ranks if "h2d" in rank.notes]
     if not each or not notes:
         return None
     seconds, nbytes = stats.t_interval(each), int(notes[0]["bytes"])
-    step_s = fmean(w.wall_s / w.steps for w in compute) if compute else None
+    step_s = fmean(w.step_s for w in compute) if compute else None
     return CopyResult(
         seconds=seconds,
         bytes=nbytes,

@@ -131,7 +131,7 @@ def _alone_s(found: Evidence, cases: Sequence[Case]) -> float | None:
     for case in cases:
         windows = found.compute(case)[0] if case.world_size == 1 else found.alone(case)
         if windows:
-            return fmean(w.wall_s / w.steps for w in windows)
+            return fmean(w.step_s for w in windows)
     return None
 
 

@@ -26,7 +26,7 @@ def communication(
         reason = why_missing(found, case, "alone" if compute else "compute", "-")
         return NoCommunication(case.world_size, reason=reason)
     stall = stalls.communication(compute, alone)
-    several_s, alone_s = (fmean(t.wall_s / t.steps for t in side) for side in (compute, alone))
+    several_s, alone_s = (fmean(t.step_s for t in side) for side in (compute, alone))
     records = found.shared(case, "compute")
     exchanges = [
         min(times)

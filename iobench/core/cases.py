@@ -116,6 +116,11 @@ class Case:
         return self.world_size // self.nodes
 
     @property
+    def trains_on_gpu(self) -> bool:
+        """Whether the trainer's steps run on a GPU."""
+        return self.trainer_options.get("device") == "cuda"
+
+    @property
     def pipeline(self) -> str:
         """``loader:format``, with the content after one that does not hold JPEG bytes."""
         return f"{self.loader}:{self.stored_form}"

@@ -81,6 +81,11 @@ class Window:
     edge_s: float = 0.0
 
     @property
+    def step_s(self) -> float:
+        """Wall seconds a step."""
+        return self.wall_s / self.steps
+
+    @property
     def seconds_per_sample(self) -> float:
         """Wall seconds a sample."""
         return self.wall_s / self.samples
@@ -161,7 +166,7 @@ def communication(several: Sequence[Window], alone: Sequence[Window]) -> Stall:
 
     docs/method.md, "Several ranks".  Raises ValueError when a side is empty.
     """
-    interval, paired = _differences(several, alone, lambda t: t.wall_s / t.steps)
+    interval, paired = _differences(several, alone, lambda t: t.step_s)
     return Stall(interval, 0.0, paired)
 
 

@@ -99,7 +99,7 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
 
 def _no_copy(case: Case) -> str:
     """Return why no batch of a case is copied from the host to a GPU, "" where they are."""
-    if case.trainer_options.get("device") != "cuda":
+    if not case.trains_on_gpu:
         return f"trainer {case.trainer!r} is not on a GPU here: nothing is copied"
     if case.loader_options.get("device") in ("mixed", "gpu"):
         return f"loader {case.loader!r} makes its batches on the GPU"
@@ -154,7 +154,7 @@ def compute_key(case: Case) -> tuple[Any, ...]:
         case.image,
         case.cpus, case.memory_bytes,
     )  # fmt: skip
-    if case.trainer_options.get("device") != "cuda":
+    if not case.trains_on_gpu:
         return key
     # a batch that lies on the host, pinned or not, is copied in every step; one on the GPU is not
     return (*key, case.loader, tuple(sorted(case.loader_options.items())))

@@ -212,4 +212,4 @@ def _measured(record: Record, step_s: float | None) -> dict[str, Any]:
 def _step_s(found: Evidence, case: Case) -> float | None:
     """Return the compute rung's seconds a step for this case, None before it has run."""
     windows, _ = found.compute(case)
-    return sum(w.wall_s / w.steps for w in windows) / len(windows) if windows else None
+    return sum(w.step_s for w in windows) / len(windows) if windows else None

@@ -118,7 +118,7 @@ def images_for(
 def wants_gpu(case: Case) -> bool:
     """Tell whether the trainer or the loader of the case uses a GPU."""
     return (
-        case.trainer_options.get("device") == "cuda"
+        case.trains_on_gpu
         or case.loader_options.get("device") in ("mixed", "gpu", "cuda")
         or case.loader_options.get("pin_memory") is True
     )

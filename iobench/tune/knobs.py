@@ -84,7 +84,7 @@ def _batch(case: Case, asked: TuneSettings) -> Sequence[Value]:
 
 
 def _pin(case: Case, asked: TuneSettings) -> Sequence[Value]:
-    on_gpu = case.loader == "torch" and case.trainer_options.get("device") == "cuda"
+    on_gpu = case.loader == "torch" and case.trains_on_gpu
     return (True, False) if on_gpu else ()
 
 

@@ -224,7 +224,7 @@ def limits_of(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> Bou
     alone = dataclasses.replace(plan, cases=(current,), trials=mine, contrasts=(), phase=2)
     ids = {t.id for t in mine}
     suite = analyse(alone, [r for r in records if r.trial.id in ids])
-    trains_here = current.trainer == "torch" and current.trainer_options.get("device") != "cuda"
+    trains_here = current.trainer == "torch" and not current.trains_on_gpu
     return bounds(suite.pipelines[0], asked.cache, cores=asked.cores, trains_here=trains_here)
 
 

@@ -168,7 +168,7 @@ class TorchTrainer(Trainer):
 
 def _judge(case: Case) -> None:
     """Raise SpecError for several ranks on GPUs: a wait for a peer is not seen apart in nccl."""
-    if case.world_size > 1 and case.trainer_options.get("device") == "cuda":
+    if case.world_size > 1 and case.trains_on_gpu:
         raise SpecError(
             "several ranks exchange gradients by gloo, from memory: use device cpu, world_size 1, "
             "or trainer emulated with exchange_bytes"

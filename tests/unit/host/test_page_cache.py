@@ -19,6 +19,7 @@ from iobench.host import page_cache, residency
 from iobench.host.mounts import mount_of
 from iobench.host.page_cache import Residency
 from iobench.run.cache_state import judge
+from tests.build.pages import read_whole
 
 PAGE = residency.PAGE_BYTES
 
@@ -52,8 +53,7 @@ def test_a_file_just_written_is_evicted_although_it_was_dirty(disk: Path) -> Non
 def test_evict_then_warm(files: List[Path]) -> None:
     page_cache.evict(files)
     assert page_cache.residency(files).fraction == 0.0
-    page_cache.warm(files)
-    found = page_cache.residency(files)
+    _, found = read_whole(lambda: page_cache.warm(files), lambda: page_cache.residency(files))
     assert found.fraction == 1.0
     assert found.pages == sum(-(-path.stat().st_size // PAGE) for path in files)
 
@@ -62,8 +62,10 @@ def test_warm_reads_large_files_in_ranges(disk: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(page_cache, "RANGE_BYTES", 1 << 20)
     path = write(disk, "large", (5 << 20) + 17)
     page_cache.evict([path])
-    page_cache.warm([path], threads=3)
-    assert page_cache.residency([path]).fraction == 1.0
+    _, found = read_whole(
+        lambda: page_cache.warm([path], threads=3), lambda: page_cache.residency([path])
+    )
+    assert found.fraction == 1.0
 
 
 def test_an_empty_file_and_no_file_have_nothing_that_could_be_cold(disk: Path) -> None:
