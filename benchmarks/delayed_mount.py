@@ -1,6 +1,8 @@
 """A FUSE filesystem that shows a folder, read-only, and takes a stated time for each read.
 
-Try it: ``python -m benchmarks.delayed_mount FOLDER MOUNTPOINT 0.01``.
+With a rate it is one disk: it works on one request at a time, each takes its bytes / rate, and the
+time in which nothing was asked for is lost.  Pages stay in the page cache between opens.
+Try it: ``python -m benchmarks.delayed_mount FOLDER MOUNTPOINT 0.01 [BYTES_PER_SECOND]``.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +27,11 @@ START_S = 20.0
 KEYS = ("st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks")
 
 
-def serve(root: str, mount: str, delay_s: float) -> None:
-    """Serve until the filesystem is unmounted."""
+def serve(root: str, mount: str, delay_s: float, rate: float = 0.0) -> None:
+    """Serve until the filesystem is unmounted; ``rate``: bytes/s, 0: as fast as the folder."""
     fuse: Any = importlib.import_module("mfusepy")
+    one_disk = threading.Lock() if rate else contextlib.nullcontext()
+    options = {"kernel_cache": True} if rate else {}
 
     class Delayed(fuse.Operations):  # type: ignore[misc]
         use_ns = True
@@ -50,25 +55,30 @@ def serve(root: str, mount: str, delay_s: float) -> None:
             return os.open(root + path, os.O_RDONLY)
 
         def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-            time.sleep(delay_s)
-            return os.pread(fh, size, offset)
+            with one_disk:
+                begun = time.perf_counter()
+                data = os.pread(fh, size, offset)
+                takes_s = delay_s + (len(data) / rate if rate else 0.0)
+                time.sleep(max(0.0, begun + takes_s - time.perf_counter()))
+            return data
 
         def release(self, path: str, fh: int) -> None:
             os.close(fh)
 
     fuse.FUSE(
         Delayed(), mount, foreground=True, ro=True, fsname="delayed", subtype="delayed",
-        max_threads=AT_A_TIME,
+        max_threads=AT_A_TIME, **options,
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def delayed(root: Path, mount: Path, delay_s: float) -> Iterator[None]:
+def delayed(root: Path, mount: Path, delay_s: float, rate: float = 0.0) -> Iterator[None]:
     """Mount ``root`` at the empty folder ``mount``; unmount at the end.
 
     Raises BackendUnavailable, with what the daemon wrote, where it does not come up.
     """
-    argv = [sys.executable, "-m", "benchmarks.delayed_mount", str(root), str(mount), str(delay_s)]
+    words = (str(root), str(mount), str(delay_s), str(rate))
+    argv = [sys.executable, "-m", "benchmarks.delayed_mount", *words]
     with tempfile.TemporaryFile("w+") as told:
         process = subprocess.Popen(argv, stderr=told, cwd=Path(__file__).parents[1])
         try:
@@ -96,4 +106,4 @@ def _unmount(mount: Path, process: subprocess.Popen[Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    serve(sys.argv[1], sys.argv[2], *map(float, sys.argv[3:]))

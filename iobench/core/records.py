@@ -109,7 +109,7 @@ class CacheProof:
     messages_bytes: int = 0  # at most so many of those bytes are a protocol's own
     arms: int = 1  # of its block, whose bytes the counter counted together
     caches: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of a client's own: bytes
-    held: bool = False  # warm pages were locked in memory
+    held: bool = False  # the pages that its state has in memory were locked
     unheld: str = ""  # why they were not
     cold_bytes_per_s: Optional[float] = None  # one stream's from storage, where it was measured
     programs: str = ""  # whose own files may be among them: the image's, the trainer's program's

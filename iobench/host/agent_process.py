@@ -118,7 +118,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 }
 #: The same, of what lasts until the driver says ``leave``.
 CONTEXTS: Mapping[str, Callable[..., Any]] = {
-    "lock": lambda files: LOCAL.lock(_paths(files)),
+    "lock": lambda files, resident: LOCAL.lock(_paths(files), resident=resident),
     "work_folder": lambda folder, texts, links: work_folder.made(Path(folder), texts, links),
 }
 

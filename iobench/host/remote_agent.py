@@ -67,9 +67,11 @@ class RemoteAgent:
         """See :func:`iobench.host.page_cache.warm`."""
         self._call("warm", _names(files))
 
-    def lock(self, files: Sequence[Path]) -> contextlib.AbstractContextManager[str]:
+    def lock(
+        self, files: Sequence[Path], *, resident: bool = False
+    ) -> contextlib.AbstractContextManager[str]:
         """See :func:`iobench.host.page_lock.lock`."""
-        return self._context("lock", _names(files))
+        return self._context("lock", _names(files), resident)
 
     def work_folder(
         self, folder: Path, texts: Mapping[str, str], links: Mapping[str, str]

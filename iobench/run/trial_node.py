@@ -95,6 +95,8 @@ class TrialNode:
             agent.evict(self._files)
         else:
             found = agent.set_fraction(extents(), float(label), self._trial.case.seed, self._files)
+            unheld = self._lock(held, resident=True)
+            more |= {"held": not unheld, "unheld": unheld}
             return CacheProof("fraction", found.method, found.fraction, **more)
         found = agent.residency(self._files)
         self._bytes_before = found.nbytes
@@ -108,11 +110,14 @@ class TrialNode:
                 f"{limit / 2**20:,.0f} MiB: use fewer samples, or measure 'steady'"
             )
 
-    def _lock(self, held: contextlib.ExitStack) -> str:
-        """Lock the data's pages until this attempt is judged; return "" or why they are not."""
+    def _lock(self, held: contextlib.ExitStack, *, resident: bool = False) -> str:
+        """Lock the data's pages, or those in memory, until this attempt is judged.
+
+        Returns "" or why they are not.
+        """
         if not self._settings.lock_pages:
             return "memory is limited in this suite"
-        return held.enter_context(self.agent.lock(self._files))
+        return held.enter_context(self.agent.lock(self._files, resident=resident))
 
     def count(self) -> None:
         """Begin to count what crosses the mount: nothing of ours uses it now.

@@ -36,21 +36,23 @@ def curve(**wrong: float) -> List[Record]:
 
 
 def test_a_curve_that_follows_the_equation_is_reached() -> None:
-    found = cached_curve.rows(curve())
+    found = cached_curve.rows(curve(), "resting")
     assert [row.resting for row in found] == pytest.approx([row.rate for row in found])
     assert [row.busy for row in found] == pytest.approx([100, 133.33, 200, 400, 1000, 1000], 1e-3)
     assert all(row.reached for row in found)
+    busy = cached_curve.rows(curve(), "busy")
+    assert [row.cached for row in busy if not row.reached] == [0.25, 0.5, 0.75, 0.9]
 
 
 def test_a_share_that_does_not_is_missed() -> None:
-    found = cached_curve.rows(curve(**{"0.5": 0.9, "0.75": 1.4}))
+    found = cached_curve.rows(curve(**{"0.5": 0.9, "0.75": 1.4}), "resting")
     assert [row.cached for row in found if not row.reached] == [0.5, 0.75]
 
 
 def test_more_bytes_than_were_not_cached_is_missed() -> None:
     records = [r for r in curve() if r.trial.cache != "0.9"]
     records.append(read_at("0.9", 1 / (0.9 / 1000 + 0.1 / 100), 0.2, EXPLORATORY))
-    (row,) = (row for row in cached_curve.rows(records) if not row.reached)
+    (row,) = (row for row in cached_curve.rows(records, "resting") if not row.reached)
     assert row.crossed == pytest.approx(2.0)
     assert row.note == "odd"
 
