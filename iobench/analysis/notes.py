@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from iobench.analysis.beyond import Beyond
 from iobench.analysis.evidence import Evidence, enters, usable
 from iobench.analysis.hosts import host_of, timed
 from iobench.analysis.results import HostResult
@@ -12,7 +13,9 @@ from iobench.core.records import Record
 
 def notes(found: Evidence) -> list[str]:
     """Return all of them, those of the plan first."""
-    return [*found.plan.notes, *_hosts(found), *_rivals(found), *_late(found), *_unheld(found)]
+    ran = [*_hosts(found), *_rivals(found), *_late(found), *_unheld(found)]
+    beyond = Beyond(found).notes([*found.last.values()])
+    return [*found.plan.notes, *ran, *beyond]
 
 
 def hosts(found: Evidence) -> list[HostResult]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iobench.analysis import page_ins
+from iobench.analysis.beyond import Beyond
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
 from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
@@ -35,7 +36,7 @@ EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s", "host", "job", "decoder", "nodes", "sharing",
-    "storage_roof", "hit_ratio", "scope",
+    "storage_roof", "hit_ratio", "scope", "beyond",
 )  # fmt: skip
 
 #: Of the table of rates, after the settings that its rows are grouped by and the rate.
@@ -60,8 +61,11 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     mounts = {label: storage_of(found, case) for label, case in cases.items()}
     roofs = {label: mount.binding if mount else None for label, mount in mounts.items()}
     twins = _twins(records)
+    beyond = Beyond(found)
     rows = [
-        _row(found, r, steps[r.trial.case.label], twins, roofs[r.trial.case.label]) for r in ordered
+        _row(found, r, steps[r.trial.case.label], twins, roofs[r.trial.case.label])
+        | {"beyond": beyond.label(r) if r.cache.label else None}
+        for r in ordered
     ]
     frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
     # seconds and fractions stay floats where every value happens to be whole
