@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from iobench.advise import io_faults
+from iobench.advise.case_facts import CaseFinding, Facts, Seen
 from iobench.core import registry, transforms
 from iobench.core.cases import Case, Dataset, Plan
 from iobench.core.dataset import form_root
 from iobench.core.errors import SpecError
 from iobench.core.inside import DATA_INSIDE, JPEG_INSIDE
 from iobench.core.protocols import Mount, Start
-from iobench.host import container_io, engines, files, filesystems, probes
+from iobench.host import container_io, engines, files, probes
 from iobench.host.mounts import mount_of
 from iobench.host.page_cache import effective_memory_bytes
 from iobench.plan.blocks import groups, members
 from iobench.plan.contrasts import contrasts
-from iobench.run.command import wants_gpu
 
 SELINUX = Path("/sys/fs/selinux/enforce")
 #: Files and folders of a dataset that are looked at.
@@ -28,61 +26,6 @@ LOOKS = 256
 #: Filesystems whose server may turn root into nobody.
 SQUASHING = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "fuse.sshfs")
 _CAP_SYS_ADMIN = 21
-#: Filesystem members whose files are in memory, and those of this machine's own disks.
-IN_MEMORY, OF_DISKS = ("tmpfs",), ("", "posix", "tmpfs")
-#: Distribution that reads by GPUDirect Storage.
-KVIKIO = "kvikio"
-
-
-class CaseFinding(NamedTuple):
-    """One thing that will go wrong."""
-
-    name: str
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}; {self.remedy}"
-
-
-class Seen(NamedTuple):
-    """A file or folder of the dataset; ``target``: where it leads, links followed."""
-
-    path: str
-    target: str
-    uid: int
-    gid: int
-    mode: int
-    folder: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Facts:
-    """What is known of the machine and the data.  Reasons are "" where all is well.
-
-    ``store``: filesystem member and folder of the engine's images and upper layers; ``image``: of
-    an image that is a file or a folder; ``memory_bytes`` are used there, if it is in memory.
-    ``direct``: what could read by GPUDirect Storage; ``udev``: this host has /run/udev.
-    ``own_users``: the runtime makes a user namespace.
-    """
-
-    uid: int = 0
-    groups: Sequence[int] = ()
-    shm_bytes: int = 0
-    data_bytes: int = 0
-    files: Sequence[Seen] = ()
-    fstype: str = ""
-    reachable: bool = True  # everybody may pass the folders above the data
-    selinux: bool = False
-    user_namespaces: str = ""
-    fuse: str = ""
-    capabilities: int = -1
-    store: tuple[str, str] = ("", "")
-    image: tuple[str, str] = ("", "")
-    memory_bytes: int = 0
-    direct: str = ""
-    udev: bool = False
-    own_users: bool = False
 
 
 def before(cases: Iterable[Case], dataset: Dataset, images: Path = Path("images")) -> list[str]:
@@ -120,7 +63,7 @@ def no_turns(plan: Plan) -> str:
 
 def look(case: Case, dataset: Dataset, images: Path = Path("images")) -> Facts:
     """Return the facts that :func:`findings` needs for one case."""
-    store, image = engines.store(case.runtime), _image(case, images)
+    store, image = engines.store(case.runtime), io_faults.image_of(case, images)
     host = probes.host()
     available = registry.runtime_of(case).available
     root = form_root(dataset, case.folder)
@@ -142,38 +85,13 @@ def look(case: Case, dataset: Dataset, images: Path = Path("images")) -> Facts:
         user_namespaces=(available() and probes.user_namespaces()) or "",
         fuse=probes.fuse(),
         capabilities=capabilities(),
-        store=_on(store),
-        image=_on(image),
+        store=io_faults.on(store),
+        image=io_faults.on(image),
         memory_bytes=container_io.used_bytes(store or image or Path("/")),
-        direct=_direct(),
+        direct=io_faults.direct(),
         udev=container_io.UDEV.is_dir(),
-        own_users=_own_users(case, host.uid),
+        own_users=io_faults.own_users(case, host.uid),
     )
-
-
-def _image(case: Case, images: Path) -> Path | None:
-    """Return the image's folder or file, of a runtime that takes one and where it is there."""
-    if registry.form_of(case) not in ("rootfs", "sif"):
-        return None
-    return next((p for n in ("", ".sif") if (p := Path(images, f"{case.image}{n}")).exists()), None)
-
-
-def _on(path: Path | None) -> tuple[str, str]:
-    return (filesystems.filesystem_for(path)[0], str(path)) if path else ("", "")
-
-
-def _direct() -> str:
-    """Return what could read by GPUDirect Storage here; "" for nothing."""
-    if container_io.NVIDIA_FS.exists():
-        return "nvidia-fs"
-    return KVIKIO if importlib.util.find_spec(KVIKIO) else ""
-
-
-def _own_users(case: Case, uid: int) -> bool:
-    """Return whether the runtime makes a user namespace (apptainer: if it is not setuid)."""
-    if case.runtime == "docker":
-        return engines.docker_maps() == "rootless"
-    return case.runtime == "charliecloud" or (case.runtime in ("podman", "apptainer") and uid != 0)
 
 
 def _seen(path: Path) -> Seen | None:
@@ -195,12 +113,13 @@ def capabilities() -> int:
 
 def findings(case: Case, dataset: Dataset, facts: Facts) -> list[CaseFinding]:
     """Return what will go wrong with this case; pure."""
-    found = [*_shared_memory(case, facts), *_memory(case, facts), *_in_memory(facts)]
+    found = [*_shared_memory(case, facts), *_memory(case, facts), *io_faults.in_memory(facts)]
     if registry.load("runtimes", case.runtime).isolated:
         found += [*_path(case, dataset), *_hidden(dataset, facts), *_unreadable(facts)]
-        for check in (_squashed, _namespaces, _selinux, _capability, _fuse, _udev, _identity):
+        for check in (_squashed, _namespaces, _selinux, _capability, _fuse):
             found += check(case, facts)
-        found += _far_store(facts)
+        found += [*io_faults.udev(case, facts), *io_faults.identity(case, facts)]
+        found += io_faults.far_store(facts)
     return found
 
 
@@ -326,48 +245,3 @@ def _fuse(case: Case, facts: Facts) -> Iterator[CaseFinding]:
             f"{reason}: a SIF file cannot be mounted",
             f"{remedy}, or set mode = 'sandbox'",
         )
-
-
-def _udev(case: Case, facts: Facts) -> Iterator[CaseFinding]:
-    if facts.direct and facts.udev and wants_gpu(case):
-        yield CaseFinding(
-            "/run/udev",
-            f"a container is not shown it, and GPUDirect Storage ({facts.direct} is here) looks up "
-            "its devices there: cuFile falls back to POSIX reads through host memory",
-            "do not take such a rate for GPUDirect's; a job of your own binds /run/udev read-only "
-            "(docker --volume, apptainer --bind)",
-        )
-
-
-def _identity(case: Case, facts: Facts) -> Iterator[CaseFinding]:
-    if facts.own_users and facts.fstype == "lustre":
-        unless = ", unless it is installed setuid" if case.runtime == "apptainer" else ""
-        yield CaseFinding(
-            "Lustre identity",
-            f"{case.runtime} makes a user namespace{unless}, and Lustre's servers look up groups "
-            "by the uid outside of it (identity_upcall): files that only a supplementary group "
-            "may read can be refused, and owners outside of the map show as nobody",
-            "chmod -R a+rX on the dataset, or measure `metadata` and `files` bare too",
-        )
-
-
-def _far_store(facts: Facts) -> Iterator[CaseFinding]:
-    filesystem, folder = facts.store
-    if filesystem not in OF_DISKS:
-        yield CaseFinding(
-            "image store",
-            f"images and upper layers are in {folder}, on {filesystem}: files of the image are "
-            "opened and read from its servers, beside the data",
-            "move the store to a local disk (docker: data-root; podman: graphroot in storage.conf)",
-        )
-
-
-def _in_memory(facts: Facts) -> Iterator[CaseFinding]:
-    for filesystem, folder in (facts.store, facts.image):
-        if filesystem in IN_MEMORY:
-            yield CaseFinding(
-                "image in memory",
-                f"the image is in {folder}, on {filesystem}, where {facts.memory_bytes >> 20} MiB "
-                "are used: so much memory is not left for the page cache",
-                "keep images on a disk (--images), or give the other arms as much less memory",
-            )

@@ -12,8 +12,9 @@ from typing import Any, List
 
 import pytest
 
-from iobench.advise import case_checks
-from iobench.advise.case_checks import Facts, Seen, findings, look, no_turns
+from iobench.advise import io_faults
+from iobench.advise.case_checks import findings, look, no_turns
+from iobench.advise.case_facts import Facts, Seen
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import BackendUnavailable
 from iobench.host import engines, limits, probes
@@ -127,7 +128,7 @@ def test_udev_matters_to_who_could_read_by_gpudirect_storage_alone() -> None:
 
 def test_who_makes_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(runtime: str, uid: int) -> bool:
-        return case_checks._own_users(dataclasses.replace(CASE, runtime=runtime), uid)
+        return io_faults.own_users(dataclasses.replace(CASE, runtime=runtime), uid)
 
     assert own("charliecloud", 0)
     assert [own(r, uid) for r in ("podman", "apptainer") for uid in (0, 7)] == [False, True] * 2
@@ -143,7 +144,7 @@ def test_an_image_is_looked_for_where_it_lies(tmp_path: Path) -> None:
     def image(runtime: str, name: str) -> object:
         options = {"mode": "sif"} if name == "caffe" else {}
         case = dataclasses.replace(CASE, runtime=runtime, image=name, runtime_options=options)
-        return case_checks._image(case, tmp_path)
+        return io_faults.image_of(case, tmp_path)
 
     assert image("charliecloud", "torch") == tmp_path / "torch"
     assert image("apptainer", "caffe") == tmp_path / "caffe.sif"

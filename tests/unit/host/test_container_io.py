@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from iobench.analysis.confounders import differences
 from iobench.core.cases import Scalar
 from iobench.host import container_io, engines, fingerprint
 from iobench.host.container_io import View, faults
+from tests.capabilities import need
 
+ROOT = Path(__file__).parents[3]
 OWN = "0 1000 1"
 
 
@@ -46,6 +50,16 @@ def test_this_process_is_in_no_container_of_ours(tmp_path: Path) -> None:
     assert view.system
     assert view.direct == ""
     assert "container" not in fingerprint.collect(tmp_path)
+
+
+def test_a_user_namespace_is_seen_from_inside() -> None:
+    need("userns")
+    code = "from iobench.host.container_io import look; print(look(__import__('pathlib').Path('/')))"
+    for prefix, own in (([], False), (["unshare", "--user", "--map-root-user"], True)):
+        done = subprocess.run(
+            [*prefix, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        )
+        assert ("uid_map='0 0 4294967295'" in done.stdout) is not own, done.stderr
 
 
 def test_a_fault_of_one_arm_is_a_confounder_whatever_the_runtime() -> None:
