@@ -9,7 +9,9 @@ the bricks of a GlusterFS volume (tests/build/gluster.py; its servers' page cach
 the client's). Figures are medians of repeats. Wanted: the ceiling within 3 % of the throttle, cold
 `read` within 5 % of the ceiling, and the mount's limit named as what was throttled. Needs root.
 
-The fetch stall is T(cold) - T(warm) of `train`, of pixels (nothing is decoded). Its arithmetic:
+The fetch stall is T(cold) - T(warm) of `train`, on files of the recipe `records`, which are read
+whole and hardly decoded; so that the device is what a cold epoch waits for, all the time (readers of
+one large file read ahead of others, and the last samples cost no bytes). Its arithmetic:
 (bytes on the disk / rate - burst) / samples - T(warm), where each page of the files is read once,
 and the burst is what an idle blk-throttle lets through at once, 0.1 s worth of bytes (throtl_slice
 in the kernel's block/blk-throttle.c). Wanted: the measured stall within 5 % of it.
@@ -23,6 +25,7 @@ import dataclasses
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import suites
@@ -146,7 +149,7 @@ def stall_document(options: argparse.Namespace) -> dict[str, object]:
             "trainer": "emulated", "trainer_options": {"step_s": options.step_s},
             "order": "shuffled", "batch": options.batch, "workers": options.workers,
         },
-        "matrix": {"pipeline": [f"torch:{options.stall_format}"]},
+        "matrix": {"pipeline": ["torch:jpeg"]},
         "ladder": {
             "stages": ["compute", "train"], "repeats": options.blocks, "digest": False,
             "probe": False,
@@ -191,8 +194,8 @@ def stall_row(
 
 
 @contextlib.contextmanager
-def disk(options: argparse.Namespace) -> Iterator[tuple[Dataset, TrialSettings, Limit]]:
-    """Put the data on a disk of known speed."""
+def disk(options: argparse.Namespace) -> Iterator[tuple[Path, TrialSettings, Limit]]:
+    """Yield a disk of known speed, how trials run on it, and what limits it."""
     with throttled((256 << 20) + options.samples * 520_000) as mount:
 
         @contextlib.contextmanager
@@ -200,27 +203,19 @@ def disk(options: argparse.Namespace) -> Iterator[tuple[Dataset, TrialSettings, 
             mount.limit(**limits)
             yield
 
-        data = suites.dataset(mount.path, "imagenet-like", options.samples, _forms(options))
-        yield data, TrialSettings(limit_s=600.0, enter=mount.prefix), limit
+        yield mount.path, TrialSettings(limit_s=600.0, enter=mount.prefix), limit
 
 
 @contextlib.contextmanager
-def cluster(options: argparse.Namespace) -> Iterator[tuple[Dataset, TrialSettings, Limit]]:
-    """Put the data on a volume whose bricks are on a disk of known speed."""
+def cluster(options: argparse.Namespace) -> Iterator[tuple[Path, TrialSettings, Limit]]:
+    """Yield a volume whose bricks are on a disk of known speed, and the same."""
     with gluster() as volume:
         volume.set("performance.quick-read", "off")
 
         def limit(limits: dict[str, int]) -> contextlib.AbstractContextManager[None]:
             return volume.throttled(**{f"{kind}_device": value for kind, value in limits.items()})
 
-        data = suites.dataset(volume.mount, "imagenet-like", options.samples, _forms(options))
-        yield data, TrialSettings(limit_s=600.0, agent=Evicting(volume)), limit
-
-
-def _forms(options: argparse.Namespace) -> list[str]:
-    """Return the stored forms that are read."""
-    wanted = {"rates": [options.format], "stall": [options.stall_format]}
-    return sorted({form for part in options.only for form in wanted[part]})
+        yield volume.mount, TrialSettings(limit_s=600.0, agent=Evicting(volume)), limit
 
 
 BELOW = {"disk": disk, "gluster": cluster}
@@ -238,7 +233,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=PARTS, nargs="*", default=PARTS, help="parts to measure")
-    parser.add_argument("--stall-format", default="hdf5-raw", help="read where stalls are measured")
     parser.add_argument("--step-s", type=float, default=0.004, help="the trainer's, for stalls")
     parser.add_argument("--batch", type=int, default=16, help="of the trainer")
     parser.add_argument("--blocks", type=int, default=4, help="cold and warm, for a stall")
@@ -250,13 +244,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(found)
         print(_line(found), file=sys.stderr, flush=True)
 
-    with BELOW[options.below](options) as (data, settings, limit):
-        for each in limits + [{"read_iops": n} for n in options.iops]:
-            if "rates" in options.only:
+    with BELOW[options.below](options) as (root, settings, limit):
+        if "rates" in options.only:
+            data = suites.dataset(root, "imagenet-like", options.samples, [options.format])
+            for each in limits + [{"read_iops": n} for n in options.iops]:
                 with limit(each):
                     add(row(options.below, each, data, measured(data, settings, options)))
-        for each in limits:
-            if "stall" in options.only:
+        if "stall" in options.only:
+            data = suites.dataset(root, "records", options.samples, [])
+            for each in limits:
                 with limit(each):
                     add(stall(each["read_bps"], data, settings, options))
     print("\n".join(map(_line, rows)))
