@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from iobench.advise import io_faults
+from iobench.advise.case_facts import CaseFinding, Facts, Seen
 from iobench.core import registry, transforms
 from iobench.core.cases import Case, Dataset, Plan
 from iobench.core.dataset import form_root
 from iobench.core.errors import SpecError
 from iobench.core.inside import DATA_INSIDE, JPEG_INSIDE
 from iobench.core.protocols import Mount, Start
-from iobench.host import files, probes
+from iobench.host import container_io, engines, files, probes
 from iobench.host.mounts import mount_of
 from iobench.host.page_cache import effective_memory_bytes
 from iobench.plan.blocks import groups, members
@@ -28,50 +28,14 @@ SQUASHING = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "fuse.sshfs")
 _CAP_SYS_ADMIN = 21
 
 
-class CaseFinding(NamedTuple):
-    """One thing that will go wrong."""
+def before(cases: Iterable[Case], dataset: Dataset, images: Path = Path("images")) -> list[str]:
+    """Return what a suite's user should know before it runs, one line a finding, none twice.
 
-    name: str
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}; {self.remedy}"
-
-
-class Seen(NamedTuple):
-    """A file or folder of the dataset; ``target``: where it leads, links followed."""
-
-    path: str
-    target: str
-    uid: int
-    gid: int
-    mode: int
-    folder: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Facts:
-    """What is known of the machine and the data.  Reasons are "" where all is well."""
-
-    uid: int = 0
-    groups: Sequence[int] = ()
-    shm_bytes: int = 0
-    data_bytes: int = 0
-    files: Sequence[Seen] = ()
-    fstype: str = ""
-    reachable: bool = True  # everybody may pass the folders above the data
-    selinux: bool = False
-    user_namespaces: str = ""
-    fuse: str = ""
-    capabilities: int = -1
-
-
-def before(cases: Iterable[Case], dataset: Dataset) -> list[str]:
-    """Return what a suite's user should know before it runs, one line a finding, none twice."""
+    ``images``: the folder of the container images.
+    """
     lines: dict[str, None] = {}
     for case in cases:
-        for finding in findings(case, dataset, look(case, dataset)):
+        for finding in findings(case, dataset, look(case, dataset, images)):
             lines[f"{case.runtime}: {finding}"] = None
     return list(lines)
 
@@ -97,8 +61,9 @@ def no_turns(plan: Plan) -> str:
     return ""
 
 
-def look(case: Case, dataset: Dataset) -> Facts:
+def look(case: Case, dataset: Dataset, images: Path = Path("images")) -> Facts:
     """Return the facts that :func:`findings` needs for one case."""
+    store, image = engines.store(case.runtime), io_faults.image_of(case, images)
     host = probes.host()
     available = registry.runtime_of(case).available
     root = form_root(dataset, case.folder)
@@ -120,6 +85,12 @@ def look(case: Case, dataset: Dataset) -> Facts:
         user_namespaces=(available() and probes.user_namespaces()) or "",
         fuse=probes.fuse(),
         capabilities=capabilities(),
+        store=io_faults.on(store),
+        image=io_faults.on(image),
+        memory_bytes=container_io.used_bytes(store or image or Path("/")),
+        direct=io_faults.direct(),
+        udev=container_io.UDEV.is_dir(),
+        own_users=io_faults.own_users(case, host.uid),
     )
 
 
@@ -142,11 +113,13 @@ def capabilities() -> int:
 
 def findings(case: Case, dataset: Dataset, facts: Facts) -> list[CaseFinding]:
     """Return what will go wrong with this case; pure."""
-    found = [*_shared_memory(case, facts), *_memory(case, facts)]
+    found = [*_shared_memory(case, facts), *_memory(case, facts), *io_faults.in_memory(facts)]
     if registry.load("runtimes", case.runtime).isolated:
         found += [*_path(case, dataset), *_hidden(dataset, facts), *_unreadable(facts)]
         for check in (_squashed, _namespaces, _selinux, _capability, _fuse):
             found += check(case, facts)
+        found += [*io_faults.udev(case, facts), *io_faults.identity(case, facts)]
+        found += io_faults.far_store(facts)
     return found
 
 

@@ -254,6 +254,8 @@ class Surroundings:
     of its pool.  ``mounted``: how the image was.  ``load_cpu_s``, ``compute_cpu_s``: CPU seconds a
     sample of warm loading, and of the compute rung.  ``faults``: major page faults a sample, cold.
     ``rank_cores``: the fewest of a rank, ``bound_rank``; ``core_share``: its node has for each.
+    ``container``: what it does to I/O (:mod:`iobench.host.container_io`).  ``store``: filesystem
+    of the container engine's images and upper layers.
     """
 
     cpu_count: int = 0
@@ -268,6 +270,8 @@ class Surroundings:
     rank_cores: int = 0
     bound_rank: str = ""
     core_share: int = 0
+    container: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
+    store: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from iobench.analysis import evidence
+from iobench.analysis import evidence, payback
 from iobench.analysis.beyond import servers_cache_of
 from iobench.analysis.case_results import (
     MOST_AU,
@@ -78,7 +78,10 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         head_of_line=head_of_line(found, case),
         handover_s=handover(found, case),
         harness_step_s=_harness(found, case),
-        remarks=[*remarks(found, case), *_no_utilisation(found, case, compute)],
+        remarks=[
+            *remarks(found, case), *_no_utilisation(found, case, compute),
+            *payback.in_memory(found, case),
+        ],  # fmt: skip
         validity=evidence.validity(found, [t.id for t in found.planned(case)]),
         seen=surroundings(found, case),
     )

@@ -17,13 +17,15 @@ from iobench.spec.labels import PIPELINE_FIELDS
 #: Difference of the times to stop or to go on that is a confounder, as a share of running time.
 LATE_SHARE = 1e-3
 #: Facts that differ between any two processes and explain nothing.
-VOLATILE = frozenset({"pid", "rank", "boot_id", "mount_namespace"})
+VOLATILE = frozenset({"pid", "rank", "boot_id", "mount_namespace", "image_mount_bytes"})
 #: What a bind mount may set beside the filesystem's own options.
 BIND_FLAGS = frozenset({"ro", "rw", "nosuid", "nodev", "noexec", "relatime"})
 #: Facts of the one kernel below all arms, which a container may hide: hidden is not different.
 HOST_FACTS = ("cpu.", "thp", "mount.read_ahead_kb")
 #: /dev/shm of this size and more is never what makes two arms differ: it can fill up, not slow.
 ROOMY_SHM_BYTES = 1 << 30
+#: Filesystems of a container engine's store that explain nothing; "": there is none.
+LOCAL_STORES = frozenset({"", "posix"})
 #: Set by runtimes; it can make a run fail, never slow.
 RUNTIME_FACTS = frozenset({"limits.open_files", "environment.LD_LIBRARY_PATH"})
 
@@ -113,6 +115,19 @@ def _of_rivals(pairs: Sequence[Pair]) -> list[str]:
     return [f"another iobench on the node: in {counts[0]} against {counts[1]} trials"]
 
 
+def _of_stores(pairs: Sequence[Pair]) -> list[str]:
+    """Return on which filesystems the arms' engines keep images and upper layers, if unlike.
+
+    A store on a local disk is what a container is by itself; bare has none.
+    """
+    found: dict[str, None] = {}
+    for pair in pairs:
+        arm, base = (str(side.runtime.get("store") or "") for side in (pair.arm, pair.base))
+        if arm != base and {arm, base} - LOCAL_STORES:
+            found[f"container store: {arm or 'none'} against {base or 'none'}"] = None
+    return list(found)
+
+
 def _of_turns(pairs: Sequence[Pair]) -> list[str]:
     """Return that arms which take turns stop or go on at different speeds, where that matters.
 
@@ -149,7 +164,9 @@ STUDIED = {
 
 def confounders(pairs: Sequence[Pair]) -> Confounders:
     """Return what differs between the arms' fingerprints beside the factor under study."""
-    found: dict[str, None] = dict.fromkeys([*_of_turns(pairs), *_of_rivals(pairs)])
+    found: dict[str, None] = dict.fromkeys(
+        [*_of_turns(pairs), *_of_rivals(pairs), *_of_stores(pairs)]
+    )
     seen: set[str] = set()  # of thousands of ranks most are alike
     for pair in pairs:
         factor = factors(pair.arm.trial.case, pair.base.trial.case)

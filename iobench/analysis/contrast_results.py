@@ -88,14 +88,29 @@ class CallsResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class NodesPayback:
+    """A prediction: seconds to stage on every node, and when that pays (None: never)."""
+
+    nodes: int
+    seconds: float
+    pays_after_epochs: float | None
+
+
+@dataclasses.dataclass(frozen=True)
 class StagingResult:
-    """What a placement cost, and after how many epochs it pays (None: never, or not known)."""
+    """What a placement cost, and after how many epochs it pays (None: never, or not known).
+
+    ``at_nodes``: predicted, if the mount gives all nodes together the ``shared_bytes_per_s`` that
+    one got, and each makes a copy of its own; () where that was not measured.
+    """
 
     seconds: float
     bytes: int
     pays_after_epochs: float | None
     low: float | None
     high: float | None
+    shared_bytes_per_s: float | None = None
+    at_nodes: Sequence[NodesPayback] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What putting data somewhere costs, and after how many epochs it is paid back (a contrast's arm).
+"""What putting data somewhere costs, and after how many epochs it is paid back.
 
 docs/method.md, "Data placement".
 """
@@ -6,12 +6,21 @@ docs/method.md, "Data placement".
 from __future__ import annotations
 
 import math
-from statistics import median
+from statistics import fmean, median
 
-from iobench.analysis.contrast_results import Outcome, StagingResult
+from iobench.analysis.contrast_results import NodesPayback, Outcome, StagingResult
 from iobench.analysis.evidence import Evidence
 from iobench.analysis.pairs import complete_pairs, factors
-from iobench.core.cases import Contrast
+from iobench.analysis.storage import storage_of
+from iobench.core import registry
+from iobench.core.cases import Case, Contrast, Placement
+from iobench.core.errors import SpecError
+from iobench.equations.staging import Staging
+
+#: Numbers of nodes for which the break-even is predicted.
+NODES = (2, 8, 32)
+#: Stages whose rates say how long an epoch is, the job's own first.
+_STAGES = ("train", "load", "read")
 
 
 def staging(found: Evidence, contrast: Contrast, outcome: Outcome) -> StagingResult | None:
@@ -22,10 +31,8 @@ def staging(found: Evidence, contrast: Contrast, outcome: Outcome) -> StagingRes
     """
     cases = {c.label: c for c in found.plan.cases}
     arm, base = cases.get(contrast.arm), cases.get(contrast.base)
-    place = next((p for p in found.plan.placements if arm and p.root == arm.location), None)
-    if not (arm and base and place) or factors(arm, base) != ["placement"]:
-        return None
-    if base.placement != "bind":
+    place = _place(found, arm) if arm else None
+    if not (arm and base and place) or not _bound(arm, base):
         return None
     seconds = [p.seconds_per_sample[1] for p in complete_pairs(found, contrast)]
     epoch_s = found.plan.dataset.samples * median(seconds) if seconds else 0.0
@@ -36,10 +43,58 @@ def staging(found: Evidence, contrast: Contrast, outcome: Outcome) -> StagingRes
         return place.seconds / (epoch_s * (1 - ratio))
 
     spread = outcome.simultaneous
+    mount = storage_of(found, base)
+    known = mount and contrast.cache == "cold" and outcome.ratio and epoch_s
+    bandwidth = mount.bandwidth if mount and known else None
+    one_node = Staging(place.seconds, place.bytes, epoch_s, epoch_s * (outcome.ratio or 1.0))
     return StagingResult(
         seconds=place.seconds,
         bytes=place.bytes,
         pays_after_epochs=epochs(outcome.ratio),
         low=epochs(spread.low) if spread else None,
         high=epochs(spread.high) if spread else None,
+        shared_bytes_per_s=bandwidth,
+        at_nodes=[NodesPayback(n, *one_node.at(n, bandwidth)) for n in NODES] if bandwidth else [],
     )
+
+
+def in_memory(found: Evidence, case: Case) -> list[str]:
+    """Return when a copy that is never cold pays, by the ladder: against the original, cold.
+
+    No contrast compares them: its arms have one cache state.
+    """
+    place = _place(found, case)
+    if not place or not _never_cold(case):
+        return []
+    base = next((c for c in found.plan.cases if _bound(case, c)), None)
+    for stage in _STAGES if base else ():
+        cold, warm = found.windows(base, stage, "cold"), found.windows(case, stage, "warm")
+        if cold and warm:
+            remote, local = (
+                found.plan.dataset.samples * fmean(w.seconds_per_sample for w in windows)
+                for windows in (cold, warm)
+            )
+            at = Staging(place.seconds, place.bytes, remote, local).epochs
+            pays = f"pays after {at:,.3g} epochs" if at else "never pays"
+            return [
+                f"placement {case.placement}: {place.seconds:,.3g} s to make "
+                f"({place.bytes / 1e6:,.0f} MB); against placement bind, cold, at {stage} it "
+                f"{pays} (EXPLORATORY: the ladder's rates, not paired)"
+            ]
+    return []
+
+
+def _never_cold(case: Case) -> bool:
+    try:
+        return bool(registry.load("placements", case.placement).in_memory)
+    except SpecError:  # results of a plug-in that is not here
+        return False
+
+
+def _place(found: Evidence, case: Case) -> Placement | None:
+    return next((p for p in found.plan.placements if p.root == case.location), None)
+
+
+def _bound(arm: Case, base: Case) -> bool:
+    """Return whether a case is another but for its placement, which is ``bind``."""
+    return base.placement == "bind" and factors(arm, base) == ["placement"]

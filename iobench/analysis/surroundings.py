@@ -28,6 +28,8 @@ def surroundings(found: Evidence, case: Case) -> Surroundings:
         memory_bytes=int(case.memory_bytes or limits.get("memory_bytes") or 0),
         fstype=str((record.mount if record else {}).get("fstype") or ""),
         mounted=str((record.runtime if record else {}).get("mounted") or ""),
+        store=str((record.runtime if record else {}).get("store") or ""),
+        container=facts.get("container") or {},
         load_cpu_s=per_sample(warm).cpu_s if warm else None,
         compute_cpu_s=per_sample(compute).cpu_s if compute else None,
         faults=per_sample(cold).major_faults if cold else None,

@@ -250,7 +250,7 @@ def planned(
             copies.check(cases, dataset)
     here = Here(dataset, missing, no_cold, [*own_notes, *prepare.notes(cases, dataset, results)])
     plan = resolve(spec, here, seconds, utc())
-    for line in case_checks.before(plan.cases, dataset):
+    for line in case_checks.before(plan.cases, dataset, images):
         say(f"warning: {line}")
     if reason := case_checks.no_turns(plan):
         plan = without_turns(plan, reason)

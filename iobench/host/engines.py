@@ -6,8 +6,9 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import List
+from typing import List, Optional
 
+from iobench.host import filesystems
 from iobench.host.probes import asked_once, hybrid_cgroups
 
 SYSTEMD = Path("/run/systemd/system")
@@ -35,6 +36,28 @@ def docker_maps() -> str:
     code, output = asked_once("docker", "info", "--format", "{{.SecurityOptions}}")
     found = re.findall(r"name=(rootless|userns)\b", output) if code == 0 else []
     return found[0] if found else ""
+
+
+def store(engine: str) -> Optional[Path]:
+    """Return where docker or podman keeps images and upper layers, as far as this user may look.
+
+    None for another runtime, and where the engine does not say it.
+    """
+    words = {
+        "docker": ["docker", "info", "--format", "{{.DockerRootDir}}"],
+        "podman": [*podman(), "info", "--format", "{{.Store.GraphRoot}}"],
+    }.get(engine)
+    code, output = asked_once(*words) if words else (1, "")
+    if code or not output.startswith("/"):
+        return None
+    path = Path(output)
+    return next((p for p in (path, *path.parents) if os.access(p, os.X_OK)), Path("/"))
+
+
+def store_filesystem(engine: str) -> str:
+    """Return the filesystem member of :func:`store`; "" where that is not known."""
+    path = store(engine)
+    return filesystems.filesystem_for(path)[0] if path else ""
 
 
 def _storage_is_chosen() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Dict, Iterable, List, Mapping
 
-from iobench.host import cgroups, loaded_libraries, probes
+from iobench.host import cgroups, container_io, loaded_libraries, probes
 from iobench.host.mounts import mount_of
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -73,7 +73,13 @@ def collect(
         "dev_shm_bytes": probes.shared_memory()[0] or None,
         "thp": _chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         "mount": _mount(data_path),
+        **_container(data_path),
     }
+
+
+def _container(data_path: Path) -> Dict[str, Any]:
+    found = container_io.faults(container_io.look(data_path))
+    return {"container": found} if found else {}
 
 
 def facts(data_path: Path, distributions: Iterable[str]) -> Dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from iobench.analysis.contrast_results import ContrastResult, Outcome
+from iobench.analysis.contrast_results import ContrastResult, Outcome, StagingResult
 from iobench.report import numbers
 from iobench.report.numbers import NONE, bracketed, limits, milliseconds, number, percent
 
@@ -90,7 +90,29 @@ def startup(contrast: ContrastResult) -> str:
 
 
 def staging(contrast: ContrastResult) -> str:
-    """Return ``3.1 s to make (141 MB), pays after 12 epochs (9 to 20)``, "" without a copy."""
+    """Return ``3.1 s to make (141 MB), pays after 12 epochs (9 to 20)``, "" without a copy.
+
+    With what is predicted for several nodes.
+    """
+    alone, several = _staged(contrast), _at_nodes(contrast.staging)
+    return f"{alone}; {several}" if several else alone
+
+
+def _at_nodes(found: StagingResult | None) -> str:
+    if not found or not found.at_nodes or not found.shared_bytes_per_s:
+        return ""
+    epochs = [
+        "never" if each.pays_after_epochs is None else number(each.pays_after_epochs)
+        for each in found.at_nodes
+    ]
+    return (
+        f"predicted for {', '.join(str(each.nodes) for each in found.at_nodes)} nodes: "
+        f"{', '.join(epochs)} epochs (each copies all, and the mount gives all together the "
+        f"{found.shared_bytes_per_s / 1e6:,.0f} MB/s that this node got)"
+    )
+
+
+def _staged(contrast: ContrastResult) -> str:
     found = contrast.staging
     if not found:
         return ""

@@ -66,6 +66,50 @@ def _squashfuse(scene: Scene) -> Iterator[Diagnosis]:
         )
 
 
+def _udev(scene: Scene) -> Iterator[Diagnosis]:
+    if by := scene.case.seen.container.get("udev_hidden_from"):
+        yield Diagnosis(
+            f"/run/udev is not shown in the container, and {by} looks up its devices there: "
+            "GPUDirect Storage falls back to POSIX reads through host memory",
+            "bind /run/udev read-only (docker --volume, apptainer --bind), or compare without it",
+            {"hidden from": by},
+        )
+
+
+def _store(scene: Scene) -> Iterator[Diagnosis]:
+    if (on := scene.case.seen.store) not in _LOCAL:
+        starts = scene.case.startup_s.value if scene.case.startup_s else None
+        yield Diagnosis(
+            f"the engine keeps images and upper layers on {on}: imports, and what is written "
+            "inside, go to its servers",
+            "move the store to a local disk (docker: data-root; podman: graphroot in storage.conf)",
+            {"store": on, "start-up s": starts},
+        )
+
+
+def _identity(scene: Scene) -> Iterator[Diagnosis]:
+    if users := scene.case.seen.container.get("lustre_users"):
+        yield Diagnosis(
+            f"the data are on Lustre and the user is in a {users}: the servers look up groups by "
+            "the uid outside of it (identity_upcall), so opening may be refused or slow",
+            "chmod -R a+rX on the dataset, a runtime without a user namespace (setuid Apptainer), "
+            "and compare the stages `metadata` and `files` with bare",
+            {"user namespace": users},
+        )
+
+
+def _in_memory(scene: Scene) -> Iterator[Diagnosis]:
+    seen = scene.case.seen
+    if on := seen.container.get("image_on"):
+        used = int(seen.container.get("image_mount_bytes") or 0)
+        yield Diagnosis(
+            f"the image is unpacked on {on}, where {used >> 20} MiB of memory are used that the "
+            "page cache does not have",
+            "unpack images on a local disk, or run the SIF from the mount",
+            {"bytes in memory": used, "data bytes": scene.suite.dataset.bytes},
+        )
+
+
 def _memory(scene: Scene) -> Iterator[Diagnosis]:
     limit, data = scene.case.seen.memory_bytes, scene.suite.dataset.bytes
     if 0 < limit < data:
@@ -118,6 +162,8 @@ def _slower(scene: Scene) -> Iterator[Diagnosis]:
         )
 
 
+#: Of the machine's own disks or memory; "": the runtime has no store.
+_LOCAL = ("", "posix", "tmpfs")
 _DOCS = "docs/containers.md"
 _ANY = ("warm",)  # found once a case, whatever the cache
 
@@ -130,6 +176,14 @@ RULES = (
     Rule("shared memory", "/dev/shm is too small for the queue of batches", _DOCS, _shared_memory,
          caches=_ANY),
     Rule("squashfuse", "the image is mounted in user space", _DOCS, _squashfuse, caches=_ANY),
+    Rule("udev", "/run/udev is hidden in the container: no GPUDirect Storage without it",
+         "NVIDIA, GPUDirect Storage: cuFile's compatibility mode", _udev, caches=_ANY),
+    Rule("image store", "the container engine's store is on a filesystem of other machines",
+         _DOCS, _store, caches=_ANY),
+    Rule("identity", "a user namespace on a Lustre mount, whose servers see another user",
+         "Lustre Operations Manual, identity upcall", _identity, caches=_ANY),
+    Rule("image in memory", "the image is unpacked to tmpfs, which the page cache then lacks",
+         _DOCS, _in_memory, caches=_ANY),
     Rule("memory limit", "a memory limit below the size of the data evicts them", _DOCS, _memory,
          caches=_ANY),
     Rule("single copy", "ranks in namespaces of their own copy what they exchange twice",

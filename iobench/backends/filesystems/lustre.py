@@ -27,6 +27,8 @@ _SUM = re.compile(r"^read_bytes\s+\d+ samples \[bytes\] \d+ \d+ (\d+)", re.M)
 #: A folder's keys have no ``lmm_`` before them.
 _KEY = re.compile(r"^[\s-]*(?:lmm_)?(\w+):[ \t]*(\S.*)?$", re.M)
 _OST = re.compile(r"l_ost_idx:\s*(\w+)|^\s+(\d+)\s+\d+\s+0x[0-9a-f]+\s+\S+\s*$", re.M)
+#: Components that hold nothing that a reader gets, as long as all targets are there.
+_UNREAD = re.compile(r"^[\s-]*lcme_flags:.*\b(parity|stale)\b", re.M)
 _DF = re.compile(r"^(\S+)_UUID\s.*?(\d+)% .*\[OST:(\d+)\]", re.M)
 
 
@@ -135,15 +137,16 @@ def read_sum(text: str) -> int:
 def striped(text: str) -> Dict[str, Scalar]:
     """Return facts of what `lfs getstripe -y` prints, in its three shapes; {} for anything else.
 
-    Of a composite layout (PFL) those of its last component that has objects, and how many there
-    are.  Overstriped files have several objects on a target, so targets are counted, not stripes.
+    Of a composite layout (PFL) those of its last component that has objects and is read from, not
+    parity or a stale mirror, and how many components there are.  Overstriped files have several objects on a target, so targets are counted, not stripes.
     """
     parts = re.split(r"^(?=[\s-]*lcme_id:)", text, flags=re.M)
-    components = [_component(part) for part in (parts[1:] or parts)]
-    known = [c for c in components if c]
+    components = [(part, _component(part)) for part in (parts[1:] or parts)]
+    known = [c for _, c in components if c]
     if not known:
         return {}
-    facts = next((c for c in reversed(known) if c.get("osts_of_file")), known[-1])
+    read_from = [c for part, c in components if c.get("osts_of_file") and not _UNREAD.search(part)]
+    facts = read_from[-1] if read_from else known[-1]
     if len(parts) > 1:
         facts = {**facts, "layout_components": len(known)}
         if dom := next((c for c in known if c["stripe_pattern"] == "mdt"), None):

@@ -10,6 +10,7 @@ from iobench.backends.runtimes._oci import NO_OVERLAY, OciRuntime
 from iobench.core.cases import Scalar
 from iobench.core.members import RuntimeBackend
 from iobench.core.protocols import Start
+from iobench.host import engines
 from iobench.host.engines import docker_maps
 from iobench.host.probes import ask, asked_once, host
 
@@ -61,6 +62,7 @@ class Docker(OciRuntime):
             "version": server,
             "client": client,
             "mounted": driver,
+            "store": engines.store_filesystem("docker"),
             "rootless": docker_maps() == "rootless",
         }
 

@@ -66,6 +66,7 @@ class Podman(OciRuntime):
             "version": version,
             "oci_runtime": runtime,
             "mounted": driver,
+            "store": engines.store_filesystem("podman"),
             "rootless": os.geteuid() != 0,
         }
 

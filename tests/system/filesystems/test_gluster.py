@@ -134,6 +134,23 @@ def test_what_the_client_daemon_keeps_is_never_called_cold(cluster: Cluster) -> 
     assert facts["client_cache_io-cache_bytes"] == kept["io-cache"]
 
 
+def test_small_files_that_quick_read_keeps_are_never_called_cold(cluster: Cluster) -> None:
+    """Files below 64 KiB, and the translator as it is by default."""
+    small = make.make("smoke", cluster.volume.mount / "small", samples=48, seed=1)
+    assert all(f.stat().st_size < 64 << 10 for f in Path(small.root).rglob("*.jpg"))
+    cluster.volume.set("performance.quick-read", "on")
+    try:
+        for _ in range(6):  # the first fills it
+            record, served = measured(cluster._replace(dataset=small), "read", "cold")
+            if served < 0.5 * record.cache.bytes_needed:
+                break
+    finally:
+        cluster.volume.set("performance.quick-read", "off")
+    assert served < 0.5 * record.cache.bytes_needed
+    assert record.status == INVALID
+    assert "quick-read" in record.reasons[0]
+
+
 @contextlib.contextmanager
 def arms(dataset: Dataset) -> Iterator[Tuple[list[Trial], TrialSettings]]:
     """Two cold arms that take turns, each with a copy of the data on the volume."""

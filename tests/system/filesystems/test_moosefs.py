@@ -10,8 +10,9 @@ import pytest
 
 from iobench.backends.filesystems.moosefs import chunks
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.records import VALID, Record
-from iobench.data import make
+from iobench.core.dataset import locate
+from iobench.core.records import EXPLORATORY, VALID, Record
+from iobench.data import convert, make
 from iobench.host import filesystems
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build.attempts import attempted
@@ -22,6 +23,10 @@ from tests.capabilities import need
 pytestmark = pytest.mark.slow
 
 
+#: So much has to be read in a row before mfsmount reads ahead: never.
+NO_READ_AHEAD = "mfsreadaheadtrigger=4000000000"
+
+
 class Mounted(NamedTuple):
     filesystem: MooseFS
     dataset: Dataset
@@ -29,24 +34,27 @@ class Mounted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def mounted() -> Iterator[Mounted]:
-    """48 samples (5 MB) on it."""
+    """48 samples (5 MB) on it, in three formats."""
     need("moosefs")
     with moosefs() as filesystem:
-        yield Mounted(
-            filesystem, make.make("imagenet-like", filesystem.mount / "set", samples=48, seed=1)
-        )
+        made = make.make("imagenet-like", filesystem.mount / "set", samples=48, seed=1)
+        for form in ("lmdb", "hdf5"):
+            convert.convert(made, form)
+        yield Mounted(filesystem, made)
 
 
-def trial(dataset: Dataset, stage: str, cache: str) -> Trial:
-    case = Case(
-        format="jpeg", loader="threads", trainer="null", batch=8, workers=1, location=dataset.root
-    )
+def trial(
+    dataset: Dataset, stage: str, cache: str, form: str = "jpeg", loader: str = "threads"
+) -> Trial:
+    where = {"format": form, "location": dataset.root}
+    case = Case(loader=loader, trainer="null", batch=8, workers=1, **where)
     return Trial("t", case, stage, cache)
 
 
-def cold(mounted: Mounted, stage: str) -> Record:
+def cold(mounted: Mounted, stage: str, form: str = "jpeg", loader: str = "threads") -> Record:
     settings = TrialSettings(agent=Evicting(mounted.filesystem))
-    return attempted(trial(mounted.dataset, stage, "cold"), mounted.dataset, settings)
+    planned = trial(mounted.dataset, stage, "cold", form, loader)
+    return attempted(planned, mounted.dataset, settings)
 
 
 def test_it_is_described_as_what_it_is(mounted: Mounted) -> None:
@@ -62,18 +70,51 @@ def test_it_is_described_as_what_it_is(mounted: Mounted) -> None:
     assert re.match(r"1 chunks, [12] valid copies on 10\.", chunks(mounted.filesystem.info(file)))
 
 
-@pytest.mark.parametrize("stage", ["read", "ceiling", "files"])
-def test_cold_is_valid_and_the_servers_agree(mounted: Mounted, stage: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "form", "loader"),
+    [
+        ("read", "jpeg", "torch"),
+        ("read", "hdf5", "torch"),
+        ("read", "jpeg", "dali"),
+        ("ceiling", "jpeg", "threads"),
+        ("files", "jpeg", "threads"),
+    ],
+)
+def test_cold_is_valid_and_the_servers_agree(
+    mounted: Mounted, stage: str, form: str, loader: str
+) -> None:
+    """The client counts the master's answers too, of which the chunk servers know nothing."""
     if stage == "ceiling":
         need("fio")
+    if loader != "threads":
+        need(loader)
     before = mounted.filesystem.served()
-    record = cold(mounted, stage)
+    record = cold(mounted, stage, form, loader)
     served: float = mounted.filesystem.served() - before
     assert (record.status, record.reasons) == (VALID, ())
     crossed = record.cache.bytes_storage
     assert crossed is not None
     assert 0.98 < crossed / record.cache.bytes_needed < 1.1
     served /= record.attempt
+    assert 0.98 * served < crossed < 1.02 * served + record.cache.messages_bytes
+
+
+def test_lmdb_is_valid_where_the_client_does_not_read_ahead(mounted: Mounted) -> None:
+    """By default it reads ahead of a map's page faults: exploratory, with the reason."""
+    for name in ("torch", "lmdb"):
+        need(name)
+    usual = cold(mounted, "read", "lmdb", "torch")
+    assert usual.status in (VALID, EXPLORATORY), usual.reasons
+    if usual.status == EXPLORATORY:
+        assert "the client's read-ahead or messages" in usual.reasons[0]
+    with mounted.filesystem.second_client(NO_READ_AHEAD) as mount:
+        there = locate(mount / Path(mounted.dataset.root).name)
+        before = mounted.filesystem.served()
+        record = cold(mounted._replace(dataset=there), "read", "lmdb", "torch")
+        served = (mounted.filesystem.served() - before) / record.attempt
+    crossed = record.cache.bytes_storage
+    assert crossed is not None
+    assert (record.status, record.reasons) == (VALID, ())
     assert 0.98 * served < crossed < 1.02 * served + record.cache.messages_bytes
 
 

@@ -12,10 +12,12 @@ from typing import Any, List
 
 import pytest
 
-from iobench.advise.case_checks import Facts, Seen, findings, look, no_turns
+from iobench.advise import io_faults
+from iobench.advise.case_checks import findings, look, no_turns
+from iobench.advise.case_facts import Facts, Seen
 from iobench.core.cases import Case, Dataset
 from iobench.core.errors import BackendUnavailable
-from iobench.host import limits, probes
+from iobench.host import engines, limits, probes
 from iobench.plan.resolve import Here, resolve
 from iobench.spec import load
 from tests.capabilities import need
@@ -76,11 +78,78 @@ def seen(**fields: object) -> Seen:
         ("apptainer", {"user_namespaces": "they are off: switch them on"}, "user namespaces"),
         ("charliecloud", {"uid": 0, "user_namespaces": "off: on"}, "user namespaces"),
         ("apptainer", {"fuse": "/dev/fuse is closed: open it"}, "/dev/fuse"),
+        ("podman", {"store": ("lustre", "/scratch/me/storage")}, "image store"),
+        ("podman", {"store": ("tmpfs", "/dev/shm/me"), "memory_bytes": 1 << 30}, "image in memory"),
+        ("charliecloud", {"image": ("tmpfs", "/dev/shm/torch")}, "image in memory"),
+        ("unpacked", {"image": ("tmpfs", "/dev/shm/torch")}, "image in memory"),
+        ("charliecloud", {"fstype": "lustre", "own_users": True}, "Lustre identity"),
+        ("apptainer", {"fstype": "lustre", "own_users": True}, "Lustre identity"),
     ],
 )
 def test_each_fact_has_its_finding(runtime: str, changes: dict, name: str) -> None:
     case = dataclasses.replace(CASE, runtime=runtime)
     assert names(case, dataclasses.replace(WELL, **changes)) == [name]
+
+
+def test_each_sentence_has_its_fact() -> None:
+    def line(runtime: str, **changes: Any) -> str:
+        case = dataclasses.replace(CASE, runtime=runtime)
+        (found,) = findings(case, DATA, dataclasses.replace(WELL, **changes))
+        return str(found)
+
+    far = line("podman", store=("lustre", "/scratch/me/storage"))
+    assert "in /scratch/me/storage, on lustre" in far
+    memory = line("charliecloud", image=("tmpfs", "/dev/shm/torch"), memory_bytes=3 << 30)
+    assert "in /dev/shm/torch, on tmpfs, where 3072 MiB are used" in memory
+    lustre = {"fstype": "lustre", "own_users": True}
+    assert "unless it is installed setuid" in line("apptainer", **lustre)
+    assert "setuid" not in line("charliecloud", **lustre)
+
+
+@pytest.mark.parametrize("fact", [{"own_users": True}, {"fstype": "lustre"}])
+def test_a_namespace_and_lustre_are_a_fault_together_alone(fact: dict) -> None:
+    assert names(CASE, dataclasses.replace(WELL, **fact)) == []
+
+
+def test_a_store_on_a_local_disk_is_well() -> None:
+    well = dataclasses.replace(WELL, store=("posix", "/var/lib/docker"), image=("posix", "/i"))
+    assert names(CASE, well) == []
+
+
+def test_udev_matters_to_who_could_read_by_gpudirect_storage_alone() -> None:
+    training = dataclasses.replace(CASE, trainer="torch", trainer_options={"device": "cuda"})
+    facts = dataclasses.replace(WELL, direct="nvidia-fs", udev=True)
+    assert names(training, facts) == ["/run/udev"]
+    assert names(CASE, facts) == [], "no GPU"
+    assert names(training, dataclasses.replace(facts, direct="")) == [], "no GPUDirect Storage"
+    assert names(training, dataclasses.replace(facts, udev=False)) == [], "the host has none"
+    assert names(dataclasses.replace(training, runtime="bare"), facts) == []
+
+
+def test_who_makes_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(runtime: str, uid: int) -> bool:
+        return io_faults.own_users(dataclasses.replace(CASE, runtime=runtime), uid)
+
+    assert own("charliecloud", 0)
+    assert [own(r, uid) for r in ("podman", "apptainer") for uid in (0, 7)] == [False, True] * 2
+    for maps in ("", "userns", "rootless"):
+        monkeypatch.setattr(engines, "docker_maps", lambda maps=maps: maps)
+        assert own("docker", 7) == (maps == "rootless")
+
+
+def test_an_image_is_looked_for_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "caffe.sif").touch()
+
+    def image(runtime: str, name: str) -> object:
+        options = {"mode": "sif"} if name == "caffe" else {}
+        case = dataclasses.replace(CASE, runtime=runtime, image=name, runtime_options=options)
+        return io_faults.image_of(case, tmp_path)
+
+    assert image("charliecloud", "torch") == tmp_path / "torch"
+    assert image("apptainer", "caffe") == tmp_path / "caffe.sif"
+    assert image("charliecloud", "absent") is None
+    assert image("docker", "torch") is None
 
 
 def test_a_memory_limit_below_the_data_is_one_for_every_runtime() -> None:

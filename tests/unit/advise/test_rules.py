@@ -177,6 +177,19 @@ CAUSES: dict[str, tuple[Make, Make]] = {
         cases({"seen": seen(mounted="squashfuse_ll")}),
         cases({"seen": seen(mounted="kernel squashfs")}),
     ),
+    "udev": (
+        cases({"seen": seen(container={"udev_hidden_from": "kvikio"})}),
+        cases({"seen": seen(container={"lustre_users": "namespace of its own (0 7 1)"})}),
+    ),
+    "image store": (cases({"seen": seen(store="lustre")}), cases({"seen": seen(store="posix")})),
+    "identity": (
+        cases({"seen": seen(container={"lustre_users": "namespace of its own (0 7 1)"})}),
+        cases({"seen": seen(fstype="lustre")}),
+    ),
+    "image in memory": (
+        cases({"seen": seen(container={"image_on": "tmpfs", "image_mount_bytes": 3 << 30})}),
+        cases({"seen": seen(fstype="tmpfs")}),
+    ),
     "memory limit": (
         cases({"seen": seen(memory_bytes=1 << 20)}),
         cases({"seen": seen(memory_bytes=1 << 40)}),

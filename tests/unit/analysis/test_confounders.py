@@ -141,6 +141,32 @@ def test_a_contrast_counts_what_differs_beside_its_own_factor() -> None:
     assert beside(mount(device="0:50"), mount(), placement="tmpfs") == []
 
 
+@pytest.mark.parametrize(
+    ("arm", "base", "lines"),
+    [
+        ("lustre", "", ["container store: lustre against none"]),
+        ("tmpfs", "posix", ["container store: tmpfs against posix"]),
+        ("posix", "", []),
+        ("lustre", "lustre", []),
+    ],
+)
+def test_an_engines_store_counts_where_it_is_not_on_a_local_disk(
+    arm: str, base: str, lines: list[str]
+) -> None:
+    found = fixture.cases("bare", "docker")
+    contrast = fixture.contrast(found[1], found[0], probes=0)
+    plan = fixture.plan(found, [contrast])
+    records = [
+        dataclasses.replace(
+            fixture.record(t, fingerprint={"pid": 1}),
+            runtime={"store": arm if t.arm == found[1].label else base},
+        )
+        for t in plan.trials
+    ]
+    pairs = complete_pairs(evidence(plan, records), contrast)
+    assert list(confounders(pairs).differences) == lines
+
+
 # -- what stands beside a verdict ------------------------------------------------------------
 
 

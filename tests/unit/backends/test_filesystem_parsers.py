@@ -155,6 +155,14 @@ def test_lustre_counts_what_targets_sent() -> None:
         ),
         (LISTED, {"stripe_count": 1, "osts_of_file": 1, "layout_components": 1}),
         (TABLE, {"stripe_count": 1, "osts_of_file": 1}),
+        (
+            recorded("lustre.getstripe-compressed.txt"),
+            {"stripe_count": 1, "osts_of_file": 1, "stripe_pattern": "raid0,compress"},
+        ),
+        (
+            recorded("lustre.getstripe-parity.txt"),
+            {"stripe_count": 2, "osts_of_file": 2, "layout_components": 2},
+        ),
         ("lfs: unknown command", {}),
     ],
 )
@@ -195,6 +203,26 @@ def test_lustre_counts_the_targets_of_its_own_mount(client: lustre.Lustre, tmp_p
     assert facts["llite_max_read_ahead_mb"] == "64"
     assert facts["locks"] == "shared by all clients"
     assert str(facts["layout"]).startswith("not known: no program lfs")
+
+
+def program(folder: Path, name: str, *lines: str) -> None:
+    """Put a program into ``folder`` that runs these lines of a shell."""
+    (folder / name).write_text("\n".join(("#!/bin/sh", *lines, "")))
+    (folder / name).chmod(0o755)
+
+
+def test_lustre_of_several_mounts_is_the_one_that_lfs_names(
+    client: lustre.Lustre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One filesystem mounted twice: `lfs getname` says which instance is at the mount point."""
+    (tmp_path / "llite/work-ffff0001").mkdir()
+    assert lustre.READ not in client.counters(tmp_path)  # no lfs
+    mine = recorded("lustre.getname").replace("myth-ffff880428703400 /myth", "work-ffff8c4d $2")
+    assert mine == "work-ffff8c4d $2\n"
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", "lfs", f'[ "$1 $2" = "getname /scratch" ] && echo "{mine.strip()}"')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert client.counters(tmp_path) == {lustre.READ: 452705124352 + 5}
 
 
 # -- the node's interfaces ------------------------------------------------------------------------
@@ -270,6 +298,26 @@ def test_gpfs_attributes() -> None:
     assert "not understood" in str(gpfs.attributes("mmlsattr: no such file")["layout"])
 
 
+def test_gpfs_attributes_of_a_folder() -> None:
+    found = gpfs.attributes(recorded("gpfs.mmlsattr-folder"))
+    assert (found["pool"], found["fileset"]) == ("system", "project-hpc")
+    assert "data_replication" not in found
+    assert "offline" not in found
+
+
+def test_gpfs_block_size_is_what_mmlsfs_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several pools the first; without the program there is none."""
+    found = gpfs.Gpfs(mount=mount_at("/gpfs/fs1"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "stripe_size" not in found.describe(tmp_path)
+    device = found.mount.source.rpartition("/")[2]
+    output = Path(OUTPUTS, "gpfs.mmlsfs")
+    program(tmp_path, "mmlsfs", f'[ "$*" = "{device} -B" ] && exec /bin/cat {output}')
+    assert found.describe(tmp_path)["stripe_size"] == 262144
+
+
 def test_gpfs_is_never_cold_and_counts_nothing() -> None:
     found = gpfs.Gpfs(mount=mount_at("/gpfs/fs1"))
     assert "pagepool" in found.cold()
@@ -293,6 +341,16 @@ def test_nfs_counts_each_mount_apart(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert old.counters(tmp_path) == {}  # not in the document
     assert old.locks == "of this host alone: all"
     assert "FS-Cache" in str(old.describe(tmp_path)["client_cache_on_disk"])
+
+
+def test_nfs_over_rdma_has_another_transport_and_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = recorded("nfs.mountstats-rdma")
+    (tmp_path / "mountstats").write_text(text.replace("mounted on /data", "mounted on /home"))
+    monkeypatch.setattr(nfs, "MOUNTSTATS", tmp_path / "mountstats")
+    home = nfs.Nfs(mount=mount_at("/home"))
+    assert home.counters(tmp_path)[nfs.READ] == 2013200952170479
 
 
 # -- CephFS ---------------------------------------------------------------------------------------

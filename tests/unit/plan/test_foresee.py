@@ -148,6 +148,18 @@ def test_what_has_an_effect_is_not_remarked_on() -> None:
         assert not [note for note in found if not note.startswith("prefetch of native:hdf5-float")]
 
 
+def test_tiers_holds_every_placement_against_the_data_in_place() -> None:
+    plan = foresee.judged(*load.read("tiers")).plan
+    placements = {(c.runtime, c.placement) for c in plan.cases}
+    bare = {("bare", name) for name in ("bind", "staged", "tmpfs")}
+    assert placements == bare | {("apptainer", "bind"), ("apptainer", "image")}
+    cold = {t.case.placement for t in plan.trials if (t.stage, t.cache) == ("load", "cold")}
+    assert cold == {"bind", "staged", "image"}, "memory is never cold"
+    measured = {t.case.placement for t in plan.trials if t.stage == "requests"}
+    assert "bind" in measured, "for the prediction at n nodes"
+    assert {r.stage for r in plan.rules} == {"load"}
+
+
 def test_a_budget_that_cannot_hold_the_ladder_is_said_with_what_would() -> None:
     text = "[matrix]\npipeline = ['jpeg', 'lmdb']\n[[contrasts]]\n"
     (note,) = notes(f"budget = '1m'\n{text}")
