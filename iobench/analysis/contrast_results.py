@@ -117,8 +117,8 @@ class ContrastResult:
 
     ``pairs``: those that the verdict rests on, of ``pairs_run``.  ``final``: nothing that is still
     to run can change it.  ``over``: the keys in which the two cases differ.  ``work``: side -> cost
-    of a sample.  ``startup_s``: paired difference, arm - base.  ``allocations``: those of its pairs;
-    ``unit``: what the intervals are of, one ratio each.
+    of a sample.  ``startup_s``: paired difference, arm - base.  ``allocations``: of its pairs.
+    ``unit``: what gives the intervals one ratio each.
     """
 
     id: str

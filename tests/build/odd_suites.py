@@ -35,7 +35,9 @@ SECONDS = st.sampled_from([1e-3, 1.1e-3, 2e-3, 0.01, 0.0101, 0.5]) | st.floats(1
 STATUSES = st.sampled_from([VALID] * 6 + [EXPLORATORY, INVALID, FAILED])
 SHARES = st.none() | st.sampled_from([0.0, 0.0004, 0.00101, 0.5, 0.99899, 1.0])
 #: (job, its nodes); most blocks are of no job.
-PLACES = st.sampled_from([("", ())] * 4 + [("7", ("n1", "n2")), ("7", ("n1", "n3")), ("9", ("n1",))])
+PLACES = st.sampled_from(
+    [("", ())] * 4 + [("7", ("n1", "n2")), ("7", ("n1", "n3")), ("9", ("n1",))]
+)  # fmt: skip
 FINGERPRINTS = st.sampled_from(
     [pairs.FINGERPRINT, pairs.FINGERPRINT, {}, {"host": None, "limits": {"cpus": 2.0}}]
 )
