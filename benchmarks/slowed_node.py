@@ -10,7 +10,8 @@ bandwidth: its link lets through so many bytes a second each way (tc tbf).  In a
 each sends, and gets, as many bytes as there are gradients; the truth is what of
 (bytes + headers - burst) / rate the backward pass does not hide.
 latency: a relay in place of its cable holds every frame for d.  Each of the two phases of gloo's
-ring asks for a part and gets it: 4 d.
+ring asks for a part and gets it: two round trips, 4 d and what the relay takes itself, which a
+datagram there and back shows before and after each suite.
 disk: its disk is throttled below the page cache.  The truth of the fetch stall is
 (pages of its files / rate - slice) / samples - the job's from memory, as in known_truths; the other
 rank waits for it what its own work leaves of that time, and the exchange takes no longer.
@@ -26,6 +27,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import shutil
 import statistics
 import sys
@@ -45,6 +47,8 @@ from tests.build import clusters, slowed
 from tests.build.hosts import Hosts
 
 NEEDED, LIMIT, WITHIN = 17, 0.05, 0.10
+#: Beside a suite: what the link showed before and after it.
+GAUGE = "gauge.json"
 SAMPLES, BATCH, PAGE = 160, 8, 4096
 #: Above this share of the truth, what is no part of it counts as wrongly attributed.
 ELSEWHERE = 0.10
@@ -89,11 +93,12 @@ class Slowed:
     buckets: int = 1
     bytes_per_s: int = 0
     delay_s: float = 0.0
+    round_trip_s: float = 0.0  #: measured; 0: twice the delay
 
     def exposed_s(self) -> float:
         """Return what of an exchange the backward pass does not hide, by arithmetic."""
         if self.delay_s:
-            return 4 * self.delay_s
+            return 2 * (self.round_trip_s or 2 * self.delay_s)
         first_s = self.step_s / 3 + self.step_s * 2 / 3 / self.buckets
         wire = self.exchange_bytes * slowed.FRAME / slowed.PAYLOAD - slowed.BURST
         return first_s + wire / self.bytes_per_s - self.step_s
@@ -197,8 +202,13 @@ def hosts(folder: Path) -> Iterator[Hosts]:
         yield cluster
 
 
-def measure(truth: Slowed, cluster: Hosts, place: Path, blocks: int) -> None:
-    """Run one suite from h1 into ``place``, all of it or nothing."""
+def measure(
+    truth: Slowed, cluster: Hosts, place: Path, blocks: int, gauge: Callable[[], float]
+) -> None:
+    """Run one suite from h1 into ``place``, all of it or nothing.
+
+    ``gauge``: what the slowed thing shows, kept from before and after the suite.
+    """
     options = {
         "step_s": truth.step_s, "exchange_bytes": truth.exchange_bytes, "buckets": truth.buckets,
     }  # fmt: skip
@@ -207,11 +217,16 @@ def measure(truth: Slowed, cluster: Hosts, place: Path, blocks: int) -> None:
         into=place, pipeline="torch:jpeg", transform="rrc224", batch=BATCH, launcher="mpirun",
         trainer_options=options,
     )  # fmt: skip
+    before = gauge()
     clusters.run_into(cluster, place, words)
+    (place / GAUGE).write_text(json.dumps([before, gauge()]))
 
 
 def repeat(truth: Slowed, place: Path) -> dict[str, Any]:
     """Judge one suite that has run."""
+    if truth.delay_s:
+        round_trip_s = statistics.fmean(json.loads((place / GAUGE).read_text()))
+        truth = dataclasses.replace(truth, round_trip_s=round_trip_s)
     found = store.at(place)
     records = found.records()
     analysis = to_json(analyse(found.plan(), records))
@@ -228,14 +243,13 @@ def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
         todo = [place for place in places if not (place / "report.html").exists()]
         if todo:
             cluster = undo.enter_context(hosts(folder))
-            counted = undo.enter_context(truth.slow(cluster))
+            slow = undo.enter_context(truth.slow(cluster))
+            gauge = slow if callable(slow) else float
         for i, place in enumerate(places):
             if place in todo:
-                measure(truth, cluster, place, args.blocks)
+                measure(truth, cluster, place, args.blocks, gauge)
             rows.append(repeat(truth, place))
             print(f"{truth.name} {i + 1}/{args.repeats}{words(rows[-1])}", flush=True)
-        if todo and callable(counted):
-            print(f"the link let through {counted():,} bytes in all")
     return {"truth": truth.name, "rows": rows, **judged(truth.name, rows)}
 
 

@@ -187,6 +187,7 @@ install_test_tools() {
     command -v sshfs >/dev/null || missing="$missing sshfs"
     command -v ip >/dev/null || missing="$missing iproute2"
     command -v mpirun >/dev/null || missing="$missing openmpi-bin"
+    command -v mpiexec.hydra >/dev/null || missing="$missing mpich"
     command -v ssh >/dev/null || missing="$missing openssh-client"
     [ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
     [ -x /usr/sbin/slurmctld ] || missing="$missing slurmctld"

@@ -151,6 +151,13 @@ def _hosts() -> str:
     return f"{reason or sshd} ({wanted})" if reason or sshd else ""
 
 
+def _hydra() -> str:
+    """Ask the launcher itself: mpiexec.hydra may be another program's name."""
+    from iobench.core import registry
+
+    return registry.load("launchers", "hydra").make().available()
+
+
 def _tbf() -> str:
     """Shape the traffic of a network namespace of its own (Debian: iproute2)."""
     if reason := _root() or _program("unshare", "tc")():
@@ -364,6 +371,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "make": _program("make"),
     "gcc": _program("gcc"),
     "mpirun": _program("mpirun"),
+    "hydra": _hydra,
     "hosts": _hosts,
     "slurm": _slurm,
     "tbf": _tbf,

@@ -97,6 +97,19 @@ class NodesPayback:
 
 
 @dataclasses.dataclass(frozen=True)
+class AllocationResult:
+    """Pairs that ran in one allocation: a batch job ("": none) on its nodes.
+
+    ``ratio``: geometric mean of their time ratios, arm / base.
+    """
+
+    job: str
+    nodes: Sequence[str]
+    pairs: int
+    ratio: float
+
+
+@dataclasses.dataclass(frozen=True)
 class StagingResult:
     """What a placement cost, and after how many epochs it pays (None: never, or not known).
 
@@ -119,7 +132,8 @@ class ContrastResult:
 
     ``pairs``: those that the verdict rests on, of ``pairs_run``.  ``final``: nothing that is still
     to run can change it.  ``over``: the keys in which the two cases differ.  ``work``: side -> cost
-    of a sample.  ``startup_s``: paired difference, arm - base.
+    of a sample.  ``startup_s``: paired difference, arm - base.  ``allocations``: of its pairs.
+    ``unit``: what gives the intervals one ratio each.
     """
 
     id: str
@@ -144,6 +158,8 @@ class ContrastResult:
     outcome: Outcome = dataclasses.field(
         default=Outcome(note="no complete pair yet"), metadata={"inline": True}
     )
+    allocations: Sequence[AllocationResult] = ()
+    unit: str = "block"
     startup_s: Interval | None = None
     work: Mapping[str, SampleCost] | None = None
     confounders: Confounders = Confounders(UNKNOWN)

@@ -50,6 +50,19 @@ def is_of(record: Record, host: str) -> bool:
     return host_of(record) in ("", host)
 
 
+def nodes_of(record: Record) -> tuple[str, ...]:
+    """Return the nodes that a record is of, sorted; () where it does not say."""
+    return tuple(sorted({n.node for n in record.nodes} or {*filter(None, [host_of(record)])}))
+
+
 def together(a: Record, b: Record) -> bool:
-    """Return whether two records may be of one host."""
-    return "" in (host_of(a), host_of(b)) or host_of(a) == host_of(b)
+    """Return whether two records may be of one driver's host and of one allocation.
+
+    Of its nodes one may have used fewer than the other.
+    """
+    nodes, others = ({n.node for n in record.nodes} for record in (a, b))
+    return (
+        ("" in (host_of(a), host_of(b)) or host_of(a) == host_of(b))
+        and ("" in (a.job, b.job) or a.job == b.job)
+        and (nodes <= others or others <= nodes)
+    )

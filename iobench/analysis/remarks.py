@@ -37,6 +37,8 @@ def _left_out(found: Evidence, case: Case) -> list[str]:
 
 def _containers(found: Evidence, case: Case) -> list[str]:
     """Return in how many containers the ranks of a case were, as their namespaces say."""
+    if (words := case.launcher_options.get("container")) and case.launcher == "srun":
+        return [f"srun starts each rank in a container: {words}"]
     stages = ("load", "train", "compute")
     records = [r for s in stages for r in found.of(case, s) if r.ranks and r.runtime.get("scope")]
     for record in records[:1]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from iobench.analysis.allocations import allocations
 from iobench.analysis.confounders import confounders
 from iobench.analysis.contrast_results import ContrastResult, LookResult, Outcome
 from iobench.analysis.evidence import Evidence
@@ -110,6 +111,7 @@ def _compared(
         result,
         outcome=outcome,
         final=final,
+        allocations=allocations(used),
         startup_s=_startup(used),
         work={side: per_sample([getattr(p, side) for p in used]) for side in ("arm", "base")},
         confounders=confounders(used),

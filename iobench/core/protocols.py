@@ -210,6 +210,7 @@ class Ranks:
     forward: Sequence[str] = ()  # names of variables that ranks on ``hosts`` get as they are here
     python: Sequence[str] = ()  # of a launcher inside a container: the interpreter there; (): ours
     contained: Callable[[Sequence[str]], List[str]] = list  # a command -> in the node's container
+    outside: bool = False  # in no container, even where the launcher itself starts each rank in one
 
     def __post_init__(self) -> None:
         if self.count < 1:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
-from iobench.analysis.contrast_results import ContrastResult, Outcome, StagingResult
+from iobench.analysis.contrast_results import (
+    AllocationResult,
+    ContrastResult,
+    Outcome,
+    StagingResult,
+)
 from iobench.report import numbers
 from iobench.report.numbers import NONE, bracketed, limits, milliseconds, number, percent
 
 #: So many pairs and more are not counted.
 MOST_PAIRS = 10_000
+#: At most so many allocations of a contrast are listed.
+ALLOCATIONS = 4
 #: Calls that are always reported for a difference.
 CALLS = ("open", "read")
 
@@ -199,6 +207,40 @@ def confounders(contrast: ContrastResult) -> str:
     """Return PASS, or CONFOUNDED with what differs."""
     found = contrast.confounders
     return ": ".join(filter(None, [found.status, "; ".join(found.differences)]))
+
+
+def scope(contrast: ContrastResult) -> str:
+    """Return what a verdict speaks for, inside a job or across nodes; "" on one host outside.
+
+    ``for job 7 on nodes h1, h2; a claim about the machine needs several allocations``
+    """
+    found = contrast.allocations
+    if not found or (len(found) == 1 and not found[0].job and len(found[0].nodes) < 2):
+        return ""
+    if len(found) == 1:
+        return f"for {_place(found[0])}; a claim about the machine needs several allocations"
+    listed = [
+        f"{_place(a)}: {a.pairs} pair{'s' * (a.pairs != 1)}, ratio {numbers.ratio(a.ratio)}"
+        for a in found[:ALLOCATIONS]
+    ]
+    listed += [f"{len(found) - ALLOCATIONS} more in analysis.json"] * (len(found) > ALLOCATIONS)
+    return (
+        f"for {len(found)} allocations ({'; '.join(listed)}); the unit of the interval is the "
+        f"{contrast.unit}, not the allocation: for a claim about the machine the ratios of "
+        "several allocations are the unit"
+    )
+
+
+def scopes(contrasts: Iterable[ContrastResult]) -> list[str]:
+    """Return each different scope of the primary contrasts that have one, once."""
+    return list(dict.fromkeys(filter(None, (scope(c) for c in contrasts if c.primary))))
+
+
+def _place(allocation: AllocationResult) -> str:
+    """Return ``job 7 on nodes h1, h2``."""
+    nodes = ", ".join(allocation.nodes)
+    where = f"node{'s' * (len(allocation.nodes) > 1)} {nodes}" if nodes else ""
+    return " on ".join(filter(None, [f"job {allocation.job}" * bool(allocation.job), where]))
 
 
 def ratio(outcome: Outcome, digits: int = 3) -> str:

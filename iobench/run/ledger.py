@@ -126,12 +126,12 @@ def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
 
 
 def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
-    """Tell whether the trials that have records ran in the plan's order on one host.
+    """Tell whether the trials that have records ran in the plan's order on one host, in one job.
 
     Resumes can break it.  ``done``: in the order in which the attempts began.
     """
     ran = [t.id for t in trials if t.id in done]
     of_block = {*ran}
-    return ran == [i for i in done if i in of_block] and (
-        len({hosts.host_of(done[i]) for i in ran} - {""}) < 2
+    return ran == [i for i in done if i in of_block] and all(
+        hosts.together(done[ran[0]], done[i]) for i in ran[1:]
     )

@@ -172,7 +172,8 @@ def _started(
     if name != case.launcher:
         launcher = registry.require("launchers", name).make()
     command = [sys.executable, "-m", "iobench.host.agent_process", name]
-    argv = launcher.argv(command, Ranks(len(hosts), hosts, [*forwarded(), INVITATION]))
+    agents = Ranks(len(hosts), hosts, [*forwarded(), INVITATION], outside=True)
+    argv = launcher.argv(command, agents)
     invited = Invited(door.address, door.key)
     usual = registry.load("launchers", name).across or {}
     bare = not registry.form_of(case)

@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from iobench.core.order import remainder
 from iobench.data import convert, make
 from tests.build.hosts import Hosts, hosts
 
@@ -27,15 +28,15 @@ losetup --detach "$device"
 
 
 @contextlib.contextmanager
-def with_data(folder: Path, samples: int = SAMPLES) -> Iterator[Hosts]:
-    """Bring up two hosts; each has the dataset, at one path, on an ext4 of its own.
+def with_data(folder: Path, samples: int = SAMPLES, count: int = 2) -> Iterator[Hosts]:
+    """Bring up ``count`` hosts; each has the dataset, at one path, on an ext4 of its own.
 
     So the page cache of one does not hold the other's data.
     """
     made = make.make("imagenet-like", folder / "made", samples=samples, seed=1)
     convert.convert(made, "lmdb")
     (folder / "set").mkdir()
-    with hosts(folder) as found:
+    with hosts(folder, count) as found:
         for host in found.hosts:
             image = folder / f"{host.name}.ext4"
             size = f"{64 + samples // 4}M"
@@ -140,14 +141,15 @@ def check_all(cluster: Hosts, caches: Sequence[str], *, each: int = 1) -> None:
 
 
 def check(record: Dict[str, Any], each: int) -> None:
-    """Judge what a record says of both nodes: places, proofs, samples."""
-    cache = record["trial"]["cache"]
+    """Judge what a record says of all nodes: places, proofs, samples."""
+    cache, case = record["trial"]["cache"], record["trial"]["case"]
     assert record["status"] == "VALID", record["reasons"]
-    assert [n["node"] for n in record["nodes"]] == ["h1", "h2"]
-    assert [r["host"] for r in record["ranks"]] == ["h1"] * each + ["h2"] * each
+    names = [f"h{n}" for n in range(1, case["nodes"] + 1)]
+    assert [n["node"] for n in record["nodes"]] == names
+    assert [r["host"] for r in record["ranks"]] == [name for name in names for _ in range(each)]
     assert [n["ranks"] for n in record["nodes"]] == [
-        list(range(each)), list(range(each, 2 * each)),
-    ]  # fmt: skip
+        list(range(first, first + each)) for first in range(0, len(names) * each, each)
+    ]
     for node in record["nodes"]:
         proof = node["cache"]
         assert proof["resident_before"] == (0.0 if cache == "cold" else 1.0)
@@ -156,10 +158,12 @@ def check(record: Dict[str, Any], each: int) -> None:
         assert 0 < needed < record["cache"]["bytes_needed"]
         if cache == "cold":
             assert crossed >= needed
-    assert len({n["mount"]["device"] for n in record["nodes"]}) == 2, "a filesystem of its own"
-    assert sum(sum(r["steps"]["samples"]) for r in record["ranks"]) == SAMPLES
+    devices = {n["mount"]["device"] for n in record["nodes"]}
+    assert len(devices) == len(names), "a filesystem of its own"
+    whole = SAMPLES - remainder(SAMPLES, case["batch"], len(names) * each)
+    assert sum(sum(r["steps"]["samples"]) for r in record["ranks"]) == whole
     digests = {r["ids_digest"] for r in record["ranks"]}
-    assert len(digests) == 2 * each, "no two ranks read the same"
+    assert len(digests) == len(names) * each, "no two ranks read the same"
 
 
 def check_one_net(cluster: Hosts) -> None:
@@ -172,7 +176,7 @@ def check_one_net(cluster: Hosts) -> None:
 
 
 def check_nothing_left(cluster: Hosts) -> None:
-    """No process of iobench and no folder of its own is on either host."""
+    """No process of iobench and no folder of its own is on any host."""
     for host in cluster.hosts:
         assert not [c for c in host.commands() if "iobench" in c]
         shown = {path.parts[2] for path in (cluster.folder, ROOT) if path.parts[1] == "tmp"}

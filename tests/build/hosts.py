@@ -153,7 +153,12 @@ def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
         for host in found:
             asked = (*remote.split(), host.name, "true")
             until(functools.partial(_answers, found[0], asked))
-        environment = {**os.environ, "OMPI_MCA_plm_rsh_agent": remote}
+        environment = {
+            **os.environ,
+            "OMPI_MCA_plm_rsh_agent": remote,
+            "HYDRA_LAUNCHER": "ssh",
+            "HYDRA_LAUNCHER_EXEC": str(folder / "remote"),  # one word
+        }
         yield Hosts(folder, found, environment, switch.pid)
 
 
@@ -170,6 +175,8 @@ def _write_ssh(folder: Path, names: Sequence[str]) -> None:
     (folder / "etc_hosts").write_text("\n".join(rows) + "\n")
     (folder / "sshd_config").write_text(SSHD.format(folder))
     (folder / "ssh_config").write_text(SSH.format(folder))
+    (folder / "remote").write_text(f'#!/bin/sh\nexec ssh -F {folder}/ssh_config "$@"\n')
+    (folder / "remote").chmod(0o755)
 
 
 @dataclasses.dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from iobench.core.records import (
     VALID,
     CacheProof,
     IoCounters,
+    NodeRecord,
     RankResult,
     Record,
     Startup,
@@ -33,6 +34,10 @@ RUNGS = (
 SECONDS = st.sampled_from([1e-3, 1.1e-3, 2e-3, 0.01, 0.0101, 0.5]) | st.floats(1e-7, 1e4)
 STATUSES = st.sampled_from([VALID] * 6 + [EXPLORATORY, INVALID, FAILED])
 SHARES = st.none() | st.sampled_from([0.0, 0.0004, 0.00101, 0.5, 0.99899, 1.0])
+#: (job, its nodes); most blocks are of no job.
+PLACES = st.sampled_from(
+    [("", ())] * 4 + [("7", ("n1", "n2")), ("7", ("n1", "n3")), ("9", ("n1",))]
+)  # fmt: skip
 FINGERPRINTS = st.sampled_from(
     [pairs.FINGERPRINT, pairs.FINGERPRINT, {}, {"host": None, "limits": {"cpus": 2.0}}]
 )
@@ -150,6 +155,7 @@ def suites(draw: Draw) -> Odd:
     base, ratio = draw(SECONDS), draw(st.sampled_from([0.2, 0.9996, 1.0, 1.0003, 1.004, 1.5]))
     noise = draw(st.sampled_from([0.0, 1e-5, 0.1]))
     records = []
+    places = {block: draw(PLACES) for block in range(1, n + 1)}
     for trial in trials:
         if draw(st.integers(0, 19)) == 0:
             continue  # it has not run
@@ -157,6 +163,10 @@ def suites(draw: Draw) -> Odd:
         if trial.contrast:
             seconds = base * (ratio if trial.arm == two.label else 1.0)
         wave = 1 + noise * ((trial.block * 7919) % 11 - 5) / 5
-        found: Optional[Record] = _record(draw, trial, seconds * wave)
+        found = _record(draw, trial, seconds * wave)
+        if trial.contrast:
+            job, names = places[trial.block]
+            rows = tuple(NodeRecord(name, (0,), CacheProof()) for name in names)
+            found = dataclasses.replace(found, job=job, nodes=rows)
         records.append(found)
-    return Odd(plan, [r for r in records if r])
+    return Odd(plan, records)

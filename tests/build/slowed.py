@@ -19,6 +19,29 @@ MTU, FRAME, PAYLOAD = 9000, 9014, 8948
 #: What a link that was idle lets through at once: more than it misses between two messages.
 BURST = 128 << 10
 _QUEUE = 16 << 20
+#: Datagrams that a round trip is the median of.
+_PINGS = 30
+_ECHO = """
+import socket, sys
+here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+here.bind((sys.argv[1], 7))
+print("up", flush=True)
+for _ in range(int(sys.argv[2])):
+    here.sendto(*here.recvfrom(2048))
+"""
+_PING = """
+import socket, statistics, sys, time
+here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+here.settimeout(10)
+took = []
+for _ in range(int(sys.argv[2])):
+    begun = time.perf_counter()
+    here.sendto(b"x" * 64, (sys.argv[1], 7))
+    here.recv(2048)
+    took.append(time.perf_counter() - begun)
+    time.sleep(0.02)
+print(statistics.median(took))
+"""
 
 
 @contextlib.contextmanager
@@ -49,9 +72,29 @@ def bandwidth(cluster: Hosts, host: Host, bytes_per_s: int) -> Iterator[Callable
         yield sent
 
 
+def round_trip_s(cluster: Hosts, host: Host) -> float:
+    """Return what a datagram takes to a host and back, the median of several, in seconds."""
+    words = [host.address, str(_PINGS)]
+    echo = host.enter(sys.executable, "-I", "-S", "-c", _ECHO, *words)
+    first = next(each for each in cluster.hosts if each is not host)
+    with subprocess.Popen(echo, stdout=subprocess.PIPE, text=True) as there:
+        assert there.stdout is not None
+        assert there.stdout.readline() == "up\n"
+        try:
+            found = first.run(sys.executable, "-I", "-S", "-c", _PING, *words).stdout
+        except subprocess.CalledProcessError:
+            there.kill()
+            raise
+    return float(found)
+
+
 @contextlib.contextmanager
-def latency(cluster: Hosts, host: Host, delay_s: float) -> Iterator[None]:
-    """Hold every frame to and from a host for so long: a relay in place of its cable."""
+def latency(cluster: Hosts, host: Host, delay_s: float) -> Iterator[Callable[[], float]]:
+    """Hold every frame to and from a host for so long: a relay in place of its cable.
+
+    Yield what returns the seconds that a datagram takes there and back now: twice the delay, and
+    what the relay and the wake-ups around it take themselves.
+    """
 
     def ip(*words: str) -> str:
         return str(host.run("ip", *words).stdout)
@@ -82,7 +125,7 @@ def latency(cluster: Hosts, host: Host, delay_s: float) -> Iterator[None]:
         remote = cluster.environment["OMPI_MCA_plm_rsh_agent"].split()
         first = next(each for each in cluster.hosts if each is not host)
         until(lambda: not first.run(*remote, host.name, "true", check=False).returncode)
-        yield
+        yield lambda: round_trip_s(cluster, host)
 
 
 @contextlib.contextmanager

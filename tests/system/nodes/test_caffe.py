@@ -6,22 +6,28 @@ import pytest
 
 from tests.build import clusters
 from tests.build.hosts import Hosts
-from tests.capabilities import need
+from tests.capabilities import image_folder, need
 
 pytestmark = pytest.mark.system
 
 
-def test_caffe_trains_one_net_on_two_hosts(cluster: Hosts) -> None:
+@pytest.mark.parametrize("runtime", ["bare", "apptainer"])
+def test_caffe_trains_one_net_on_two_hosts(cluster: Hosts, runtime: str) -> None:
+    """In containers the host's Open MPI starts ranks that the image's own links: one a rank."""
     need("caffe")
+    if runtime != "bare":
+        need(runtime)
+        need("caffe-image")
     words = clusters.command(
-        cluster, ["cold"], "--hosts", "h1,h2", stage="train", launcher="mpirun",
-        pipeline="native:lmdb", trainer="caffe", transform="crop224", order="stored",
-        trainer_options={"net": "small"},
+        cluster, ["cold"], "--hosts", "h1,h2", "--images", str(image_folder()), stage="train",
+        launcher="mpirun", runtime=runtime, pipeline="native:lmdb", trainer="caffe",
+        transform="crop224", order="stored", trainer_options={"net": "small"},
     )  # fmt: skip
     done = clusters.run(cluster, words)
     assert done.returncode == 0, done.stderr
     clusters.check_all(cluster, ["cold"])
     (record,) = clusters.records(cluster)
+    assert record["runtime"].get("scope", "") == ("" if runtime == "bare" else "rank")
     trainers = [rank["notes"]["trainer"] for rank in record["ranks"]]
     assert all(t["ranks"] == 2 and t["comm_s"] > 0 for t in trainers)
     assert len({t["weights_digest"] for t in trainers}) == 1

@@ -1,4 +1,4 @@
-"""Two real hosts: ranks started by mpirun and srun, each node's page cache set and proven."""
+"""Real hosts: ranks started by each launcher, each node's page cache set and proven."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from iobench.host import page_lock
 from tests.build import clusters
 from tests.build.hosts import Host, Hosts
+from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +22,10 @@ BOTH = ("cold", "warm")
 HOSTS = ("--hosts", "h1,h2")
 
 
-def test_mpirun_over_two_hosts(cluster: Hosts) -> None:
-    words = clusters.command(cluster, BOTH, *HOSTS, launcher="mpirun", ranks_per_node=2)
+@pytest.mark.parametrize("launcher", ["mpirun", "hydra"])
+def test_mpi_starts_ranks_on_two_hosts(cluster: Hosts, launcher: str) -> None:
+    need(launcher)
+    words = clusters.command(cluster, BOTH, *HOSTS, launcher=launcher, ranks_per_node=2)
     done = clusters.run(cluster, words)
     assert done.returncode == 0, done.stderr
     clusters.check_all(cluster, BOTH, each=2)
@@ -65,10 +68,11 @@ def test_torchrun_over_two_hosts(cluster: Hosts) -> None:
     clusters.check_all(cluster, ["warm"], each=2)
 
 
-def test_torch_trains_one_net_on_two_hosts(cluster: Hosts) -> None:
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_torch_trains_one_net_on_two_hosts(cluster: Hosts, launcher: str) -> None:
     """Each host is a network of its own: the ranks meet at the address that the driver sees."""
     words = clusters.command(
-        cluster, ["warm"], *HOSTS, launcher="mpirun", stage="train", trainer="torch",
+        cluster, ["warm"], *HOSTS, launcher=launcher, stage="train", trainer="torch",
         transform="cifar32", trainer_options={"net": "resnet44cifar", "threads": 1},
     )  # fmt: skip
     done = clusters.run(cluster, words)

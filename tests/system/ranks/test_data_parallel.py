@@ -13,8 +13,10 @@ import pytest
 
 from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.dataset import load_index
 from iobench.core.order import add_sums, multiset_sum, remainder, sample_order
 from iobench.core.records import VALID, Record
+from iobench.data import convert
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.worker.rank import ids_digest
 from tests.build import containers
@@ -40,6 +42,29 @@ BACKEND = LoaderBackend(LateLoader, "rank 1 is late", formats=frozenset({"null"}
 """
 
 
+#: Keeps the labels of the samples that it gets, as they are stored beside these.
+SEEN = """
+import numpy as np
+from iobench.core.members import TrainerBackend
+
+class Seen:
+    feeds_itself = False
+    device = "cpu"
+    def __init__(self, *, batch: int, rank: int = 0, world_size: int = 1):
+        self.labels = []
+    def step(self, batch):
+        self.labels += np.asarray(batch.labels).ravel().tolist()
+    def sync(self):
+        pass
+    def describe(self):
+        return {"kind": "seen", "labels": " ".join(map(str, self.labels))}
+    def close(self):
+        pass
+
+BACKEND = TrainerBackend(Seen, "keeps labels", ranks=True)
+"""
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Dataset:
     """61 samples that nobody reads."""
@@ -47,15 +72,20 @@ def data(tmp_path: Path) -> Dataset:
 
 
 @pytest.fixture
-def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folder = tmp_path / "plugins"
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Add the loader ``late`` and the trainer ``seen``."""
+    folder, members = tmp_path / "plugins", {"loaders/late": LATE, "trainers/seen": SEEN}
     for axis in registry.AXES:
         (folder / axis).mkdir(parents=True)
-    (folder / "loaders/late.py").write_text(LATE)
+    for name, text in members.items():
+        (folder / f"{name}.py").write_text(text)
     monkeypatch.setenv("IOBENCH_PLUGINS", str(folder))
     yield
-    registry._package("loaders").__path__.remove(str(folder / "loaders"))
-    sys.modules.pop("iobench.backends.loaders.late", None)
+    for axis, _, name in (each.partition("/") for each in members):
+        found = str(folder / axis)
+        if found in (path := registry._package(axis).__path__):
+            path.remove(found)
+        sys.modules.pop(f"iobench.backends.{axis}.{name}", None)
 
 
 def run(data: Dataset, stage: str = "train", **keys: Any) -> Record:
@@ -78,8 +108,12 @@ def run(data: Dataset, stage: str = "train", **keys: Any) -> Record:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """47 samples, each of a class of its own."""
     need("lmdb")
-    return containers.small_dataset(tmp_path_factory.mktemp("photos"), samples=47)
+    need("hdf5")
+    made = containers.small_dataset(tmp_path_factory.mktemp("photos"), samples=47)
+    convert.convert(made, "tar")
+    return made
 
 
 @pytest.mark.parametrize(("world_size", "whole"), [(3, 42), (7, 42)])
@@ -94,6 +128,38 @@ def test_processes_read_every_sample_once_but_the_stated_remainder(
     assert len({rank.pid for rank in record.ranks}) == world_size
     assert add_sums([rank.ids_sum for rank in record.ranks]) == multiset_sum(np.arange(whole))
     assert sum(rank.bytes_needed for rank in record.ranks) < photos.bytes
+    assert remainder(photos.samples, 2, world_size) == photos.samples - whole
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "world_size", "whole"),
+    [
+        *((p, 2, 44) for p in ("torch:jpeg", "torch:lmdb", "torch:hdf5", "torch:tar", "dali:jpeg")),
+        *((p, 4, 40) for p in ("torch:hdf5", "torch:tar", "dali:jpeg")),
+        *((p, 7, 42) for p in ("torch:jpeg", "torch:lmdb", "dali:jpeg")),
+    ],
+)
+def test_processes_are_given_every_sample_once_but_the_stated_remainder(
+    photos: Dataset, plugged: None, pipeline: str, world_size: int, whole: int
+) -> None:
+    """By what is stored: each sample's label is its own, and the trainers of all ranks keep them.
+
+    47 samples divide by none of these; the remainder is the end of the order, and no other.
+    """
+    loader, _, form = pipeline.partition(":")
+    if loader == "dali":
+        need("dali")
+    record = run(
+        photos, launcher="mpirun", loader=loader, format=form, workers=1, batch=2,
+        world_size=world_size, trainer="seen", order="stored",
+    )  # fmt: skip
+    assert len({rank.pid for rank in record.ranks}) == world_size
+    label_of = load_index(photos).labels.tolist()
+    assert len({*label_of}) == photos.samples
+    seen = [int(x) for r in record.ranks for x in r.notes["trainer"]["labels"].split()]
+    assert sorted(seen) == sorted(label_of[:whole])
+    assert add_sums([rank.ids_sum for rank in record.ranks]) == multiset_sum(np.arange(whole))
+    assert {sum(rank.steps.samples) for rank in record.ranks} == {whole // world_size}
     assert remainder(photos.samples, 2, world_size) == photos.samples - whole
 
 
@@ -127,7 +193,7 @@ def test_ranks_train_one_net(data: Dataset, launcher: str, runtime: str, scope: 
         assert math.isfinite(facts["last_loss"])
 
 
-def test_a_peers_late_batches_are_no_communication(data: Dataset, late: None) -> None:
+def test_a_peers_late_batches_are_no_communication(data: Dataset, plugged: None) -> None:
     record = run(
         data, launcher="mpirun", loader="late", trainer="emulated",
         trainer_options={"step_s": 0.01, "exchange_bytes": 400_000, "buckets": 2},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -245,6 +246,51 @@ def test_srun_over_hosts() -> None:
         srun(mpi="pmix --x")
     with pytest.raises(SpecError, match="none, threads, cores"):
         srun(bind_to="core")
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        (
+            "--container-image=nvcr.io#nvidia/pytorch:24.01-py3 --container-mounts=/a:/a,/b",
+            ["--container-image=nvcr.io#nvidia/pytorch:24.01-py3", "--container-mounts=/a:/a,/b"],
+        ),
+        ("--environment='/me/my env.toml'", ["--environment=/me/my env.toml"]),
+        ("--container=/bundle", ["--container=/bundle"]),
+        (
+            "--container-name=x --no-container-mount-home",
+            ["--container-name=x", "--no-container-mount-home"],
+        ),
+    ],
+)
+def test_srun_starts_each_rank_in_a_container_of_the_sites(
+    container: str, words: list[str]
+) -> None:
+    """As pyxis and CSCS's container engine have them: words of srun, before the command."""
+    launcher = registry.load("launchers", "srun").make(container=container)
+    argv = launcher.argv(["worker", "i"], HOSTS)
+    plain = registry.load("launchers", "srun").make().argv(["worker", "i"], HOSTS)
+    assert argv == [*plain[:-2], *words, "worker", "i"]
+    agents = dataclasses.replace(HOSTS, outside=True)
+    assert launcher.argv(["worker", "i"], agents) == plain, "agents are in none"
+
+
+@pytest.mark.parametrize(
+    "container", ["worker", "--task-prolog=/tmp/x", "--container-image=a; --bcast", "--x '"]
+)
+def test_other_options_of_srun_are_no_container(container: str) -> None:
+    with pytest.raises(SpecError, match="container"):
+        registry.load("launchers", "srun").make(container=container)
+
+
+def test_a_container_of_srun_holds_no_other() -> None:
+    from iobench.core.cases import Case
+
+    judge = registry.load("launchers", "srun").judge
+    keys = {"launcher": "srun", "launcher_options": {"container": "--environment=x"}}
+    judge(Case(**keys))
+    with pytest.raises(SpecError, match="use runtime 'bare'"):
+        judge(Case(runtime="apptainer", **keys))
 
 
 def test_hydra_over_hosts(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ def test_what_the_backward_pass_does_not_hide() -> None:
     wire_s = (4e6 * slowed.FRAME / slowed.PAYLOAD - slowed.BURST) / 20e6
     assert bandwidth.exposed_s() == pytest.approx(wire_s - 0.02), "20 ms of it are hidden"
     assert latency.exposed_s() == pytest.approx(0.08)
+    relayed = dataclasses.replace(latency, round_trip_s=0.0412)
+    assert relayed.exposed_s() == pytest.approx(0.0824), "the relay's own time with it"
 
 
 def row(value: float, *wrong: str, half: float = 0.01) -> dict[str, Any]:

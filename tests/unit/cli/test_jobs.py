@@ -139,6 +139,27 @@ def test_a_dry_run_prints_the_script_and_makes_nothing(iobench: Iobench, tmp_pat
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("--container-image=/me/images/torch.sqsh", "--container-mounts=/scratch,/home/me"),
+        ("--environment=/me/my env.toml",),
+        ("--container=/me/bundle",),
+    ],
+)
+def test_a_job_in_a_container_of_the_sites_has_its_lines_as_they_are(
+    iobench: Iobench, lines: tuple[str, ...]
+) -> None:
+    """Of pyxis, of CSCS's container engine and of Slurm itself: directives of the whole job."""
+    words = [f"--line={line}" for line in lines]
+    done = iobench("submit", "smoke", "--time", "1h", *words, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    script = done.stdout.splitlines()
+    first = script.index(f"#SBATCH {lines[0]}")
+    assert script[first : first + len(lines) + 1] == [*(f"#SBATCH {line}" for line in lines), ""]
+    assert all(line.startswith("#") for line in script[:first]), "before any command"
+
+
 def test_where_no_batch_system_is_all_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Exception, match=r"no program flux.* no program qsub.* no program sbatch"):

@@ -123,6 +123,24 @@ def check_contrast(contrast: ContrastResult) -> None:
     )
 
 
+def check_scope(odd: Odd, contrast: ContrastResult, texts: dict[str, str]) -> None:
+    """A verdict says which jobs and nodes its pairs are of, and names no other."""
+    last = last_attempts(odd.records).values()
+    mine = [r for r in last if r.trial.contrast == contrast.id and enters(r)]
+    said = contrast_words.scope(contrast)
+    assert sum(a.pairs for a in contrast.allocations) == contrast.pairs
+    assert {*re.findall(r"job (\S+) on", said)} <= {r.job for r in mine}
+    places = {(r.job, tuple(n.node for n in r.nodes)) for r in mine}
+    assert len(contrast.allocations) <= len(places)
+    several = len(contrast.allocations) > 1
+    assert (f"for {len(contrast.allocations)} allocations" in said) == several
+    assert ("needs several allocations" in said) <= (not several)
+    if contrast.pairs and all(job for job, _ in places):
+        assert said
+    for where in ("terminal", "report"):
+        assert said in texts[where]
+
+
 def check_counts(odd: Odd, suite: SuiteResult, text: str) -> None:
     """The counts in sentences are those of the records."""
     last = last_attempts(odd.records).values()
@@ -162,6 +180,7 @@ def test_no_sentence_is_contradicted_by_its_records(odd: Odd) -> None:
         check_case(case)
     for contrast in suite.contrasts:
         check_contrast(contrast)
+        check_scope(odd, contrast, found)
     check_counts(odd, suite, found["terminal"])
     check_daemons(odd, found["report"])
     for line in advise(suite):
