@@ -104,7 +104,8 @@ class ContrastResult:
 
     ``pairs``: those that the verdict rests on, of ``pairs_run``.  ``final``: nothing that is still
     to run can change it.  ``over``: the keys in which the two cases differ.  ``work``: side -> cost
-    of a sample.  ``startup_s``: paired difference, arm - base.
+    of a sample.  ``startup_s``: paired difference, arm - base.  ``decoding_threads``: of a rank, in
+    arm and base, where their numbers differ beside something else; () where not.
     """
 
     id: str
@@ -141,3 +142,4 @@ class ContrastResult:
     calls: CallsResult | None = None
     staging: StagingResult | None = None
     not_separated: str = ""
+    decoding_threads: Sequence[int] = ()

@@ -60,7 +60,7 @@ def render(suite: SuiteResult, console: Console) -> None:
     others = [c for c in suite.contrasts if c not in across]
     if others:
         console.print(_contrasts(others))
-        _print(console, *_explained(others), *_confounded(others))
+        _print(console, *_explained(others), *_confounded(others), *_unequal(others))
     _runtimes(across, console)
     _scaling(suite, console)
     _starts(suite, console)
@@ -278,7 +278,7 @@ def _runtimes(contrasts: Sequence[ContrastResult], console: Console) -> None:
     console.print()
     console.print(_grouped(heads, rows))
     _print(console, *_staged(contrasts), *_explained(contrasts))
-    _print(console, *_confounded(contrasts), *_mixed(contrasts))
+    _print(console, *_confounded(contrasts), *_unequal(contrasts), *_mixed(contrasts))
 
 
 def _staged(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
@@ -320,6 +320,17 @@ def _confounded(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
         who = "all arms" if len(grouped) == 1 else ", ".join(arms)
         style = "dim" if text == "PASS" else "yellow"
         yield Text(f"  confounders of {who}: {text}", style=style)
+
+
+def _unequal(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
+    """Yield which arms read and decode with another number of threads than their base."""
+    found = words.grouped(
+        (text, f"{c.arm} against {c.base}")
+        for c in contrasts
+        if (text := contrast_words.unequal_threads(c))
+    )
+    for text, which in found.items():
+        yield Text(f"  {', '.join(which)}: {text}", style="yellow")
 
 
 def _advice(advice: Sequence[Finding], console: Console) -> None:
