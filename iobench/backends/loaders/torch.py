@@ -148,6 +148,7 @@ BACKEND = LoaderBackend(
     decodes=True,
     in_turn=True,
     decoding_threads=_decoding_threads,
+    also_audited=({"in_order": False}, {"threads": 4}),
     probe=probe,
     stack="torch",
     unused=_unused,
