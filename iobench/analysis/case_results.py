@@ -279,6 +279,7 @@ class CaseResult:
     """Everything a suite finds about one case; ``case`` is its label.
 
     ``compute_from``: the case whose compute rung serves this one ("": its own).
+    ``decoding_threads``: those of a rank that read and decode; 0: nothing is read, or not known.
     """
 
     case: str
@@ -299,6 +300,7 @@ class CaseResult:
     cpus: float
     memory_bytes: int
     fixed_threads: bool
+    decoding_threads: int
     cores: int | None
     stages: Mapping[str, StageResult]
     compute_from: str

@@ -55,6 +55,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         case,
         case=case.label,
         fixed_threads=_fixed_threads(case),
+        decoding_threads=decoding_threads(case),
         cores=_cores(found, case),
         stages=_stages(found, case),
         compute_from=source,
@@ -93,6 +94,14 @@ def _fixed_threads(case: Case) -> bool:
         return bool(registry.load("loaders", case.loader).threads)
     except SpecError:  # results of a plug-in that is not here
         return False
+
+
+def decoding_threads(case: Case) -> int:
+    """Return how many threads of a rank read and decode; 0 where that is not known."""
+    try:
+        return int(registry.load("loaders", case.loader).decoding_threads(case))
+    except SpecError:
+        return 0
 
 
 def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:

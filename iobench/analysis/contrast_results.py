@@ -132,8 +132,9 @@ class ContrastResult:
 
     ``pairs``: those that the verdict rests on, of ``pairs_run``.  ``final``: nothing that is still
     to run can change it.  ``over``: the keys in which the two cases differ.  ``work``: side -> cost
-    of a sample.  ``startup_s``: paired difference, arm - base.  ``allocations``: of its pairs.
-    ``unit``: what gives the intervals one ratio each.
+    of a sample.  ``startup_s``: paired difference, arm - base.  ``decoding_threads``: of a rank, in
+    arm and base, where their numbers differ beside something else; () where not.
+    ``allocations``: of its pairs.  ``unit``: what gives the intervals one ratio each.
     """
 
     id: str
@@ -172,3 +173,4 @@ class ContrastResult:
     calls: CallsResult | None = None
     staging: StagingResult | None = None
     not_separated: str = ""
+    decoding_threads: Sequence[int] = ()

@@ -23,7 +23,8 @@ class PipelineRate:
     """One case at one cache state; ``by``: the settings that rows are grouped by.
 
     ``stage``: ``train``, or ``load`` where no training was measured.  ``binding``: the roof that
-    limits training, with its ``regime``; None for the ``reason`` given.
+    limits training, with its ``regime``; None for the ``reason`` given.  ``decoding_threads``: of
+    each rank.
     """
 
     by: Mapping[str, Any]
@@ -36,11 +37,15 @@ class PipelineRate:
     binding: str | None
     regime: str | None
     reason: str
+    decoding_threads: int
 
 
 @dataclasses.dataclass(frozen=True)
 class RateTable:
-    """All rates of a suite, the group of the fastest case first; ``host``: whose figures."""
+    """All rates of a suite, the group of the fastest case first; ``host``: whose figures.
+
+    ``note``: that pipelines read and decode with unequal numbers of threads, "" where they do not.
+    """
 
     schema: int
     name: str
@@ -49,6 +54,7 @@ class RateTable:
     location: str
     by: Sequence[str]
     rows: Sequence[PipelineRate]
+    note: str = ""
 
 
 def _stored_form(case: CaseResult) -> str:
@@ -93,6 +99,7 @@ def by(suite: SuiteResult, keys: Sequence[str] = TOLD_APART) -> RateTable:
     for rows in cases:
         best[_group(rows)] = max(best.get(_group(rows), 0.0), _worth(rows))
     cases.sort(key=lambda rows: (-best[_group(rows)], _group(rows), -_worth(rows)))
+    compared = {row.case for rows in cases for row in rows if row.samples_per_s}
     return RateTable(
         schema=RATES_SCHEMA,
         name=suite.name,
@@ -101,7 +108,22 @@ def by(suite: SuiteResult, keys: Sequence[str] = TOLD_APART) -> RateTable:
         location=suite.dataset.root,
         by=list(keys),
         rows=[row for rows in cases for row in rows],
+        note=_unequal_threads([case for case in suite.pipelines if case.case in compared]),
     )
+
+
+def _unequal_threads(cases: Sequence[CaseResult]) -> str:
+    """Return a note where pipelines read and decode with other numbers of threads, else ""."""
+    pipelines: dict[str, set[int]] = {}
+    counts: dict[int, list[str]] = {}
+    for case in cases:
+        if count := case.decoding_threads:
+            pipelines.setdefault(case.pipeline, set()).add(count)
+            counts.setdefault(count, []).append(case.case)
+    if len({frozenset(each) for each in pipelines.values()}) < 2:
+        return ""
+    parts = [f"{count} of {', '.join(names)}" for count, names in sorted(counts.items())]
+    return f"threads of a rank that read and decode are not equally many: {'; '.join(parts)}"
 
 
 def _group(rows: Sequence[PipelineRate]) -> tuple[str, ...]:
@@ -139,6 +161,7 @@ def _row(
         binding=limit.binding if measured else None,
         regime=limit.regime if measured else None,
         reason=limit.reason if isinstance(rung, RateResult) else rung.reason,
+        decoding_threads=case.decoding_threads,
     )
 
 

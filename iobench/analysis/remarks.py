@@ -6,20 +6,59 @@ import math
 from statistics import median
 
 from iobench.analysis.case_results import HandoverResult
-from iobench.analysis.evidence import Evidence
+from iobench.analysis.evidence import WARM_STATES, Evidence, trial_window
+from iobench.core import stages
 from iobench.core.cases import Case
 from iobench.core.order import remainder
-from iobench.core.records import RankResult
+from iobench.core.records import Record
+
+#: A window of so many times the queue is the loader's, whatever the queue held at its beginning.
+QUEUES = 10
+#: So many times the rate of the whole loop, of a shorter one, is the queue's doing.
+FASTER = 1.1
 
 
 def remarks(found: Evidence, case: Case) -> list[str]:
-    """Return each remark that the workers noted while this case was measured, once."""
+    """Return each remark on how this case was measured, the workers' own too, once."""
     lines: dict[str, None] = {}
     for stage in ("load", "train"):
         for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
             noted = [(rank.notes.get(part) or {}).get("remark") for part in ("loader", "trainer")]
-            lines |= {f"{stage}: {text}": None for text in (_short_run(rank, case), *noted) if text}
-    return [*lines, *_left_out(found, case), *_containers(found, case)]
+            lines |= {f"{stage}: {text}": None for text in noted if text}
+    return [*_queues(found, case), *lines, *_left_out(found, case), *_containers(found, case)]
+
+
+def _queues(found: Evidence, case: Case) -> list[str]:
+    """Return what the stages of a case measured of its loader's queue, equal words once."""
+    said: dict[str, dict[str, None]] = {}
+    for stage in stages.contrasted():
+        for text in filter(None, map(queue_remark, found.of(case, stage))):
+            said.setdefault(text, {})[stage] = None
+    return [f"{', '.join(where)}: {text}" for text, where in said.items()]
+
+
+def queue_remark(record: Record) -> str:
+    """Return a remark where a warm trial may have measured its loader's queue, else "".
+
+    It may have where the queue is deeper than the warm-up, and where the window is not many times
+    the queue and faster than the whole loop, which begins on an empty queue: all of its batches
+    were made in it.  A cold trial's window is that loop.
+    """
+    measured, whole = trial_window(record), trial_window(record, whole=True)
+    queue = max((int(rank.notes.get("queue_batches") or 0) for rank in record.ranks), default=0)
+    if not queue or record.trial.cache not in WARM_STATES or measured is None or whole is None:
+        return ""
+    case, warmup = record.trial.case, record.ranks[0].steps.warmup
+    short = measured.steps < QUEUES * queue
+    faster = whole.seconds_per_sample > FASTER * measured.seconds_per_sample
+    if queue <= warmup and not (short and faster):
+        return ""
+    return (
+        f"{measured.steps} batches were measured after a warm-up of {warmup}, with a queue of "
+        f"{queue}: part of them may have been made before; take "
+        f"{(QUEUES + 1) * queue * case.batch * case.world_size:,} samples or more, or a smaller "
+        "batch or prefetch"
+    )
 
 
 def _left_out(found: Evidence, case: Case) -> list[str]:
@@ -49,19 +88,6 @@ def _containers(found: Evidence, case: Case) -> list[str]:
         but = "" if count == wanted else f", and not in {wanted}"
         return [f"{case.world_size} ranks in {count} container{many}{but}: one a {scope}"]
     return []
-
-
-def _short_run(rank: RankResult, case: Case) -> str:
-    """Return a warning when a run was short against a queue that fills by itself, else ""."""
-    wanted = int((rank.notes.get("loader") or {}).get("long_run_batches") or 0)
-    steps = len(rank.steps.done_s)
-    if steps >= wanted:
-        return ""
-    return (
-        f"{steps} batches against a queue of {rank.notes['queue_batches']} measure the queue, not "
-        f"the loader: take {wanted * case.batch * case.world_size:,} samples or more, or a smaller "
-        "batch or prefetch"
-    )
 
 
 def handover(found: Evidence, case: Case) -> HandoverResult | None:

@@ -115,7 +115,7 @@ def _why_not(case: Case, records: Sequence[Record]) -> str:
     except SpecError as error:  # results of a plug-in that is not here
         return str(error)
     if not in_turn:
-        return f"loader {case.loader!r} has no model of how it deals out batches"
+        return f"how loader {case.loader!r} deals out batches is not modelled"
     if not case.workers:
         return "workers = 0: nothing is made ahead"
     if case.loader_options.get("in_order") is False:

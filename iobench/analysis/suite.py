@@ -13,7 +13,7 @@ from typing import Any
 from iobench.analysis import notes
 from iobench.analysis.attribution import attribute
 from iobench.analysis.case_results import CaseResult
-from iobench.analysis.cases import describe
+from iobench.analysis.cases import decoding_threads, describe
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import Evidence, enters, evidence, validity, why_missing
 from iobench.analysis.pairs import complete_pairs
@@ -39,6 +39,8 @@ from iobench.plan.blocks import group_of, groups
 #: Version of the document that ``analysis.json`` holds.
 ANALYSIS_SCHEMA = 1
 BARE, UNPACKED = "bare", "unpacked"
+#: Keys of a case whose differences are numbers of threads and batches: one over them alone is none.
+SETS_THREADS = {"workers", "prefetch", "loader_options"}
 
 
 def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
@@ -153,7 +155,17 @@ def _contrast(found: Evidence, contrast: Contrast) -> ContrastResult:
         calls=counted(found, contrast, result.outcome.verdict),
         staging=staging(found, contrast, result.outcome),
         not_separated=_not_separated(found, contrast),
+        decoding_threads=_unequal_threads(found, result),
     )
+
+
+def _unequal_threads(found: Evidence, result: ContrastResult) -> Sequence[int]:
+    """Return how many threads read and decode in arm and base, () where equal or under study."""
+    cases = {c.label: c for c in found.plan.cases}
+    if result.arm not in cases or result.base not in cases or {*result.over} <= SETS_THREADS:
+        return ()
+    counts = [decoding_threads(cases[label]) for label in (result.arm, result.base)]
+    return counts if all(counts) and counts[0] != counts[1] else ()
 
 
 def _not_separated(found: Evidence, contrast: Contrast) -> str:

@@ -91,6 +91,8 @@ def _rates(results: Path, keys: Sequence[str], *, as_csv: bool, as_json: bool) -
         host = f", host {table.host}" if table.host else ""
         out.print(Text(f"{table.name}, {table.created}{host}: {table.location}"), soft_wrap=True)
         out.print(terminal.rates(table))
+        if table.note:
+            out.print(Text(table.note, style="yellow"), soft_wrap=True)
 
 
 def _render(found: Comparison) -> None:

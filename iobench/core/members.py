@@ -77,7 +77,9 @@ class LoaderBackend(Backend[Any]):
     no sharing: one rank only).  ``probe``:
     serial, (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
     ``in_turn``: batch k is made by worker k modulo their number, and its option ``in_order`` off
-    delivers batches as they are made.
+    delivers batches as they are made.  ``decoding_threads``: (case) -> threads of a rank that read
+    and decode, of all its processes together; 0 of a loader that reads nothing.  ``also_audited``:
+    options with which `iobench audit` runs it too, over one form.
     """
 
     stages: FrozenSet[str] = frozenset({"read", "decode", "load"})  # rungs that can run alone
@@ -92,6 +94,8 @@ class LoaderBackend(Backend[Any]):
     turns: str = ""  # why its decoder turns pictures by their EXIF orientation; "": it does not
     threads: int = 0  # of its decoder, fixed: a case's ``workers``; 0 if the user may set those
     in_turn: bool = False
+    decoding_threads: Callable[[Case], int] = lambda case: max(case.workers, 1)
+    also_audited: Tuple[Mapping[str, Scalar], ...] = ()
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
 
 

@@ -74,6 +74,7 @@ def sentence(contrast: ContrastResult, *, brief: bool = False) -> str:
         staging(contrast),
         *explained(contrast),
         f"confounders: {others}",
+        "" if brief else unequal_threads(contrast),
         "" if brief else contrast.not_separated,
     ]
     return "; ".join(filter(None, parts)) + "."
@@ -201,6 +202,14 @@ def differing(contrast: ContrastResult) -> str:
     """Return the confounders: ``none``, ``unknown``, or what differs."""
     found = contrast.confounders
     return "; ".join(found.differences) or ("none found" if found.status == "PASS" else "unknown")
+
+
+def unequal_threads(contrast: ContrastResult) -> str:
+    """Return that the arms read and decode with different numbers of threads, "" where equal."""
+    if not contrast.decoding_threads:
+        return ""
+    arm, base = contrast.decoding_threads
+    return f"threads that read and decode: {arm} against {base}"
 
 
 def confounders(contrast: ContrastResult) -> str:

@@ -40,7 +40,10 @@ EXTRA = (
 )  # fmt: skip
 
 #: Of the table of rates, after the settings that its rows are grouped by and the rate.
-RATE_COLUMNS = ("case", "cache", "stage", "trials", "standing", "binding", "regime", "reason")
+RATE_COLUMNS = (
+    "case", "cache", "stage", "trials", "standing", "binding", "regime", "reason",
+    "decoding_threads",
+)  # fmt: skip
 
 #: How a formula begins in some spreadsheet.
 _FORMULA = tuple("=+-@\t\r")

@@ -135,6 +135,7 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         "forest_runtimes": plots.forest([c for c in suite.contrasts if "runtime" in c.over]),
         "waits": plots.waits(waits),
         "rates": "" if across else rate_plot.rates(rates.by(suite)),
+        "rates_note": rates.by(suite).note,
         "left_out": len(cases) - len(shown),
     }
 

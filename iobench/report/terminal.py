@@ -60,7 +60,7 @@ def render(suite: SuiteResult, console: Console) -> None:
     others = [c for c in suite.contrasts if c not in across]
     if others:
         console.print(_contrasts(others))
-        _print(console, *_explained(others), *_confounded(others))
+        _print(console, *_explained(others), *_confounded(others), *_unequal(others))
     _runtimes(across, console)
     _print(console, *_scoped(suite.contrasts))
     _scaling(suite, console)
@@ -280,7 +280,7 @@ def _runtimes(contrasts: Sequence[ContrastResult], console: Console) -> None:
     console.print()
     console.print(_grouped(heads, rows))
     _print(console, *_staged(contrasts), *_explained(contrasts))
-    _print(console, *_confounded(contrasts), *_mixed(contrasts))
+    _print(console, *_confounded(contrasts), *_unequal(contrasts), *_mixed(contrasts))
 
 
 def _staged(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
@@ -331,6 +331,17 @@ def _scoped(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
         who = "all arms" if len(grouped) == 1 else ", ".join(arms)
         if text:
             yield Text(f"  verdicts of {who} hold {text}", style="dim")
+
+
+def _unequal(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
+    """Yield which arms read and decode with another number of threads than their base."""
+    found = words.grouped(
+        (text, f"{c.arm} against {c.base}")
+        for c in contrasts
+        if (text := contrast_words.unequal_threads(c))
+    )
+    for text, which in found.items():
+        yield Text(f"  {', '.join(which)}: {text}", style="yellow")
 
 
 def _advice(advice: Sequence[Finding], console: Console) -> None:

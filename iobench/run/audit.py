@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import iobench
 from iobench.core import dataset as datasets
@@ -57,10 +58,18 @@ class Audited:
 
     pipeline: str
     decoder: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stack: str = ""
     checks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     absent: str = ""
+
+    @property
+    def name(self) -> str:
+        """The pipeline, the decoder that it was given, and the options that are not defaults."""
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in self.options.items()}
+        options = (f"{key}={text}" for key, text in texts.items())
+        return " ".join(filter(None, [self.pipeline, self.decoder, *options]))
 
     @property
     def failed(self) -> list[str]:
@@ -73,7 +82,8 @@ class Audited:
 def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Audited]:
     """Ask every pipeline of these loaders that can run here; yield the answers.
 
-    ``folder``: new, for the data.  Each loader is run in its own stack, with its defaults.
+    ``folder``: new, for the data.  Each loader is run in its own stack, with its defaults, and over
+    one form with the other options that it names (``also_audited``).
     """
     whole = _whole(folder)
     damaged = _damaged(whole, folder / "damaged")
@@ -84,11 +94,13 @@ def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Audited]:
         for form in forms:
             if backend.formats is None or form in backend.formats:
                 layout = registry.layout_of(form, _LAYOUTS[form]) if form in _LAYOUTS else ""
-                for decoder in _decoders(loader, form):
-                    say(f"auditing {loader}:{form} {decoder if backend.decodes else ''}".rstrip())
-                    yield _asked(folder, Subject(
-                        loader, form, decoder, whole.root, damaged.root, BROKEN, layout
-                    ))  # fmt: skip
+                for decoder, options in _settings(loader, form):
+                    subject = Subject(
+                        loader, form, decoder, whole.root, damaged.root, BROKEN, layout, options
+                    )
+                    asked = _as_asked(subject)
+                    say(f"auditing {asked.name}")
+                    yield _asked(folder, subject, asked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,13 +185,15 @@ def _forms(
             yield form
 
 
-def _decoders(loader: str, form: str) -> list[str]:
-    """Return the usual decoder, and the others over one form where the loader takes them."""
-    others = [n for n in registry.names("decoders") if n != Case.decoder]
+def _settings(loader: str, form: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (decoder, options): the usual ones, and over one form the loader's others."""
     backend = registry.load("loaders", loader)
-    if not backend.decodes or form != _plainest(backend.formats):
-        others = []
-    return [Case.decoder, *(n for n in others if not registry.unavailable("decoders", n))]
+    usual: list[tuple[str, Mapping[str, Any]]] = [(Case.decoder, {})]
+    if form != _plainest(backend.formats):
+        return usual
+    others = [n for n in registry.names("decoders") if n != Case.decoder and backend.decodes]
+    here = [(n, {}) for n in others if not registry.unavailable("decoders", n)]
+    return [*usual, *here, *((Case.decoder, options) for options in backend.also_audited)]
 
 
 def _plainest(forms: frozenset[str] | None) -> str:
@@ -187,21 +201,28 @@ def _plainest(forms: frozenset[str] | None) -> str:
     return "jpeg" if forms is None or "jpeg" in forms else min(forms)
 
 
-def _asked(folder: Path, subject: Subject) -> Audited:
-    stack = subject.backend.stack or registry.DEFAULT_STACK
-    decoder = subject.decoder if subject.backend.decodes and "-" not in subject.form else ""
-    name = f"{subject.loader}:{subject.form}"
+def _as_asked(subject: Subject) -> Audited:
+    """Return who is asked, without an answer."""
+    takes = subject.backend.decodes and "-" not in subject.form
+    return Audited(
+        f"{subject.loader}:{subject.form}",
+        subject.decoder if takes else "",
+        subject.options,
+        subject.backend.stack or registry.DEFAULT_STACK,
+    )
+
+
+def _asked(folder: Path, subject: Subject, asked: Audited) -> Audited:
     try:
-        argv, env = _python(folder, stack, "iobench.worker.audit")
-        if stack == registry.DEFAULT_STACK:
+        argv, env = _python(folder, asked.stack, "iobench.worker.audit")
+        if asked.stack == registry.DEFAULT_STACK:
             registry.require("loaders", subject.loader)
     except BackendUnavailable as error:
-        return Audited(name, decoder, stack, absent=str(error))
+        return dataclasses.replace(asked, absent=str(error))
     path = folder / "subject.json"
     path.write_text(json.dumps(dataclasses.asdict(subject)))
-    return dataclasses.replace(
-        _answer([*argv, str(path)], env), pipeline=name, decoder=decoder, stack=stack
-    )
+    checks, versions = _answer([*argv, str(path)], env)
+    return dataclasses.replace(asked, checks=checks, versions=versions)
 
 
 def _python(folder: Path, stack: str, module: str) -> tuple[list[str], dict[str, str]]:
@@ -217,8 +238,10 @@ def _python(folder: Path, stack: str, module: str) -> tuple[list[str], dict[str,
     return [installed.python, "-B", "-m", module], env
 
 
-def _answer(argv: Sequence[str], env: Mapping[str, str]) -> Audited:
-    """Run the checks and gather what they answered."""
+def _answer(
+    argv: Sequence[str], env: Mapping[str, str]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Run the checks; return what each answered, and the versions of the libraries."""
     ended, said, told = _run(argv, env, LIMIT_S * (len(CHECKS) + 1))
     found: dict[str, dict[str, str]] = {"versions": {}, "checks": {}}
     for line in said.splitlines():
@@ -228,7 +251,7 @@ def _answer(argv: Sequence[str], env: Mapping[str, str]) -> Audited:
     if ended and at:  # it ended in the first check without an answer
         words = "note: ends its process" if at == "errors" else f"its process ended: {_tail(told)}"
         found["checks"][at] = words
-    return Audited("", checks=found["checks"], versions=found["versions"])
+    return found["checks"], found["versions"]
 
 
 def _tail(text: str) -> str:

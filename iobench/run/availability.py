@@ -21,8 +21,9 @@ from iobench.host import tools
 from iobench.images import catalogue, docker_daemon, forms
 from iobench.plan.resolve import fit
 from iobench.run.command import check_launcher, images_for
+from iobench.spec.contrast_rules import NAME
 from iobench.spec.load import expand, extra_cases, named
-from iobench.spec.schema import Filter, Spec
+from iobench.spec.schema import ExtraCase, Filter, Spec
 
 
 def image_names(spec: Spec) -> list[str]:
@@ -71,24 +72,38 @@ def fitted(
 ) -> tuple[Spec, list[str]]:
     """Leave out the cases of the matrix that this host or the data's mount cannot serve.
 
-    Return the rest, and notes on it.  ``missing``: runtimes that cannot run here.  ``root``: the
-    dataset's folder, where striping is tried; None: it is not.  Raises BackendUnavailable for a
-    case that the spec names alone, and where no case is left.
+    Optional ones beside it too.  Return the rest, and notes on it.  ``missing``: runtimes that
+    cannot run here.  ``root``: the dataset's folder, where striping is tried; None: it is not.
+    Raises BackendUnavailable for another case that the spec names alone, and where none is left.
     """
     cases = expand(fit(spec, missing)[0])
     why = {case.label: _lacks(case) or (striped.refused(case, root) if root else "")
            for case in cases}  # fmt: skip
     why = {label: reason for label, reason in why.items() if reason}
-    for label in extra_cases(spec, cases):
-        if label in why:
+    extras = extra_cases(spec, cases)
+    for label, extra in extras.items():
+        if label in why and not extra.optional:
             raise BackendUnavailable(f"case {label}: {why[label]}")
     if len(why) == len(cases):
         raise BackendUnavailable(next(iter(why.values())))
     keys = ("pipeline", "decoder", "runtime", "trainer", "striping")
-    refused = [case for case in cases if case.label in why]
+    refused = [case for case in cases if case.label in why and case.label not in extras]
     left_out: list[Filter] = [{key: [getattr(case, key)] for key in keys} for case in refused]
-    notes = [f"{case.label}: left out: {why[case.label]}" for case in refused]
-    return spec.model_copy(update={"exclude": (*spec.exclude, *left_out)}), notes
+    notes = [f"{label}: left out: {reason}" for label, reason in why.items()]
+    left = _without(spec, [extra for label, extra in extras.items() if label in why])
+    return left.model_copy(update={"exclude": (*spec.exclude, *left_out)}), notes
+
+
+def _without(spec: Spec, absent: Sequence[ExtraCase]) -> Spec:
+    """Return the spec without these extra cases, and without contrasts that need them."""
+    if not absent:
+        return spec
+    cases = tuple(case for case in spec.cases if case not in absent)
+    names = {case.name for case in cases if case.name}
+    contrasts = tuple(
+        c for c in spec.contrasts if c.over != NAME or (c.base in names and len(names) > 1)
+    )
+    return spec.model_copy(update={"cases": cases, "contrasts": contrasts})
 
 
 def _lacks(case: Case) -> str:

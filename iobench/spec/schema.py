@@ -92,7 +92,10 @@ class CaseSpec(Strict):
 
 
 class ExtraCase(CaseSpec):
-    """A case beside the matrix, with its own rungs and repeats; ``name`` is its label then."""
+    """A case beside the matrix, with its own rungs and repeats; ``name`` is its label then.
+
+    ``optional``: it is left out, with the reason, where its members cannot run.
+    """
 
     name: str | None = pydantic.Field(
         default=None,
@@ -102,6 +105,7 @@ class ExtraCase(CaseSpec):
     )
     stages: Many[str] | None = None
     repeats: int | None = pydantic.Field(default=None, ge=1, le=MOST_REPEATS)
+    optional: bool = False
 
 
 class LadderSpec(Strict):

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
@@ -28,8 +29,10 @@ from iobench.core.protocols import LoadRequest
 from iobench.host.fingerprint import version_of
 
 BATCH, WORKERS, SEED = 4, 2, 5
-#: Seconds after which an epoch hangs.
-LIMIT_S = 60.0
+#: Seconds after which an epoch hangs; of the check ``killed`` fewer: some libraries wait for ever.
+LIMIT_S, KILLED_S = 60.0, 30.0
+#: Batches after which a worker is killed, each in an epoch of its own.
+STRIKES = (0, 1)
 #: Grey levels by which a value may differ from the reference pixels.
 TOLERANCE = 2.0
 #: Orders to ask for, the first that the loader can follow: of another sequence in each epoch.
@@ -172,23 +175,35 @@ def errors(subject: Subject) -> str:
 
 
 def killed(subject: Subject) -> str:
-    """A worker that is killed ends the epoch with an error; nothing hangs, nothing is lost."""
+    """An epoch of which a worker is killed ends with an error, or whole; nothing hangs."""
     request = subject.request()
-    loader = subject.open(request)
-    running = list(getattr(loader, "processes", list)())
-    if not running:
-        loader.close()
+    loaders = [subject.open(request) for _ in STRIKES]
+    if not all(getattr(loader, "processes", list)() for loader in loaders):
+        for loader in loaders:
+            loader.close()
         return "n/a: it has no process of its own"
-    os.kill(running[0], signal.SIGKILL)
-    count = 0
+    with ThreadPoolExecutor(len(loaders)) as pool:  # each may wait for seconds
+        found = list(pool.map(lambda *struck: _struck(request, *struck), loaders, STRIKES))
+    return "; ".join(filter(None, found))
+
+
+def _struck(request: LoadRequest, loader: Any, after: int) -> str:
+    """Kill a worker after so many batches; return what was lost without an error."""
+    worker = loader.processes()[0]
+    ids = [np.array([], np.int64)]
+    if not after:
+        os.kill(worker, signal.SIGKILL)
     try:
         for batch in loader.batches():
-            count += len(batch.ids)
+            ids.append(np.array(batch.ids))
+            if len(ids) == 1 + after:
+                os.kill(worker, signal.SIGKILL)
     except Exception:  # noqa: BLE001 - any library's own
         return ""
     finally:
         loader.close()
-    return f"no error; {count} of {len(request.ids)} samples came"
+    lost = _same(np.concatenate(ids), request.ids)
+    return lost and f"no error, killed after {after} batches: {lost}"
 
 
 def pixels(subject: Subject) -> str:
@@ -243,8 +258,9 @@ def answers(subject: Subject) -> Iterator[Dict[str, str]]:
         done: List[str] = []
         thread = threading.Thread(target=_into, args=(check, subject, done), daemon=True)
         thread.start()
-        thread.join(LIMIT_S)
-        yield {name: done[0] if done else f"hangs (more than {LIMIT_S:.0f} s)"}
+        limit_s = KILLED_S if check is killed else LIMIT_S
+        thread.join(limit_s)
+        yield {name: done[0] if done else f"hangs (more than {limit_s:.0f} s)"}
         if not done:
             return
 

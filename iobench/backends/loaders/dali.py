@@ -315,6 +315,7 @@ BACKEND = LoaderBackend(
     native=frozenset(NATIVE),
     orders={"lmdb": _STORED, "tar": _STORED},
     sharings={"lmdb": frozenset(), "tar": frozenset()},
+    also_audited=({"reader": "external"},),
     judge=_judge,
     unused=_unused,
 )

@@ -29,8 +29,6 @@ from iobench.core.protocols import LoadRequest
 #: Grey levels by which another JPEG library may differ (none do by default: libjpeg-turbo's
 #: accurate transform and smooth upsampling are everybody's).
 TOLERANCE = 4
-#: Batches in a queue's depth from which on a run measures the layer, not its queue.
-LONG = 10
 _LAYERS = {
     "lmdb": "Data", "leveldb": "Data", "jpeg": "ImageData", "hdf5": "HDF5Data", "null": "DummyData",
 }  # fmt: skip
@@ -107,11 +105,10 @@ class NativeLoader:
         self._sources.close()
 
     def describe(self) -> Mapping[str, Scalar]:
-        """Return the layer, its threads, and how many batches measure it and not its queue."""
+        """Return the layer, its threads, and what it does to the pixels."""
         facts: Dict[str, Scalar] = {
             "layer": self._layer,
             "decode_threads": 1 if self._queues else 0,
-            "long_run_batches": LONG * self.queue_batches,
             "mirror": self._mirror and self._layer != "HDF5Data",
             "mean": self._mean,
             "scale": self._scale,

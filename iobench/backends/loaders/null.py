@@ -65,5 +65,6 @@ BACKEND = LoaderBackend(
     "batches of nothing, for testing iobench itself",
     formats=frozenset({"null"}),
     native=frozenset({"null"}),
+    decoding_threads=lambda case: 0,
     unused=_unused,
 )

@@ -98,5 +98,6 @@ BACKEND = LoaderBackend(
     libraries={"spdl.pipeline": "spdl-core"},
     stack="torch",
     decodes=True,
+    also_audited=({"in_order": False},),
     probe=probe,
 )

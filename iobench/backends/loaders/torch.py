@@ -137,12 +137,18 @@ def _unused(case: Case) -> Mapping[str, str]:
     return {} if case.workers else dict.fromkeys(keys, why)
 
 
+def _decoding_threads(case: Case) -> int:
+    return max(case.workers, 1) * int(case.loader_options.get("threads") or 1)
+
+
 BACKEND = LoaderBackend(
     TorchLoader,
     "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
     requires=("torch", *REQUIRES),
     decodes=True,
     in_turn=True,
+    decoding_threads=_decoding_threads,
+    also_audited=({"in_order": False}, {"threads": 4}),
     probe=probe,
     stack="torch",
     unused=_unused,

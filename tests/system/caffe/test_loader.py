@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any, List
@@ -70,7 +69,6 @@ def test_the_transform_is_crop224_in_caffes_order(tmp_path: Path) -> None:
     assert found.get("transform_param").all("mean_value") == ["103.53", "116.28", "123.675"]
     assert found.get("data_param").get("prefetch") == "3"
     assert loader.queue_batches == 3
-    assert loader.describe()["long_run_batches"] == 30
     loader.close()
     loader = NativeLoader(request(tmp_path), mirror=False, mean="none", scale=0.5)
     assert [name for name, _ in layer_of(loader).get("transform_param").fields] == [
@@ -246,23 +244,6 @@ def test_a_spec_is_told_what_caffe_cannot(changes: Any, words: List[str]) -> Non
     with pytest.raises(SpecError) as caught:
         load.parse(document(**changes))
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-def test_a_short_run_is_called_one() -> None:
-    from iobench.analysis.remarks import _short_run
-    from iobench.core.cases import Case
-    from iobench.core.records import IoCounters, RankResult, Startup, Steps
-
-    zeros = [0.0] * 8
-    steps = Steps(zeros, zeros, [1.0] * 8, [4] * 8, zeros)
-    notes = {"queue_batches": 3, "loader": {"long_run_batches": 30}}
-    rank = RankResult(0, 1, "h", 1, steps, Startup(), IoCounters(), notes=notes)
-    said = _short_run(rank, Case(batch=4))
-    assert "8 batches against a queue of 3" in said
-    assert "120 samples" in said
-    assert not _short_run(dataclasses.replace(rank, notes={"queue_batches": 3}), Case(batch=4))
-    enough = {"queue_batches": 0, "loader": {"long_run_batches": 0}}
-    assert not _short_run(dataclasses.replace(rank, notes=enough), Case(batch=4))
 
 
 def test_steps_of_the_program_hold_no_wait() -> None:

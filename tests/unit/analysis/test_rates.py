@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 from pathlib import Path
-from typing import List
+from typing import Any, List
 
 import pytest
 from click.testing import CliRunner
@@ -16,10 +16,11 @@ from iobench.analysis import rates
 from iobench.analysis.results import SuiteResult
 from iobench.analysis.suite import analyse
 from iobench.cli.main import cli
-from iobench.core.cases import Plan, Trial
+from iobench.core import registry
+from iobench.core.cases import Case, Plan, Trial
 from iobench.core.errors import ResultsError
 from iobench.core.records import Record
-from iobench.report import csv, rate_plot
+from iobench.report import contrast_words, csv, html, rate_plot
 from iobench.run import store
 from tests.build import report as fixture
 
@@ -159,3 +160,80 @@ def test_a_wrong_use_is_named(folder: Path, words: List[str], said: str) -> None
     done = CliRunner().invoke(cli, ["compare", str(folder), *words])
     assert done.exit_code == 2
     assert said in done.output
+
+
+def with_threads(suite: Suite, label: str, **changes: Any) -> SuiteResult:
+    """Return the analysis of the suite with one of its cases changed."""
+    plan = suite[0]
+    cases = [dataclasses.replace(c, **changes) if c.label == label else c for c in plan.cases]
+    return analyse(dataclasses.replace(plan, cases=tuple(cases)), suite[1])
+
+
+def test_unequal_numbers_of_threads_are_named_beside_the_rates(
+    suite: Suite, result: SuiteResult
+) -> None:
+    assert rates.by(result).note == ""
+    assert {row.decoding_threads for row in rates.by(result).rows} == {fixture.WORKERS}
+    table = rates.by(with_threads(suite, "torch:jpeg", loader_options={"threads": 4}))
+    assert "not equally many: 2 of " in table.note
+    assert table.note.endswith(f"; {4 * fixture.WORKERS} of torch:jpeg")
+    assert {r.decoding_threads for r in table.rows if r.case == "torch:jpeg"} == {8}
+    absent = with_threads(suite, "torch:jpeg", loader="of_a_plug_in")
+    assert rates.by(absent).note == "", "what is not known is not compared"
+
+
+def test_pipelines_with_the_same_numbers_of_workers_are_compared_alike(suite: Suite) -> None:
+    """A matrix of pipelines x workers has unequal rows, and nothing hidden in them."""
+    plan = suite[0]
+    twice = [
+        dataclasses.replace(case, label=f"{case.label} {workers}", workers=workers)
+        for case in fixture.CASES
+        for workers in (1, 2)
+    ]
+    found = {case.case: case for case in analyse(*suite).pipelines}
+    cases = [
+        dataclasses.replace(found[case.label[:-2]], case=case.label, decoding_threads=case.workers)
+        for case in twice
+    ]
+    table = rates.by(dataclasses.replace(analyse(plan, []), pipelines=cases))
+    assert len(table.rows) == 2 * len(twice)
+    assert table.note == ""
+
+
+def test_arms_with_unequal_numbers_of_threads_are_named(suite: Suite, result: SuiteResult) -> None:
+    assert not any(contrast.decoding_threads for contrast in result.contrasts)
+    changed = with_threads(suite, "torch:jpeg", workers=3)
+    of_jpeg = [c for c in changed.contrasts if c.arm == "torch:jpeg"]
+    assert of_jpeg
+    for contrast in changed.contrasts:
+        text = contrast_words.unequal_threads(contrast)
+        assert text == ("threads that read and decode: 3 against 2" if contrast in of_jpeg else "")
+        assert text in contrast_words.sentence(contrast)
+    page = html.render(*suite, changed)
+    assert "Threads that read and decode: 3 against 2." in page
+    assert "Threads of a rank that read and decode are not equally many: " in page
+
+
+def test_workers_alone_are_what_is_compared(suite: Suite) -> None:
+    base = dataclasses.replace(fixture.CASES[0], label=fixture.BASE)
+    more = dataclasses.replace(base, label="torch:jpeg", workers=4)
+    others = [c for c in fixture.CASES if c.label not in (base.label, more.label)]
+    plan = dataclasses.replace(suite[0], cases=(base, more, *others))
+    found = {c.arm: c.decoding_threads for c in analyse(plan, suite[1]).contrasts}
+    assert not found["torch:jpeg"]
+
+
+@pytest.mark.parametrize(
+    ("case", "threads"),
+    [
+        (Case(workers=3), 3),
+        (Case(workers=0), 1),
+        (Case(workers=2, loader_options={"threads": 8}), 16),
+        (Case(loader="dali", workers=2), 2),
+        (Case(loader="spdl", workers=0), 1),
+        (Case(loader="native", workers=1), 1),
+        (Case(loader="null", workers=2), 0),
+    ],
+)
+def test_every_loader_states_its_threads(case: Case, threads: int) -> None:
+    assert registry.load("loaders", case.loader).decoding_threads(case) == threads

@@ -40,6 +40,14 @@ def test_the_ratio_and_its_interval_are_judged(ratio: float, noise: float, met: 
     assert row["low"] <= row["ratio"] <= row["high"]
 
 
+@pytest.mark.parametrize("pipeline", fidelity.ARMS)
+def test_the_interval_of_the_first_arms_is_to_be_narrower(pipeline: str) -> None:
+    pairs = [{"iobench": 1 + 0.008 * (-1) ** i, "handwritten": 1.0} for i in range(16)]
+    row = fidelity.judge(pipeline, pairs)
+    assert 0.007 < row["half_width"] < 0.009
+    assert row["met"] is (pipeline not in fidelity.FIRST)
+
+
 def test_both_loops_take_turns(tmp_path: Path) -> None:
     need("torch")
     data = containers.small_dataset(tmp_path / "data", samples=64)

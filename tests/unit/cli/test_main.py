@@ -278,6 +278,13 @@ def test_a_dry_run_makes_nothing_and_knows_what_there_is(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {spec.name, "data"}
 
 
+def test_the_spec_of_all_loaders_plans(tmp_path: Path) -> None:
+    done = iobench("run", "loaders", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for case in ("torch:jpeg", "threads:tar", "torch defaults"):
+        assert case in done.stdout
+
+
 def test_an_argument_without_effect_is_not_ignored(tmp_path: Path) -> None:
     done = iobench("run", "smoke", "--in-place", cwd=tmp_path)
     assert done.returncode == 2

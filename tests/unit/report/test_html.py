@@ -251,7 +251,6 @@ def test_what_the_parts_remark_stands_beside_the_figures(
             return record
         notes = {
             "queue_batches": 7,
-            "loader": {"long_run_batches": 10**6},
             "trainer": {"remark": "no <wait> is told apart", "wait_known": False},
         }
         return dataclasses.replace(
@@ -263,7 +262,7 @@ def test_what_the_parts_remark_stands_beside_the_figures(
     assert not any(w for case in document.pipelines for w in case.step_wait_s.values())
     text = shown(document, 200)
     assert "no <wait> is told apart" in text
-    assert "batches against a queue of 7 measure the queue" in text
+    assert "with a queue of 7: part of them may have been made before" in text
     written = html.render(plan, changed, document)
     assert "no &lt;wait&gt; is told apart" in written
     assert 'id="remarks"' in written

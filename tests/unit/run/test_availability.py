@@ -1,0 +1,92 @@
+"""What a machine lacks is left out of a suite with the reason, where the spec allows that."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+
+import pytest
+
+from iobench.core import registry
+from iobench.core.errors import BackendUnavailable
+from iobench.plan import rules
+from iobench.run import availability
+from iobench.spec import load
+from iobench.spec.schema import Spec
+from tests.capabilities import need
+
+LIBRARIES = {
+    "dali": "nvidia.dali",
+    "spdl": "spdl.pipeline",
+    "webdataset": "webdataset",
+    "parquet": "pyarrow",
+    "tfrecord": "google_crc32c",
+}
+
+
+def without(absent: Collection[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Spec, list[str]]:
+    """Return the spec ``loaders`` as it runs where these members' libraries are absent."""
+    lost = {LIBRARIES[name] for name in absent}
+    monkeypatch.setattr(registry, "importable", lambda module: module not in lost)
+    return availability.fitted(load.load("loaders"), {})
+
+
+@pytest.mark.parametrize(
+    "absent", [(), ("spdl",), ("dali",), ("dali", "spdl"), tuple(LIBRARIES)], ids="+".join
+)
+def test_loaders_without_their_libraries_are_left_out_of_the_spec_loaders(
+    absent: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, notes = without(absent, monkeypatch)
+    cases = load.expand(left)
+    assert not {*absent} & {name for case in cases for name in (case.loader, case.format)}
+    every = load.expand(load.load("loaders"))
+    assert len(notes) == len(every) - len(cases)
+    assert all(": left out: " in note and "run `make setup" in note for note in notes)
+    rules.check(left)
+    named = {case.label: case.workers for case in cases if case.name}
+    assert set(named) == {f"{name} defaults" for name in ("torch", "dali", "spdl")
+                          if name not in absent}  # fmt: skip
+    assert len(left.contrasts) == (len(named) > 1)
+
+
+def test_another_case_that_is_named_alone_must_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "importable", lambda module: not module.startswith("spdl"))
+    cases = [{"name": "a", "pipeline": "spdl:jpeg"}]
+    matrix = {"pipeline": ["torch:jpeg"]}
+    with pytest.raises(BackendUnavailable, match="case a: loader 'spdl' cannot run here"):
+        availability.fitted(load.parse({"name": "t", "matrix": matrix, "cases": cases}), {})
+
+
+def test_workers_are_equal_but_for_the_defaults() -> None:
+    cases = load.expand(load.load("loaders"))
+    assert {case.workers for case in cases if not case.name} == {2}
+    counts = {c.label: registry.load("loaders", c.loader).decoding_threads(c)
+              for c in cases if c.name}  # fmt: skip
+    assert counts == {"torch defaults": 1, "dali defaults": 4, "spdl defaults": 8}
+
+
+def test_the_defaults_are_the_libraries_own() -> None:
+    need("torch")
+    need("dali")
+    need("spdl")
+    import spdl.dataloader
+    import torch.utils.data
+    from nvidia.dali.pipeline import Pipeline
+
+    def defaults(function: object) -> dict[str, object]:
+        parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
+        return {name: parameter.default for name, parameter in parameters.items()}
+
+    named = {case.label: case for case in load.expand(load.load("loaders")) if case.name}
+    of_torch = defaults(torch.utils.data.DataLoader)
+    assert named["torch defaults"].workers == of_torch["num_workers"]
+    of_dali = defaults(Pipeline.__init__)
+    assert named["dali defaults"].prefetch == of_dali["prefetch_queue_depth"]
+    assert of_dali["num_threads"] is None, "its user must set them"
+    of_spdl, spdl_case = defaults(spdl.dataloader.DataLoader), named["spdl defaults"]
+    assert (spdl_case.workers, spdl_case.prefetch) == (
+        of_spdl["num_threads"], of_spdl["buffer_size"]
+    )  # fmt: skip
+    order = "input" if spdl_case.loader_options["in_order"] else "completion"
+    assert order == of_spdl["output_order"]
