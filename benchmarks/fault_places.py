@@ -259,6 +259,6 @@ def others() -> list[Fault]:
     ]
 
 
-def table() -> list[Fault]:
-    """Return all of them."""
-    return [*folders(), *data(), *clocks(), *others()]
+def table() -> dict[str, list[Fault]]:
+    """Return all of them, by kind."""
+    return {"folders": folders(), "data": data(), "clocks": clocks(), "rivals": others()}

@@ -329,6 +329,9 @@ def large_shm(scene: Scene) -> None:
     scene.small_shm = False
 
 
-def table() -> list[Fault]:
-    """Return all of them."""
-    return [*signals(), *streams(), *environments(), *limits()]
+def table() -> dict[str, list[Fault]]:
+    """Return all of them, by kind."""
+    return {
+        "signals": signals(), "streams": streams(), "environments": environments(),
+        "limits": limits(),
+    }  # fmt: skip

@@ -38,10 +38,11 @@ from iobench.run import availability
 
 INSIDE = "IOBENCH_FAULTS_INSIDE"
 PRIVATE = ("/tmp", "/dev/shm")
-#: One row of each kind, for the tests.
+#: A row of each kind, and one while samples are made, for the tests.
 FEW = (
-    r"^(Ctrl-C @turns|SIGKILL @turns|>/dev/full @report|results full @turns|"
-    r"a second --resume @turns|a working folder that is gone @report)$"
+    r"^(Ctrl-C @turns|SIGKILL @turns|SIGTERM @preparing|>/dev/full @report|"
+    r"a working folder that is gone @report|32 open files @report|results full @turns|"
+    r"lmdb edited @turns|the clock steps back by a day @warm|a second --resume @turns)$"
 )
 USUAL = {"loader": "threads", "case": "", "digest": "false"}
 SUITES = {
@@ -149,9 +150,14 @@ def _changed(before: Mapping[str, str], scene: Scene) -> list[str]:
     return [name for name, digest in before.items() if after.get(name) != digest]
 
 
+def kinds() -> Mapping[str, Sequence[Fault]]:
+    """Return kind -> its faults."""
+    return {**fault_process.table(), **fault_places.table()}
+
+
 def rows(args: argparse.Namespace) -> Iterator[tuple[Fault, str]]:
     """Yield the rows that are asked for."""
-    for fault in (*fault_process.table(), *fault_places.table()):
+    for fault in (each for kind in kinds().values() for each in kind):
         for moment in fault.moments:
             if re.search(args.only, f"{fault.name} @{moment}"):
                 yield fault, moment

@@ -6,7 +6,7 @@ against properties that know nothing of single keys:
 
 - no exception but iobench's own; a refusal is one line of plain words, without control characters,
   and the command exits with status 2 without having made a file or having asked for data;
-- a refusal after one change names what was changed, or its value;
+- a refusal after one change names the key that was changed, and its value or what is allowed;
 - what is accepted holds no number that is not finite or beyond 64 bits, and no value of another
   type than its key's;
 - what the user typed has an effect on the plan, or a note or an error says that it has none.
@@ -39,7 +39,7 @@ from benchmarks.spec_mutations import Drawn, specs
 from benchmarks.spec_strategies import get, places, toml
 from benchmarks.spec_types import misfits, option_misfits
 from iobench.cli import main as cli_main
-from iobench.core.errors import IobenchError
+from iobench.core.errors import IobenchError, shown
 from iobench.plan import foresee
 from iobench.run import prepare
 from iobench.spec import load
@@ -54,6 +54,11 @@ LONGEST = 2100
 #: Keys that a plan does not hold: a description, and a folder that is looked at when it is used.
 NOT_IN_A_PLAN = ("about", "stage_to")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: How a refusal says what is allowed, or what to do.
+ALLOWED = re.compile(
+    r"allowed|did you mean|\b(give|leave|use|set|write|name|choose|fix)\b|"
+    r"\bit (reads|follows|does|shares)|those (that|for)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +105,29 @@ def _refused(drawn: Drawn, words: str, path: Path) -> Outcome:
     if left := [p.name for p in path.parent.iterdir() if p != path]:
         return Outcome(f"made {left}", words)
     if drawn.document is not None and drawn.changed and drawn.kind in ("odd", "typo"):
-        key = [p for p in map(str, drawn.changed) if not p.isdigit()][-1]
-        value = _value(drawn)
-        silent = key[:40] not in words and (value is None or str(value)[:20] not in words)
-        if silent and _is_valid(drawn.before):
-            return Outcome(f"names neither key nor value: {_named(drawn.changed)}", words)
+        lacks = _unnamed(drawn, plain)
+        if lacks and _is_valid(drawn.before):
+            return Outcome(f"does not name {lacks}: {_named(drawn.changed)}", words)
     return Outcome("refused", words)
+
+
+def _unnamed(drawn: Drawn, words: str) -> str:
+    """Return what a refusal of one change does not name, "" if it names key and value."""
+    key = [p for p in map(str, drawn.changed) if not p.isdigit()][-1]
+    value = _value(drawn)
+    if not _has(words, key[:40] or "''"):
+        return "the key"
+    texts = [text for text in (shown(value)[:20], str(value)[:20]) if text]
+    if value is not None and any(_has(words, text) for text in texts):
+        return ""
+    return "" if ALLOWED.search(words) else "value or what is allowed"
+
+
+def _has(words: str, text: str) -> bool:
+    """Tell whether a text is there, and not as a part of a longer word."""
+    return bool(re.search(rf"(?<!\w){re.escape(text)}(?!\w)", words)) or (
+        not text.isalnum() and text in words
+    )
 
 
 def _is_valid(data: bytes) -> bool:

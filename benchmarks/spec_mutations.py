@@ -144,6 +144,7 @@ def model_of(path: Path) -> type[pydantic.BaseModel] | None:
     models: dict[tuple[str, ...], type[pydantic.BaseModel]] = {
         (): schema.Spec,
         ("dataset",): schema.DatasetSpec,
+        ("mlperf",): schema.MlperfSpec,
         ("case",): schema.CaseSpec,
         ("cases",): schema.ExtraCase,
         ("ladder",): schema.LadderSpec,

@@ -18,9 +18,10 @@ import tomllib
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
-from iobench.core import options, registry, stages, transforms
+from iobench.core import options, registry, stages, striping, transforms
+from iobench.core.cases import STEADY
 from iobench.data import recipes
-from iobench.spec import load, schema
+from iobench.spec import contrast_rules, load, schema
 
 #: A place in a document: keys and indices from its top.
 Path = tuple[str | int, ...]
@@ -59,7 +60,7 @@ def _readable(name: str) -> bool:
 def known_values() -> Mapping[str, st.SearchStrategy[Any]]:
     """Return key -> the values that are known for keys whose type alone does not tell them."""
     word = st.sampled_from
-    cache = st.one_of(word(["cold", "warm"]), word(["cold", "warm", 0.35, 0.9]))
+    cache = st.one_of(word(["cold", "warm"]), word(["cold", "warm", STEADY, 0.35, 0.9]))
     members = {name: word(registry.names(axis)) for name, axis in _MEMBERS.items()}
     few = st.lists(cache, min_size=1, max_size=2, unique_by=str)
     rungs = st.lists(word(stages.rungs()), min_size=1, max_size=4, unique=True)
@@ -72,15 +73,19 @@ def known_values() -> Mapping[str, st.SearchStrategy[Any]]:
         "stages": rungs,
         "caches": few,
         "pipeline": pipelines(),
-        "image": word(registry.names("stacks")),
-        "order": word(["stored", "shuffled", "window:64"]),
+        "image": word([*registry.names("stacks") * 3, "docker://debian:12", "/no/such.sif"]),
+        "order": word(["stored", "shuffled", "window:64", "shards:64"]),
+        "striping": st.one_of(st.just({}), options_of(striping.striping)),
         "transform": word(sorted(transforms.TRANSFORMS)),
         "recipe": word(recipes.names()),
         "world_size": word([1, 1, 1, 2]),
+        "nodes": word([1, 1, 1, 2]),
+        "ranks_per_node": word([1, 1, 2]),
+        "workload": word(["resnet50", "unet3d"]),
         "budget": word(["90s", "15m", "4h", "1.5h", "30"]),
         "memory": word(["512M", "4G", "1.5GiB"]),
         "servers_cache": word(["", "64G", "1.5 TiB"]),
-        "over": word(sorted(schema.CaseSpec.model_fields)),
+        "over": word(sorted([*schema.CaseSpec.model_fields, contrast_rules.NAME])),
         "base": st.one_of(st.just("fastest"), pipelines(), st.integers(1, 4)),
         "looks": word([[], [10, 20], [6, 12, 30]]),
         "name": word(["fuzz", "a.b-c_1"]),
@@ -166,11 +171,18 @@ def option_tables(draw: st.DrawFn, case: Mapping[str, Any]) -> dict[str, Any]:
     members |= {key: case[key] for key in members if key in case}
     out = {}
     for key in draw(st.lists(st.sampled_from(_WITH_OPTIONS), max_size=2, unique=True)):
-        known = options.accepted(registry.load(f"{key}s", members[key]).make)
-        if known:
-            names = draw(st.lists(st.sampled_from(sorted(known)), max_size=2, unique=True))
-            out[f"{key}_options"] = {n: draw(option_values(known[n])) for n in names}
+        make = registry.load(f"{key}s", members[key]).make
+        if options.accepted(make):
+            out[f"{key}_options"] = draw(options_of(make))
     return out
+
+
+@st.composite
+def options_of(draw: st.DrawFn, make: Any) -> dict[str, Any]:
+    """Draw up to two options by the signature of what takes them."""
+    known = options.accepted(make)
+    names = draw(st.lists(st.sampled_from(sorted(known)), max_size=2, unique=True))
+    return {name: draw(option_values(known[name])) for name in names}
 
 
 def option_values(parameter: Any) -> st.SearchStrategy[Any]:
@@ -181,28 +193,66 @@ def option_values(parameter: Any) -> st.SearchStrategy[Any]:
 
 
 @st.composite
+def ranks(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw several ranks of a trainer that can have them, on one node or two."""
+    able = [n for n in registry.names("trainers") if registry.load("trainers", n).ranks]
+    word = st.sampled_from
+    many = draw(word([{"world_size": 2}, {"nodes": 2, "ranks_per_node": 1}, {"world_size": 4}]))
+    case = {
+        "trainer": draw(word(able)), "launcher": draw(word(registry.names("launchers"))), **many
+    }  # fmt: skip
+    if draw(st.booleans()):
+        container = [n for n in registry.names("runtimes") if n != "bare"]
+        case |= {"runtime": draw(word(container)), "scope": draw(word(["rank", "node"]))}
+    return case
+
+
+@st.composite
+def contrasts(draw: st.DrawFn, over: str, values: list[Any]) -> dict[str, Any]:
+    """Draw a contrast over these values of a key, the first of them the base."""
+    contrast = draw(table(schema.ContrastSpec)) | {"over": over, "base": values[0]}
+    for key in {"arms", "also"} & {*contrast}:
+        contrast[key] = draw(st.lists(st.sampled_from(values), max_size=2, unique_by=repr))
+    return contrast
+
+
+@st.composite
+def matrices(draw: st.DrawFn, case: Mapping[str, Any]) -> dict[str, Any]:
+    """Draw a table of values of up to two keys of a case, and maybe of options."""
+    fields = schema.CaseSpec.model_fields
+    plain = sorted(key for key in fields if not key.endswith("_options"))
+    keys = draw(st.lists(st.sampled_from(plain), max_size=2, unique=True))
+    found = {
+        k: draw(st.lists(values_of(k, fields[k]), min_size=1, max_size=3, unique_by=repr))
+        for k in keys
+    }
+    return found | {k: [v] for k, v in draw(option_tables(case)).items()}
+
+
+@st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a spec from the schema: many are valid, all have the right shape."""
     case = draw(table(schema.CaseSpec))
+    if not draw(st.integers(0, 7)):
+        case |= draw(ranks())
     case |= draw(option_tables(case))
     document: dict[str, Any] = {"name": "fuzz", "dataset": {"samples": 640}, "case": case}
     for key, field in schema.Spec.model_fields.items():
         if key in ("name", "case", "matrix", "contrasts") or draw(st.integers(0, 3)):
             continue
         document[key] = draw(values_of(key, field))
+    named = draw(st.lists(st.sampled_from(["one", "two", "3rd"]), max_size=3, unique=True))
+    compared: list[tuple[str, list[Any]]] = []
+    if len(named) > 1 and draw(st.booleans()):
+        document["cases"] = [draw(table(schema.ExtraCase)) | {"name": name} for name in named]
+        compared.append((contrast_rules.NAME, list(named)))
     if draw(st.booleans()):
-        fields = schema.CaseSpec.model_fields
-        plain = sorted(key for key in fields if not key.endswith("_options"))
-        keys = draw(st.lists(st.sampled_from(plain), max_size=2, unique=True))
-        document["matrix"] = {
-            k: draw(st.lists(values_of(k, fields[k]), min_size=1, max_size=3, unique_by=repr))
-            for k in keys
-        }
-        document["matrix"] |= {k: [v] for k, v in draw(option_tables(case)).items()}
-        if keys and draw(st.booleans()):
-            values = document["matrix"][keys[0]]
-            over = {"over": keys[0], "base": values[0]}
-            document["contrasts"] = [{**draw(table(schema.ContrastSpec)), **over}]
+        document["matrix"] = draw(matrices(case))
+        compared += [(k, v) for k, v in document["matrix"].items() if not k.endswith("_options")]
+        if not draw(st.integers(0, 5)):
+            document["matrix"] = [document["matrix"], draw(matrices(case))]
+    if compared and draw(st.booleans()):
+        document["contrasts"] = [draw(contrasts(*draw(st.sampled_from(compared))))]
     return document
 
 

@@ -12,6 +12,7 @@ import pydantic
 from iobench.core import registry
 from iobench.core.cases import Case
 from iobench.core.options import accepted
+from iobench.core.striping import striping
 from iobench.spec.schema import CaseSpec, Spec
 
 #: Keys and indices from a document's top, and the value there.
@@ -42,13 +43,17 @@ def _of_table(table: dict[str, Any], at: tuple[Any, ...]) -> Iterator[Place]:
 
 
 def option_misfits(cases: Sequence[Case]) -> Iterator[Place]:
-    """Yield the options of cases that are not of the type that their member declares."""
+    """Yield the options and striping of cases that are not of the type that is declared."""
     for case in cases:
         for axis in ("loader", "format", "trainer", "runtime", "launcher"):
             known = accepted(registry.load(f"{axis}s", getattr(case, axis)).make)
             for key, value in getattr(case, f"{axis}_options").items():
                 if key not in known or not fits(known[key].annotation, value):
                     yield (f"{axis}_options", key), value
+        spread = accepted(striping)
+        for key, value in case.striping.items():
+            if key not in spread or not fits(spread[key].annotation, value):
+                yield ("striping", key), value
 
 
 def _of(hint: Any, value: Any, at: tuple[Any, ...]) -> Iterator[Place]:

@@ -3,7 +3,8 @@
 # made; then those that do (marker system), beside one Docker daemon, a file's tests in one process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
 # skipped; where IOBENCH_REQUIRE names it, they are not even begun.  Podman keeps its images outside
-# this folder: those that came with this run go at its end.
+# this folder: those that came with this run go at its end.  What else lies outside of the clone that
+# was not there before is named (tests/outside.py), and fails the run.
 cd "$(dirname "$0")/.." || exit
 images=$(realpath "${IMAGES:-images}")
 
@@ -26,14 +27,21 @@ podman_images() {
     podman images --quiet --no-trunc --filter 'reference=localhost/iobench-*' 2>/dev/null | sort -u
 }
 
-tidy() {
-    kill $made 2>/dev/null
-    rm -f "$log"
+remove_podman_images() {
     podman_images | grep -vxF "$kept" | xargs -r podman rmi >/dev/null 2>&1
 }
 
+tidy() {
+    kill $made 2>/dev/null
+    rm -f "$log" "$outside"
+    remove_podman_images
+}
+
+export IOBENCH_TEST_RUN=$$
 kept=$(podman_images)
 log=$(mktemp)
+outside=$(mktemp)
+.venv/bin/python -m tests.outside >"$outside"
 make_stacks >"$log" 2>&1 &
 made=$!
 trap tidy EXIT
@@ -45,4 +53,6 @@ tail -n +1 -f --pid=$made "$log"
 wait $made || exit
 IOBENCH_TEST_IMAGES=$images .venv/bin/python -m tests.build.containers \
     .venv/bin/python -m pytest -n 2 --dist loadfile -m system --durations=20 || status=1
+remove_podman_images
+.venv/bin/python -m tests.outside "$outside" || status=1
 exit $status

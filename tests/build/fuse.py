@@ -5,17 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.capabilities import fuse_program, need
 
 
+class Mounted(NamedTuple):
+    """A mount and its daemon: while that is stopped, the filesystem does not answer."""
+
+    path: Path
+    daemon: subprocess.Popen[bytes]
+
+
 @contextlib.contextmanager
-def mounted(folder: Path) -> Iterator[Path]:
-    """Yield the mount point, an empty folder that can be written."""
+def mounted(folder: Path) -> Iterator[Mounted]:
+    """Yield a mount that is empty and can be written."""
     need("fuse")
     below = {name: folder / name for name in ("lowerdir", "upperdir", "workdir")}
     mount = folder / "mount"
@@ -28,8 +37,9 @@ def mounted(folder: Path) -> Iterator[Path]:
             while not os.path.ismount(mount):
                 assert daemon.poll() is None, "the daemon ended"
                 time.sleep(0.02)
-            yield mount
+            yield Mounted(mount, daemon)
         finally:
+            daemon.send_signal(signal.SIGCONT)
             umount = shutil.which("fusermount3") or shutil.which("fusermount") or "umount"
             flags = [] if umount.endswith("umount") and "fuser" not in umount else ["-u"]
             subprocess.run([umount, *flags, mount], check=True)

@@ -50,6 +50,9 @@ batch = 4
 stages = ["metadata"]
 repeats = 2
 """
+#: What must have been said by then, seconds; how long it took is printed, and docs/filesystems.md
+#: has what was found.
+LATEST_S = 60.0
 #: The command, with a shorter patience for a mount that is silent.
 RUN = "from iobench.cli import watch; from iobench.cli.__main__ import main; "
 IMPATIENT = "watch.SILENT_S = 12.0; "
@@ -60,6 +63,7 @@ class Run:
 
     def __init__(self, folder: Path, volume: Gluster, *, words: str = "", more: str = "") -> None:
         self._folder, self.results = folder, folder / "results"
+        self._struck = 0.0
         self.tmp = folder / "tmp"
         self.tmp.mkdir()
         spec = folder / "faults.toml"
@@ -100,6 +104,16 @@ class Run:
             time.sleep(0.1)
         raise AssertionError("no record was stored")
 
+    def struck(self) -> None:
+        """The fault is there from now on."""
+        self._struck = time.monotonic()
+
+    def said(self, what: str) -> None:
+        """Something has been said: print how long it took since the fault."""
+        seconds = time.monotonic() - self._struck
+        print(f"{what}: after {seconds:.1f} s")
+        assert seconds < LATEST_S
+
     def says(self, words: str) -> None:
         """Wait until standard error has these words."""
         for _ in range(600):
@@ -108,6 +122,15 @@ class Run:
             assert self.process.poll() is None, self._said.read_text()
             time.sleep(0.1)
         raise AssertionError(self._said.read_text())
+
+    def fails(self, stage: str) -> str:
+        """Wait for the first FAILED record of a stage; return its reason."""
+        for _ in range(1200):
+            for document in map(json.loads, self.records().values()):
+                if document["trial"]["stage"] == stage and document["status"] == "FAILED":
+                    return str(document["reasons"][0])
+            time.sleep(0.1)
+        raise AssertionError(f"no trial of {stage} FAILED")
 
     def ended(self, within_s: float) -> str:
         """Wait for the end; return standard error, whose last line says it all."""
@@ -159,8 +182,10 @@ def test_a_client_that_hangs_is_waited_for(volume: Gluster, tmp_path: Path) -> N
     run = Run(tmp_path, volume)
     before = run.until(2)
     os.kill(volume.client, signal.SIGSTOP)
+    run.struck()
     try:
         run.says(f"the filesystem at {volume.mount} (fuse.glusterfs) has not answered")
+        run.said("a client that hangs is named")
     finally:
         os.kill(volume.client, signal.SIGCONT)
     assert "answers again" in run.ended(120)
@@ -187,7 +212,9 @@ def test_a_mount_that_disappears_fails_what_is_left(volume: Gluster, tmp_path: P
     run = Run(tmp_path, volume)
     before = run.until(2)
     os.kill(volume.client, signal.SIGKILL)
+    run.struck()
     last = run.ended(90).strip().splitlines()[-1]
+    run.said("a mount that has gone is named, and the command ends")
     assert run.process.returncode == 2
     assert str(volume.mount) in last
     assert "its filesystem has gone: have it mounted again; then go on with `iobench run" in last
@@ -208,17 +235,25 @@ def test_a_lost_brick_fails_the_trials_that_need_it(volume: Gluster, tmp_path: P
     run.intact(before)
 
 
-@pytest.mark.parametrize("fault", ["read-only", "full"])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("read-only", "Read-only file system"), ("full", "No space left on device")],
+)
 def test_a_mount_that_cannot_be_written_is_read_on(
-    volume: Gluster, tmp_path: Path, fault: str
+    volume: Gluster, tmp_path: Path, fault: str, words: str
 ) -> None:
-    """Only the stage that writes is lost; it leaves no file behind."""
+    """Only the stage that writes is lost, and says why; it leaves no file behind."""
     run = Run(tmp_path, volume, more=WRITES)
     before = run.until(1)
     if fault == "full":
         volume.fill()
     else:
         volume.ask("volume", "set", "iobench-test", "features.read-only", "on")
+    run.struck()
+    reason = run.fails("metadata")
+    run.said(f"stage metadata FAILED ({reason})")
+    assert words in reason
+    assert str(volume.mount) in reason
     run.ended(120)
     documents = [json.loads(text) for text in run.records().values()]
     reads = [d for d in documents if d["trial"]["stage"] == "read"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fault_invariants as hold
-from benchmarks import fault_places, fault_process, faults
+from benchmarks import faults
 from benchmarks.fault_scene import MOMENTS, WHOLE, Ended
 from tests.capabilities import need
 
@@ -93,17 +94,28 @@ def test_a_torn_record_is_found(tmp_path: Path) -> None:
 def test_every_row_has_its_own_name_and_a_known_moment() -> None:
     rows = [
         (fault.name, moment)
-        for fault in (*fault_process.table(), *fault_places.table())
+        for kind in faults.kinds().values()
+        for fault in kind
         for moment in fault.moments
     ]
     assert len(rows) == len(set(rows)) > 100
     assert {moment for _, moment in rows} == {*MOMENTS, *WHOLE}
-    assert {f.suite for f in fault_process.table()} <= set(faults.SUITES)
+    assert {f.suite for kind in faults.kinds().values() for f in kind} <= set(faults.SUITES)
+
+
+def test_the_few_are_of_every_kind_and_of_what_comes_before_the_trials() -> None:
+    few = {
+        kind: {m for f in found for m in f.moments if re.search(faults.FEW, f"{f.name} @{m}")}
+        for kind, found in faults.kinds().items()
+    }
+    assert all(few.values()), few
+    assert sum(map(len, few.values())) > len(few)
+    assert {"preparing", "turns", "report"} <= {m for moments in few.values() for m in moments}
 
 
 @pytest.mark.slow
 def test_a_row_of_each_kind_holds(tmp_path: Path) -> None:
-    for capability in ("root", "loop", "lmdb"):
+    for capability in ("root", "loop", "lmdb", "gcc"):
         need(capability)
     figures = tmp_path / "rows.json"
     words = ["-m", "benchmarks.faults", "--few", "--data", str(tmp_path), "--json", str(figures)]

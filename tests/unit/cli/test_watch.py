@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from iobench.data import make
+from tests.build import fuse
 from tests.capabilities import need, squashfuse
 
 RUN = [sys.executable, "-m", "iobench.cli", "run", "smoke"]
@@ -148,3 +149,72 @@ def test_a_user_who_does_not_wait_for_a_silent_mount_is_heard(tmp_path: Path) ->
         assert process.wait(30) == 130
     left = subprocess.run(["pgrep", "-f", f"--data {mount}"], capture_output=True, text=True)
     assert not left.stdout
+
+
+@contextlib.contextmanager
+def suite(folder: Path, out: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start the smallest suite; it does not outlive a test that fails."""
+    words = [*RUN, "--out", str(out), "--results", str(results)]
+    with started(words, cwd=folder, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def stop_at(process: subprocess.Popen[str], mount: fuse.Mounted, results: Path, name: str) -> None:
+    """Stop the daemon of a mount as soon as the latest suite has such a file."""
+    while not any(results.glob(f"latest/{name}")):
+        assert process.poll() is None, f"it ended before it had written {name}"
+        time.sleep(0.001)
+    mount.daemon.send_signal(signal.SIGSTOP)
+
+
+@pytest.mark.slow
+def test_results_on_a_mount_that_is_silent_are_waited_for(tmp_path: Path) -> None:
+    with fuse.mounted(tmp_path / "fuse") as mount:
+        results = mount.path / "results"
+        with suite(tmp_path, tmp_path / "out", results) as process:
+            stop_at(process, mount, results, "runs/*.json")
+            assert f"the filesystem at {mount.path} (fuse" in until(process, "has not answered for")
+            mount.daemon.send_signal(signal.SIGCONT)
+            assert str(mount.path) in until(process, "answers again, after")
+            assert "VALID" in process.communicate()[0]
+            assert process.returncode == 0
+        assert (results / "latest" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_results_on_a_silent_mount_go_on_after_an_interruption(tmp_path: Path) -> None:
+    with fuse.mounted(tmp_path / "fuse") as mount:
+        results = mount.path / "results"
+        with suite(tmp_path, tmp_path / "out", results) as process:
+            stop_at(process, mount, results, "runs/*.json")
+            until(process, "has not answered for")
+            process.send_signal(signal.SIGINT)
+            line = until(process, "interrupted while a filesystem did not answer")
+            assert process.wait(60) == 130
+        mount.daemon.send_signal(signal.SIGCONT)
+        command = re.search(f"`(iobench run --resume --results {results}[^`]*)`", line)
+        assert command, line
+        before = {path: path.read_bytes() for path in results.glob("*/runs/*.json")}
+        again = [sys.executable, "-m", "iobench.cli", *command[1].split()[1:]]
+        done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert {path: path.read_bytes() for path in before} == before
+    left = subprocess.run(["pgrep", "-f", str(results)], capture_output=True, text=True)
+    assert not left.stdout
+
+
+@pytest.mark.slow
+def test_a_report_is_written_while_the_mount_of_the_data_is_silent(tmp_path: Path) -> None:
+    with fuse.mounted(tmp_path / "fuse") as mount:
+        results = tmp_path / "results"
+        with suite(tmp_path, mount.path / "out", results) as process:
+            stop_at(process, mount, results, "trials.csv")
+            line = until(process, "has not answered for")
+            assert f"the filesystem at {mount.path} (fuse" in line
+            assert "</html>" in (results / "latest" / "report.html").read_text()
+            mount.daemon.send_signal(signal.SIGCONT)
+            assert "report: " in process.communicate()[0]
+            assert process.returncode == 0

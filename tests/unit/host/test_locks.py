@@ -39,7 +39,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
         return
     with fuse.mounted(tmp_path) as mount:
-        yield mount
+        yield mount.path
 
 
 @contextlib.contextmanager
