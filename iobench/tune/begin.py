@@ -12,10 +12,13 @@ from iobench.spec.schema import Spec
 from iobench.tune.code import spec_text
 from iobench.tune.settings import TuneSettings, default_of
 from iobench.tune.space import named, space
-from iobench.tune.tuning import RUNGS
 
-#: Repeats of each rung of the ceiling.
-REPEATS = 2
+#: Repeats of each rung of the ceiling; a second one follows where the answer is close.
+REPEATS = 1
+#: Rungs of the ceiling: what the search is guided by.
+CEILING = ("read", "load", "compute", "train")
+#: Of cold training's ceiling, what the search does not use.
+UNUSED_COLD = (("read", "warm"), ("train", "warm"))
 
 
 def current_of(spec: Spec, wanted: str = "") -> Case:
@@ -36,7 +39,7 @@ def ceiling_text(case: Case, spec: Spec, cache: str) -> str:
     """Return the spec of what is measured before the search: all parts of the current settings."""
     cold = cache == "cold"
     ladder = {
-        "stages": ["ceiling", *RUNGS] if cold else list(RUNGS),
+        "stages": ["ceiling", *CEILING] if cold else list(CEILING),
         "caches": ["cold", "warm"] if cold else ["warm"],
         "repeats": REPEATS,
         "probe": False,
@@ -51,6 +54,9 @@ def with_default(plan: Plan, asked: TuneSettings) -> tuple[Plan, TuneSettings]:
     The settings come back with the names of both.
     """
     current = plan.cases[0]
+    if asked.cache == "cold":  # what cached files give is no limit of cold training
+        kept = [t for t in plan.trials if (t.stage, t.cache) not in UNUSED_COLD]
+        plan = dataclasses.replace(plan, trials=tuple(number(kept, start=1)))
     default = default_of(current)
     asked = dataclasses.replace(asked, current=current.label)
     if default == current:
