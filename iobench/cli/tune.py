@@ -184,10 +184,7 @@ def _only(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     for text in texts:
         name, _, values = text.partition("=")
         if name not in known or not values:
-            raise SpecError(
-                f"--only {shown(text)} is not KNOB=VALUE,VALUE{near(name, known)}; knobs: "
-                f"{', '.join(known)}"
-            )
+            raise SpecError(f"--only {shown(text)} is not KNOB=VALUE,VALUE{near(name, known)}")
         found[name] = tuple(map(_value, values.split(",")))
     return found
 
