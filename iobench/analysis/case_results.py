@@ -269,7 +269,8 @@ class Surroundings:
 class CaseResult:
     """Everything a suite finds about one case; ``case`` is its label.
 
-    ``compute_from``: the case whose compute rung serves this one ("": its own).
+    ``compute_from``: the case whose compute rung serves this one ("": its own).  ``device``: where
+    its loader decodes.
     """
 
     case: str
@@ -315,6 +316,7 @@ class CaseResult:
     remarks: Sequence[str]
     validity: Validity
     seen: Surroundings
+    device: str = "cpu"
 
     def utilisation(self, cache: str) -> Interval | None:
         """Return AU of a cache state (``warm``: also of a pipeline without files); None if unknown.
