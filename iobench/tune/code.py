@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,8 +21,11 @@ Ladder = Mapping[str, Any]
 def code(case: Case, *, decodes: bool = True) -> str:
     """Return code to paste for the case's loader; "" for one that users do not write.
 
-    ``decodes``: the case's decoder is a part of its settings; a script has its own.
+    ``decodes``: the case's decoder is a part of its settings; a script has its own, and its own
+    sampler.
     """
+    if not decodes:
+        case = dataclasses.replace(case, order="stored")  # whatever the script's sampler gives
     write = WRITERS.get(case.loader)
     lines = [] if write is None else [write(case)]
     if lines and decodes and case.content == "jpeg" and case.loader in ("torch", "spdl"):
