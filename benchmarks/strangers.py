@@ -37,7 +37,8 @@ import json, os, runpy, sys, time
 
 import iobench
 
-script, folder, out, warm_s, seconds = sys.argv[1], sys.argv[2], sys.argv[3], *map(float, sys.argv[4:])
+script, folder, out = sys.argv[1:4]
+warm_s, seconds = map(float, sys.argv[4:])
 seen = {"samples": 0}
 
 

@@ -47,6 +47,8 @@ from iobench.tune.tuning import Tuning, case_of, measured, winner_of
 
 SHARE, RATIO = 0.20, 0.97
 SEED = 5
+#: Points of a grid.
+FEWEST, MOST = 60, 120
 #: Seconds of a step where the compute is the bottleneck: the logarithm is drawn evenly.
 STEPS_S = (0.06, 0.25)
 
@@ -124,6 +126,9 @@ def gridded(plan: Plan, asked: TuneSettings) -> Plan:
     """Return the plan of the grid: every point of the space, once, in drawn order."""
     current = plan.cases[0]
     points = list(space(current, asked, None).points())
+    if not FEWEST <= len(points) <= MOST:
+        raise SystemExit(f"the grid has {len(points)} points, {FEWEST} to {MOST} are meant: "
+                         "`make setup-extra` installs SPDL")  # fmt: skip
     random.Random(SEED).shuffle(points)
     cases = [current if key(c) == key(current) else named(c, current) for c in points]
     trials = number([Trial("", case, "train", asked.cache, block=1) for case in cases], start=1)
