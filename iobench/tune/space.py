@@ -17,8 +17,8 @@ from iobench.spec.case_rules import check_case
 from iobench.spec.labels import label
 from iobench.tune.bounds import PREPARE, READ, Bounds
 from iobench.tune.code import WRITERS
-from iobench.tune.knobs import KNOBS, Knob, Value
-from iobench.tune.settings import DEFAULTS, TuneSettings, default_of
+from iobench.tune.knobs import KNOBS, Knob
+from iobench.tune.settings import DEFAULTS, TuneSettings, Value, default_of
 
 #: Given a parameter's name, its values and whether they are ordered: the one that is taken.
 Choose = Callable[[str, Sequence[Value], bool], Value]
@@ -186,7 +186,7 @@ def _restricted(knob: Knob, asked: TuneSettings) -> Knob:
     def values(case: Case, asked: TuneSettings) -> Sequence[Value]:
         known = knob.values(case, asked)
         numbers = knob.ordered and known and all(_is_number(v) for v in wanted)
-        return sorted(wanted) if numbers else [v for v in known if v in wanted]
+        return sorted(wanted, key=float) if numbers else [v for v in known if v in wanted]
 
     return dataclasses.replace(knob, values=values)
 
