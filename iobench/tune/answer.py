@@ -56,8 +56,9 @@ class TuneResult:
 
     ``headroom``: how many times faster the current settings train where the loader costs nothing.
     ``left_out``: knob or pipeline -> why it was not tried.  ``search_s``, ``wall_s``: seconds of
-    the search's own trials, and of all; ``core_hours``: of all, on the job's cores.  ``binds``, ``next``, ``what_ifs``: of the winner where it
-    was shown to be faster, else of the current settings; only then there is ``code``.
+    the search's own trials, and of all; ``core_hours``: of all, on the job's cores.  ``binds``,
+    ``next``, ``what_ifs``: of the winner where it was shown to be faster, else of the current
+    settings; only then there is ``code``.
     """
 
     verdict: str
