@@ -3,8 +3,8 @@
 Each run plants one cause in a small suite by what the product itself offers (a sleep in every
 decode, settings of the case, a limit of its control group) or below it (a throttled mount, a few
 huge pictures), and asks which cause is ranked first.  Kinds and strengths of ``--causes`` are
-drawn; ``--healthy`` runs have none, and their kinds are drawn too.  The seed is printed and written.
-Target: 14 of 15 named, none in 5 healthy ones.
+drawn; ``--healthy`` runs have none, and their kinds are drawn too.  The seed is printed and
+written.  Target: 14 of 15 named, none in 5 healthy ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One lock for all workers around every read, because the format's library is not safe for threads; a read takes 10 ms."""
+"""One lock for all workers around every read: the format's library is not safe for threads.
+
+A read takes 10 ms.
+"""
 
 import multiprocessing
 import sys

@@ -1,4 +1,4 @@
-"""An epoch is four batches long, and every worker reads the annotations anew at its start (0.5 s)."""
+"""An epoch is four batches; every worker reads the annotations anew at its start (0.5 s)."""
 
 import sys
 import time
