@@ -177,7 +177,7 @@ def document(planted: Planted, repeats: int) -> dict[str, Any]:
         "compute_s": 0.5,
         "limit_s": 120,
         "case": {**CASE, "trainer_options": {"step_s": planted.step_s}, **planted.case},
-        "matrix": {"pipeline": list(planted.forms)},
+        "matrix": {"pipeline": [f"torch:{form}" for form in planted.forms]},
         "ladder": {"stages": stages, "repeats": repeats, "digest": False},
     }
 

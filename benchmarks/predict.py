@@ -130,11 +130,12 @@ def document(base: Base, repeats: int, change: Change | None = None) -> dict[str
         alone.append("ceiling")
     cache = (change and change.cache) or base.cache
     others = [] if change else [
-        {**case, "pipeline": name, "stages": alone, "repeats": repeats} for name in base.others
+        {**case, "pipeline": f"torch:{name}", "stages": alone, "repeats": repeats} for name in base.others
     ]
     return {
         "name": "predict", "budget": "40m", "compute_s": 0.5, "limit_s": 200, "case": case,
-        "matrix": {"pipeline": [(change and change.pipeline) or "jpeg"]}, "cases": others,
+        "matrix": {"pipeline": [f"torch:{(change and change.pipeline) or 'jpeg'}"]},
+        "cases": others,
         "ladder": {"stages": stages, "repeats": repeats, "digest": False, "probe": False,
                    "caches": ["cold", "warm"] if cache == "cold" and not change else [cache]},
     }  # fmt: skip
