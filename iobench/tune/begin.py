@@ -39,7 +39,7 @@ def ceiling_text(case: Case, spec: Spec, cache: str) -> str:
     """Return the spec of what is measured before the search: all parts of the current settings."""
     cold = cache == "cold"
     ladder = {
-        "stages": ["ceiling", *CEILING] if cold else list(CEILING),
+        "stages": list(CEILING),
         "caches": ["cold", "warm"] if cold else ["warm"],
         "repeats": REPEATS,
         "probe": False,

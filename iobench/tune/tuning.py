@@ -253,7 +253,8 @@ class Tuning:
         left_out = ["train", *rungs_missing(best)]
         left_out += ["compute"] * (compute_key(best) == compute_key(current))
         left_out += ["read", "decode"] * bool(self.asked.script)
-        return [stage for stage in RUNGS if stage not in left_out]
+        mount = ["ceiling"] * (self.asked.cache == "cold")
+        return [stage for stage in (*mount, *RUNGS) if stage not in left_out]
 
 
 def caches_of(stage: str, cache: str) -> tuple[str, ...]:
@@ -262,6 +263,8 @@ def caches_of(stage: str, cache: str) -> tuple[str, ...]:
         return ("-",)
     if stage == "decode":
         return ("warm",)
+    if stage == "ceiling":
+        return ("cold",)
     return ("cold", "warm") if cache == "cold" and stage in ("read", "load") else (cache,)
 
 
