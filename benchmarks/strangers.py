@@ -30,7 +30,7 @@ from iobench.equations import stats
 
 HERE = Path(__file__).with_suffix("")
 TARGET = 3.5
-SAMPLES = 1024
+SAMPLES = 4096
 #: Runs a script under a loop that counts: its own file, so that a script's globals stay its own.
 COUNTER = '''
 import json, os, runpy, sys, time
@@ -193,8 +193,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=4, help="scripts that are drawn")
     parser.add_argument("--seed", type=int, default=None, help="default: drawn anew")
     parser.add_argument("--only", default="", help="names that contain this, instead of a draw")
-    parser.add_argument("--minutes", type=float, default=6.0, help="of each search")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each loop of a search")
+    parser.add_argument("--minutes", type=float, default=8.0, help="of each search")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each loop of a search")
     parser.add_argument("--loop", type=float, default=10.0, help="seconds measured of each run")
     parser.add_argument("--pairs", type=int, default=6)
     args = parser.parse_args()
