@@ -78,8 +78,8 @@ class Space:
 
         return self.case(choose)
 
-    def steps(self, case: Case) -> list[Case]:
-        """Return the cases that differ from ``case`` by one knob, those to try first in front.
+    def steps(self, case: Case) -> list[list[Case]]:
+        """Return the cases that differ from ``case`` by one knob: first one of each knob, and so on.
 
         Of an ordered knob first the value about twice as large, and then its neighbours.
         """
@@ -91,12 +91,14 @@ class Space:
                 rows.append(_around(values, now))
             else:
                 rows.append([v for v in values if v != now])
-        found = []
-        for rank in range(max(map(len, rows), default=0)):
-            for knob, row in zip(self.knobs, rows, strict=True):
-                if rank < len(row):
-                    found.append(self._whole(knob.set(case, row[rank])))
-        return found
+        return [
+            [
+                self._whole(knob.set(case, row[rank]))
+                for knob, row in zip(self.knobs, rows, strict=True)
+                if rank < len(row)
+            ]
+            for rank in range(max(map(len, rows), default=0))
+        ]
 
     def _whole(self, case: Case) -> Case:
         """Return the case as the space has it: knobs that another one gives or takes are set."""

@@ -140,14 +140,19 @@ class Tuning:
     def _steps(
         self, plan: Plan, space_: Space, tried: Sequence[Tried], by_key: Mapping[str, Case]
     ) -> list[Case]:  # fmt: skip
-        """Return one step from the best setting so far that has not been tried, if there is one."""
+        """Return one step from the best setting so far that has not been tried, if there is one.
+
+        After the first step along each knob, every second setting is the estimator's.
+        """
         whole = [
             t for t in tried if t.samples_per_s and not t.early and t.label != self.asked.default
         ]
         if not whole:
             return []
         best = case_of(plan, max(whole, key=lambda t: t.samples_per_s or 0.0).label)
-        new = (c for c in space_.steps(best) if key(c) not in by_key and not space_.why_not(c))
+        first, *later = space_.steps(best) or [[]]
+        steps = itertools.chain(first, *(later if len(tried) % 2 else ()))
+        new = (c for c in steps if key(c) not in by_key and not space_.why_not(c))
         return list(itertools.islice(new, 1))
 
     def _trials(self, plan: Plan) -> int:
