@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from iobench.core.cases import Case, Plan, Trial
+from iobench.core.cases import Case, Plan
 from iobench.core.errors import SpecError, near
 from iobench.plan.ladder import number
 from iobench.spec.load import expand
@@ -49,9 +49,9 @@ def ceiling_text(case: Case, spec: Spec, cache: str) -> str:
 
 
 def with_default(plan: Plan, asked: TuneSettings) -> tuple[Plan, TuneSettings]:
-    """Return the plan with a trial of the library's defaults, unless they are the current settings.
+    """Return the plan with the library's defaults, unless they are the current settings.
 
-    The settings come back with the names of both.
+    The search does not run them, the proof does.  The settings come back with the names of both.
     """
     current = plan.cases[0]
     if asked.cache == "cold":  # what cached files give is no limit of cold training
@@ -62,8 +62,7 @@ def with_default(plan: Plan, asked: TuneSettings) -> tuple[Plan, TuneSettings]:
     if default == current:
         return plan, asked
     default = named(default, current)
-    more = number([Trial("", default, "train", asked.cache)], start=len(plan.trials) + 1)
-    plan = dataclasses.replace(plan, cases=(current, default), trials=(*plan.trials, *more))
+    plan = dataclasses.replace(plan, cases=(current, default))
     return plan, dataclasses.replace(asked, default=default.label)
 
 

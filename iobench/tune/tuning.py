@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -31,8 +31,9 @@ from iobench.tune.space import Space, defaults, key, named, space
 #: Rungs of the ladder: of the current settings before the search, of the winner after it.
 RUNGS = ("read", "decode", "load", "compute", "train")
 #: All trials before the proof, the ceiling's among them, are at most this share of the settings
-#: that there are, of which at most so many are counted.
-SHARE, COUNTED = 0.2, 600
+#: that there are, of which at most so many are counted.  Below a fifth: parts of slow settings
+#: take longer than a setting does on average.
+SHARE, COUNTED = 0.18, 600
 #: A search may spend so many however few settings there are.
 LEAST = 12
 #: The ceiling is measured again where its headroom is below 1 + so many margins.
@@ -116,8 +117,9 @@ class Tuning:
         best = max(t.samples_per_s or 0.0 for t in tried)
         self._known = 0
         starts = [case for case in space_.starts() if not space_.why_not(case)]
-        begun = all(key(case) in by_key for case in starts)
-        steps = self._steps(plan, space_, tried, by_key) if begun else []
+        done = {k for k, case in by_key.items() if case.label in rates}
+        begun = all(key(case) in done for case in starts)
+        steps = self._steps(plan, space_, tried, done) if begun else []
         while not self._ended(plan, ledger, found, tried, len(starts)):
             if steps:
                 search.enqueue(steps.pop(0))
@@ -138,10 +140,11 @@ class Tuning:
         return None
 
     def _steps(
-        self, plan: Plan, space_: Space, tried: Sequence[Tried], by_key: Mapping[str, Case]
+        self, plan: Plan, space_: Space, tried: Sequence[Tried], done: Collection[str]
     ) -> list[Case]:  # fmt: skip
         """Return one step from the best setting so far that has not been tried, if there is one.
 
+        ``done``: keys of the settings that were.
         After the first step along each knob, every second setting is the estimator's.
         """
         whole = [
@@ -152,7 +155,7 @@ class Tuning:
         best = case_of(plan, max(whole, key=lambda t: t.samples_per_s or 0.0).label)
         first, *later = space_.steps(best) or [[]]
         steps = itertools.chain(first, *(later if len(tried) % 2 else ()))
-        new = (c for c in steps if key(c) not in by_key and not space_.why_not(c))
+        new = (c for c in steps if key(c) not in done and not space_.why_not(c))
         return list(itertools.islice(new, 1))
 
     def _trials(self, plan: Plan) -> int:

@@ -30,7 +30,7 @@ def test_compute_bound_is_left_alone_without_one_trial(tmp_path: Path) -> None:
     after, records = searched(tmp_path, plan, asked, world(800, 1200))
     more = after.trials[len(plan.trials) :]  # so close to the ceiling: both are measured again
     assert [t.stage for t in more] == ["compute", "train"]
-    assert {t.case.label for t in after.trials} == {asked.current, asked.default}
+    assert {t.case.label for t in after.trials} == {asked.current}
     found = answer(after, records, asked)
     assert found.verdict == LEAVE_IT
     assert "no setting of the loader can gain more than 1.0%" in found.words
