@@ -2,8 +2,9 @@
 
 Each run plants one cause in a small suite by what the product itself offers (a sleep in every
 decode, settings of the case, a limit of its control group) or below it (a throttled mount, a few
-huge pictures), and asks which cause is ranked first.  ``--causes`` are drawn, kinds in turn, and
-``--healthy`` runs have none.  Target: 14 of 15 named, none in 5 healthy ones.
+huge pictures), and asks which cause is ranked first.  Kinds and strengths of ``--causes`` are
+drawn; ``--healthy`` runs have none, and their kinds are drawn too.  The seed is printed and
+written.  Target: 14 of 15 named, none in 5 healthy ones.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _slow_storage(rng: random.Random) -> Planted:
 
 
 def _many_files(rng: random.Random) -> Planted:
-    """A mount of few requests a second under one small file a sample; LMDB beside it."""
+    """A mount of few requests a second under one small file a sample."""
     strength = rng.uniform(2, 5)
     iops = int(CASE["batch"] / EASY_S / strength * 1.3)
     names = ("files", "storage")
@@ -106,18 +107,65 @@ KINDS: tuple[Callable[[random.Random], Planted], ...] = (
 )  # fmt: skip
 
 
-def healthy(rng: random.Random) -> Planted:
+def _well(rng: random.Random) -> Planted:
     """Nothing is planted."""
     return Planted("healthy", (), 0.0, {"workers": 2}, rng.uniform(EASY_S, 2 * EASY_S))
 
 
+def _well_packed(rng: random.Random) -> Planted:
+    """Pictures in an LMDB, batches of another size."""
+    batch = rng.choice([4, 16])
+    step_s = EASY_S * batch / CASE["batch"]
+    return Planted("healthy, lmdb", (), 0.0, {"batch": batch}, step_s, forms=("lmdb",))
+
+
+def _well_alone(rng: random.Random) -> Planted:
+    """One worker, and steps that it feeds alone."""
+    return Planted("healthy, one worker", (), 0.0, {"workers": 1}, rng.uniform(2, 3) * EASY_S)
+
+
+def _well_slept(rng: random.Random) -> Planted:
+    """Slow decoding, and as many workers as it takes."""
+    step_s = rng.uniform(1, 2) * EASY_S
+    delay_s = rng.uniform(1.0, 1.5) * step_s / CASE["batch"]
+    return Planted("healthy, slow decoding", (), 0.0, {"workers": 4}, step_s, delay_s=delay_s)
+
+
+def _well_mounted(rng: random.Random) -> Planted:
+    """A mount of so many times the bytes/s that the steps need."""
+    step_s, times = 2 * EASY_S, rng.uniform(5, 8)
+    read_bps = int(times * 20_000 * CASE["batch"] / step_s)
+    return Planted("healthy, mount", (), 0.0, {"workers": 4}, step_s, read_bps=read_bps)
+
+
+def _well_queued(rng: random.Random) -> Planted:
+    """A huge picture now and then, and a queue that hides it."""
+    case = {"workers": 2, "prefetch": 6}
+    return Planted("healthy, huge pictures", (), 0.0, case, 2 * EASY_S, huge=rng.choice([64, 96]))
+
+
+HEALTHY: tuple[Callable[[random.Random], Planted], ...] = (
+    _well, _well_packed, _well_alone, _well_slept, _well_mounted, _well_queued,
+)  # fmt: skip
+
+
 def drawn(seed: int, causes: int, healthies: int) -> list[Planted]:
-    """Return so many runs with a cause, kinds in turn, and so many without, shuffled."""
+    """Return so many runs with a cause and so many without, of drawn kinds, shuffled."""
     rng = random.Random(seed)
-    runs = [KINDS[i % len(KINDS)](rng) for i in range(causes)]
-    runs += [healthy(rng) for _ in range(healthies)]
+    runs = [rng.choice(KINDS)(rng) for _ in range(causes)]
+    runs += [make(rng) for make in _different(rng, healthies)]
     rng.shuffle(runs)
     return runs
+
+
+def _different(
+    rng: random.Random, count: int
+) -> list[Callable[[random.Random], Planted]]:  # fmt: skip
+    """Return so many kinds of healthy run, none of them again before all were drawn."""
+    found: list[Callable[[random.Random], Planted]] = []
+    while len(found) < count:
+        found += rng.sample(HEALTHY, min(len(HEALTHY), count - len(found)))
+    return found
 
 
 def document(planted: Planted, repeats: int) -> dict[str, Any]:
@@ -129,7 +177,7 @@ def document(planted: Planted, repeats: int) -> dict[str, Any]:
         "compute_s": 0.5,
         "limit_s": 120,
         "case": {**CASE, "trainer_options": {"step_s": planted.step_s}, **planted.case},
-        "matrix": {"pipeline": ["jpeg"]},
+        "matrix": {"pipeline": [f"torch:{form}" for form in planted.forms]},
         "ladder": {"stages": stages, "repeats": repeats, "digest": False},
     }
 
@@ -143,11 +191,15 @@ def scene(planted: Planted, data: Path) -> Iterator[tuple[Dataset, TrialSettings
             yield _with_huge(Path(folder), data, planted.huge), settings
     elif planted.read_bps or planted.read_iops:
         with throttled(1 << 28) as mount:
-            found = dataset(mount.path, "smoke", CASE["samples"], [])
+            found = dataset(mount.path, "smoke", CASE["samples"], _made(planted))
             mount.limit(planted.read_bps or None, planted.read_iops or None)
             yield found, dataclasses.replace(settings, enter=mount.enter([]))
     else:
-        yield dataset(data, "smoke", CASE["samples"], []), settings
+        yield dataset(data, "smoke", CASE["samples"], _made(planted)), settings
+
+
+def _made(planted: Planted) -> list[str]:
+    return [form for form in planted.forms if form != "jpeg"]
 
 
 def _with_huge(folder: Path, data: Path, every: int) -> Dataset:
@@ -179,7 +231,7 @@ def study(planted: Planted, args: Any) -> dict[str, Any]:
     right = first in planted.names if planted.names else not causes
     gain = causes[0].gain.value if causes and causes[0].gain else None
     print(
-        f"{planted.kind:14} strength {planted.strength:4.1f}: {'RIGHT' if right else 'WRONG'} "
+        f"{planted.kind:22} strength {planted.strength:4.1f}: {'RIGHT' if right else 'WRONG'} "
         f"{first}{f', gain {gain:.2f} x' if gain else ''}; "
         f"then {', '.join(f.cause for f in causes[1:4]) or 'none'}",
         flush=True,

@@ -94,6 +94,9 @@ def _missing(rule: Rule, scene: Scene) -> Iterator[Unjudged]:
 def _why_missing(scene: Scene, stage: str, cache: str) -> str:
     """Return why a rung has no figure and which run would give it, "" where it has one."""
     case = scene.case
+    timed = case.metadata and case.metadata.whole_files
+    if stage == "files" and (timed or case.format != "jpeg"):
+        return ""
     served = {"compute": roofline.COMPUTE, "ceiling": roofline.STORAGE}.get(stage)
     if served in scene.roofs or case.rate(stage, cache) or case.rate(stage, "-"):
         return ""

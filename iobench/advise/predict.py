@@ -9,12 +9,26 @@ from collections.abc import Iterator, Sequence
 from iobench.advise.explain import CACHES
 from iobench.advise.findings import Scene
 from iobench.advise.forecast import Model, model
-from iobench.advise.what_ifs import PIPELINE, WHAT_IFS, moved
+from iobench.advise.validated import error_of
+from iobench.advise.what_ifs import (
+    GPU_DECODE,
+    GPU_NOTE,
+    PIPELINE,
+    WHAT_IFS,
+    decoded_on_gpu,
+    moved,
+)
 from iobench.analysis.case_results import CaseResult, RateResult
 from iobench.analysis.results import SuiteResult
 from iobench.core.accelerators import WORKLOADS
 from iobench.core.errors import SpecError
 from iobench.equations.stats import Interval
+
+
+#: Every what-if.
+NAMES = (*WHAT_IFS, PIPELINE, GPU_DECODE)
+#: ``device`` of a case whose JPEGs are decoded on the GPU.
+ON_GPU = "mixed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +37,7 @@ class Prediction:
 
     ``before``, ``after``: what binds.  ``error``: how far the same model is from training as it was
     measured, before the change (0.05: 5 % too fast); None where training was not measured.
+    ``validated``: what such what-ifs missed where they were checked, "" where none was.
     """
 
     case: str
@@ -35,6 +50,7 @@ class Prediction:
     after: str
     error: float | None
     note: str
+    validated: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +91,8 @@ def predict(suite: SuiteResult, wanted: Sequence[str] = (), *, label: str = "") 
 
 def _parsed(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
-    if name not in (*WHAT_IFS, PIPELINE) or not value:
-        known = ", ".join((*WHAT_IFS, PIPELINE))
+    if name not in NAMES or not value:
+        known = ", ".join(NAMES)
         raise SpecError(f"{text!r} is no what-if; allowed: NAME=VALUE, NAME one of {known}")
     return name, value
 
@@ -92,10 +108,42 @@ def _of_case(scene: Scene, asked: Sequence[tuple[str, str]]) -> Iterator[Predict
                 yield _prediction(base, after, f"{what_if.name}={value}", what_if.note)
     pipelines = [v for name, v in asked if name == PIPELINE]
     for other in scene.others:
-        if not asked or other.pipeline in pipelines:
+        if other.device == scene.case.device and (not asked or other.pipeline in pipelines):
             measured = model(other, scene.cache, scene.suite)
             if measured:
                 yield _prediction(base, moved(base, measured), f"{PIPELINE}={other.pipeline}", "")
+    for other in _gpu_cases(scene.case, scene.suite):
+        measured = model(other, scene.cache, scene.suite)
+        if measured and (not asked or GPU_DECODE in dict(asked)):
+            after = decoded_on_gpu(base, measured)
+            yield _prediction(base, after, f"{GPU_DECODE}={other.case}", GPU_NOTE)
+
+
+def _gpu_cases(case: CaseResult, suite: SuiteResult) -> Iterator[CaseResult]:
+    """Yield the cases that decode on the GPU what this one decodes on its cores."""
+    keys = ("runtime", "format", "order", "transform", "batch", "world_size", "placement")
+    for other in suite.pipelines:
+        alike = all(getattr(other, key) == getattr(case, key) for key in keys)
+        if alike and other.device == ON_GPU and case.device != ON_GPU:
+            yield other
+
+
+def not_known(suite: SuiteResult, wanted: Sequence[str] = ()) -> list[str]:
+    """Return the what-ifs that this suite cannot tell, each with the run that would."""
+    names = {text.partition("=")[0] for text in wanted}
+    asked = not names or GPU_DECODE in names
+    cores = [c for c in suite.pipelines if c.device != ON_GPU and _decodes(c)]
+    if not asked or not cores or any(any(_gpu_cases(c, suite)) for c in cores):
+        return []
+    return [
+        f"{GPU_DECODE}: not known without a GPU run: add a case of loader dali with "
+        f'loader_options device = "{ON_GPU}" to the spec, on a node with a GPU'
+    ]
+
+
+def _decodes(case: CaseResult) -> bool:
+    decoded = case.pipeline.endswith(("-raw", "-float"))  # stored so
+    return "null" not in (case.trainer, case.loader, case.format) and not decoded
 
 
 def _prediction(base: Model, after: Model, what: str, note: str) -> Prediction:
@@ -112,6 +160,7 @@ def _prediction(base: Model, after: Model, what: str, note: str) -> Prediction:
         after=after.value.binding,
         error=base.error,
         note=note,
+        validated=error_of(what.partition("=")[0]),
     )
 
 

@@ -166,6 +166,16 @@ def moved(base: Model, other: Model) -> Model:
     )
 
 
+def decoded_on_gpu(base: Model, other: Model) -> Model:
+    """Return a job whose JPEGs another case's loader decodes on the GPU that computes its steps.
+
+    At worst both take turns on it.
+    """
+    found = moved(base, other)
+    turns = 1 / (1 / found.low.compute + 1 / found.low.load)
+    return dataclasses.replace(found, low=dataclasses.replace(found.low, compute=turns))
+
+
 def other_pipeline(base: Model | None, other: Model | None) -> Interval | None:
     """Return how many times faster training would be with another case's pipeline."""
     return base.gain(moved(base, other)) if base and other else None
@@ -197,3 +207,9 @@ WHAT_IFS = {
 }  # fmt: skip
 #: Another pipeline of the suite: what it gives was measured.
 PIPELINE = "pipeline"
+#: Decoding on the GPU: a case of the suite that did it.
+GPU_DECODE = "gpu-decode"
+GPU_NOTE = (
+    "at best decoding hides behind the steps of the same GPU, at worst they take turns; its memory "
+    "is not judged"
+)

@@ -280,6 +280,7 @@ class CaseResult:
 
     ``compute_from``: the case whose compute rung serves this one ("": its own).
     ``decoding_threads``: those of a rank that read and decode; 0: nothing is read, or not known.
+    ``device``: where its loader decodes.
     """
 
     case: str
@@ -327,6 +328,7 @@ class CaseResult:
     remarks: Sequence[str]
     validity: Validity
     seen: Surroundings
+    device: str = "cpu"
 
     def utilisation(self, cache: str) -> Interval | None:
         """Return AU of a cache state (``warm``: also of a pipeline without files); None if unknown.

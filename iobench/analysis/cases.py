@@ -56,6 +56,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         case=case.label,
         fixed_threads=_fixed_threads(case),
         decoding_threads=decoding_threads(case),
+        device=str(case.loader_options.get("device", "cpu")),
         cores=_cores(found, case),
         stages=_stages(found, case),
         compute_from=source,

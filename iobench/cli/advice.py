@@ -11,7 +11,7 @@ from rich.text import Text
 from iobench.advise.explain import Explanation
 from iobench.advise.explain import explain as explained
 from iobench.advise.findings import NOTHING, Finding
-from iobench.advise.predict import Feed, Prediction, feeds
+from iobench.advise.predict import Feed, Prediction, feeds, not_known
 from iobench.advise.predict import predict as predicted
 from iobench.advise.what_ifs import ACCELERATORS, WHAT_IFS
 from iobench.analysis.results import SuiteResult, to_json
@@ -91,7 +91,9 @@ def _show(group: list[Finding]) -> None:
 
 def _what_ifs() -> str:
     rows = [f"  {w.name + '=':13}{w.about}" for w in WHAT_IFS.values()]
-    return "\n".join([*rows, "  pipeline=    another pipeline of this suite (loader:format)"])
+    rows.append("  pipeline=    another pipeline of this suite (loader:format)")
+    rows.append("  gpu-decode=  1: JPEGs decoded on the GPU, where a case of this suite did")
+    return "\n".join(rows)
 
 
 @click.command(
@@ -131,7 +133,8 @@ def predict(
     if plot:
         store.write_atomic(plot, feed_plot.feeds(rows))
     if as_json:
-        print_json({"predictions": to_json(found), "feeds": to_json(rows)})
+        print_json({"predictions": to_json(found), "feeds": to_json(rows),
+                    "not_known": not_known(suite, changes)})  # fmt: skip
         return
     if found:
         out.print(_predictions(found))
@@ -144,6 +147,11 @@ def predict(
             out.print(Text(f"Accelerators: {accelerators.SOURCE}.", style="dim"))
     for note in dict.fromkeys(f"{p.what.partition('=')[0]}: {p.note}" for p in found if p.note):
         out.print(Text(note, style="dim"), soft_wrap=True)
+    checked = dict.fromkeys((p.what.partition("=")[0], p.validated) for p in found if p.validated)
+    for name, error in checked:
+        out.print(Text(f"{name}: {error} (docs/validation.md)", style="dim"), soft_wrap=True)
+    for line in not_known(suite, changes):
+        out.print(Text(line, style="dim"), soft_wrap=True)
     if plot:
         out.print(plot, soft_wrap=True)
 

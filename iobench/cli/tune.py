@@ -23,7 +23,7 @@ from iobench.cli.run import RESULTS, Begun, again, planned, ran, resumed, starte
 from iobench.cli.script import SECONDS, begin, first_run
 from iobench.core import registry, units
 from iobench.core.cases import Case, Plan
-from iobench.core.errors import SpecError, shown
+from iobench.core.errors import SpecError, near, shown
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
@@ -38,8 +38,9 @@ from iobench.tune import settings as tune_settings
 from iobench.tune.answer import UNFINISHED, TuneResult, answer
 from iobench.tune.begin import REPEATS, ceiling_text, current_of, stored_forms, with_default
 from iobench.tune.code import spec_text
-from iobench.tune.settings import MARGIN, TuneSettings
-from iobench.tune.space import Space, space
+from iobench.tune.knobs import KNOBS
+from iobench.tune.settings import MARGIN, TuneSettings, Value
+from iobench.tune.space import PIPELINE, Space, space
 from iobench.tune.tuning import Tuning, case_of
 
 #: What is written beside the plan: the answer, the winner as a spec and as code, the plot.
@@ -58,6 +59,11 @@ MOST_COUNTED = 10_000
     default=15,
     show_default=True,
     help="For everything but making data.",
+)
+@click.option(
+    "--core-hours",
+    type=click.FloatRange(0, min_open=True),
+    help="For everything, on the job's cores; whichever of the two ends first.",
 )
 @click.option("--script", default="", metavar="COMMAND", help="A script of your own, not a SPEC.")
 @SECONDS
@@ -88,6 +94,9 @@ MOST_COUNTED = 10_000
     help="Keep the spec's order of samples, or try others.",
 )
 @click.option("--formats", default="", help="Formats that may be made and tried, such as lmdb,tar.")
+@click.option("--only", multiple=True, metavar="KNOB=V,V",
+              help="Change this alone, to these values; may be given several times.")
+@click.option("--libraries", is_flag=True, help="Prove against every library's defaults too.")
 @click.option("--batch", "batches", default="", help="Batch sizes to try, such as 32,64,128.")
 @click.option("--images", type=PATH, default=DEFAULT_FOLDER, show_default=True)
 @RESULTS
@@ -168,9 +177,27 @@ def _batches(text: str) -> tuple[int, ...]:
     return tuple(sorted(map(int, words)))
 
 
+def _only(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    """Return knob -> the values that may be tried.  Raises SpecError for one that is not known."""
+    known = [PIPELINE, *(knob.field for knob in KNOBS)]
+    found = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        if name not in known or not values:
+            raise SpecError(f"--only {shown(text)} is not KNOB=VALUE,VALUE{near(name, known)}")
+        found[name] = tuple(map(_value, values.split(",")))
+    return found
+
+
+def _value(text: str) -> Value:
+    words: dict[str, Value] = {"true": True, "false": False}
+    return int(text) if text.isdecimal() else words.get(text.lower(), text)
+
+
 def _check_script(options: dict[str, Any]) -> None:
     """Raise SpecError for what a script sets in its own code, or has its own of."""
-    given = [name for name in ("data", "formats", "batches", "memory", "label") if options[name]]
+    names = ("data", "formats", "batches", "memory", "label", "libraries")
+    given = [name for name in names if options[name]]
     if options["script"] and given:
         name = {"batches": "batch", "label": "case"}.get(given[0], given[0])
         raise SpecError(f"--{name} has no effect with --script: leave one of the two out")
@@ -189,6 +216,9 @@ def _asked(options: dict[str, Any]) -> TuneSettings:
         script=tuple(shlex.split(options["script"])),
         seconds=options["seconds"],
         batches=_batches(options["batches"]),
+        core_hours=options["core_hours"] or 0.0,
+        only=_only(options["only"]),
+        libraries=options["libraries"],
     )
 
 
@@ -202,7 +232,7 @@ def _plan(
     if options["cores"] and options["cores"] < len(os.sched_getaffinity(0)):
         case = dataclasses.replace(case, cpus=float(options["cores"]))
     text = ceiling_text(case, spec, asked.cache)
-    budget = f"{asked.minutes:g}m"
+    budget = f"{asked.limit_s / 60:g}m"
     foreseen = foresee.judged(text, spec_name, data=place["data"], budget=budget)
     undo.enter_context(availability.services_of(expand(foreseen.spec), images, reporter.say))
     return text, planned(
@@ -257,7 +287,7 @@ def _dry(plan: Plan, asked: TuneSettings) -> None:
     most = f"{count:,}" if count < MOST_COUNTED else f"more than {count:,}"
     out.print(
         f"{most} settings; about {duration(sum(each) / len(each))} each, at most "
-        f"{duration(60 * asked.minutes)} in all, of which about {duration(ceiling)} come first to "
+        f"{duration(asked.limit_s)} in all, of which about {duration(ceiling)} come first to "
         "find what limits training: knobs that cannot are then left out",
         soft_wrap=True,
     )
@@ -296,7 +326,8 @@ def _render(found: TuneResult, folder: Path) -> None:
         *[("what if", f"{p.what}: {p.gain.value:.2f} x {numbers.bracketed(p.gain)}")
           for p in found.what_ifs],
         ("queued batches", f"{found.queue_bytes / 2**20:,.0f} MiB"),
-        ("time", f"{duration(found.search_s)} of search, {duration(found.wall_s)} in all"),
+        ("time", f"{duration(found.search_s)} of search, {duration(found.wall_s)} in all, "
+                 f"{found.core_hours:.2f} core-hours"),
     ]  # fmt: skip
     for name, text in rows:
         if text:

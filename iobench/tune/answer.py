@@ -56,8 +56,9 @@ class TuneResult:
 
     ``headroom``: how many times faster the current settings train where the loader costs nothing.
     ``left_out``: knob or pipeline -> why it was not tried.  ``search_s``, ``wall_s``: seconds of
-    the search's own trials, and of all.  ``binds``, ``next``, ``what_ifs``: of the winner where it
-    was shown to be faster, else of the current settings; only then there is ``code``.
+    the search's own trials, and of all; ``core_hours``: of all, on the job's cores.  ``binds``,
+    ``next``, ``what_ifs``: of the winner where it was shown to be faster, else of the current
+    settings; only then there is ``code``.
     """
 
     verdict: str
@@ -77,6 +78,7 @@ class TuneResult:
     left_out: Mapping[str, str]
     search_s: float
     wall_s: float
+    core_hours: float
     schema: int = 1
 
 
@@ -111,6 +113,7 @@ def answer(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> TuneRe
         left_out=space(case_of(plan, asked.current), asked, limits).left_out,
         search_s=sum(t.wall_s for t in tried if t.label in searched),
         wall_s=sum(r.wall_s for r in records),
+        core_hours=sum(r.wall_s for r in records) * asked.cores / 3600,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from iobench.core.cases import Case, Plan, Trial
+from iobench.core.cases import Case, Plan
 from iobench.core.errors import SpecError, near
 from iobench.plan.ladder import number
 from iobench.spec.load import expand
@@ -12,10 +12,13 @@ from iobench.spec.schema import Spec
 from iobench.tune.code import spec_text
 from iobench.tune.settings import TuneSettings, default_of
 from iobench.tune.space import named, space
-from iobench.tune.tuning import RUNGS
 
-#: Repeats of each rung of the ceiling.
-REPEATS = 2
+#: Repeats of each rung of the ceiling; a second one follows where the answer is close.
+REPEATS = 1
+#: Rungs of the ceiling: what the search is guided by.
+CEILING = ("read", "load", "compute", "train")
+#: Of cold training's ceiling, what the search does not use.
+UNUSED_COLD = (("read", "warm"), ("train", "warm"))
 
 
 def current_of(spec: Spec, wanted: str = "") -> Case:
@@ -36,7 +39,7 @@ def ceiling_text(case: Case, spec: Spec, cache: str) -> str:
     """Return the spec of what is measured before the search: all parts of the current settings."""
     cold = cache == "cold"
     ladder = {
-        "stages": ["ceiling", *RUNGS] if cold else list(RUNGS),
+        "stages": list(CEILING),
         "caches": ["cold", "warm"] if cold else ["warm"],
         "repeats": REPEATS,
         "probe": False,
@@ -46,18 +49,20 @@ def ceiling_text(case: Case, spec: Spec, cache: str) -> str:
 
 
 def with_default(plan: Plan, asked: TuneSettings) -> tuple[Plan, TuneSettings]:
-    """Return the plan with a trial of the library's defaults, unless they are the current settings.
+    """Return the plan with the library's defaults, unless they are the current settings.
 
-    The settings come back with the names of both.
+    The search does not run them, the proof does.  The settings come back with the names of both.
     """
     current = plan.cases[0]
+    if asked.cache == "cold":  # what cached files give is no limit of cold training
+        kept = [t for t in plan.trials if (t.stage, t.cache) not in UNUSED_COLD]
+        plan = dataclasses.replace(plan, trials=tuple(number(kept, start=1)))
     default = default_of(current)
     asked = dataclasses.replace(asked, current=current.label)
     if default == current:
         return plan, asked
     default = named(default, current)
-    more = number([Trial("", default, "train", asked.cache)], start=len(plan.trials) + 1)
-    plan = dataclasses.replace(plan, cases=(current, default), trials=(*plan.trials, *more))
+    plan = dataclasses.replace(plan, cases=(current, default))
     return plan, dataclasses.replace(asked, default=default.label)
 
 

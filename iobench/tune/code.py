@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from iobench.core.cases import Case
+from iobench.core.order import shard_buffer
 from iobench.spec.schema import CaseSpec, Spec
 
 #: Fields of a case that a spec has under the same name; the pipeline names content too.
@@ -21,8 +23,11 @@ Ladder = Mapping[str, Any]
 def code(case: Case, *, decodes: bool = True) -> str:
     """Return code to paste for the case's loader; "" for one that users do not write.
 
-    ``decodes``: the case's decoder is a part of its settings; a script has its own.
+    ``decodes``: the case's decoder is a part of its settings; a script has its own, and its own
+    sampler.
     """
+    if not decodes:
+        case = dataclasses.replace(case, order="stored")  # whatever the script's sampler gives
     write = WRITERS.get(case.loader)
     lines = [] if write is None else [write(case)]
     if lines and decodes and case.content == "jpeg" and case.loader in ("torch", "spdl"):
@@ -116,6 +121,25 @@ def _spdl(case: Case) -> str:
     )
 
 
+def _webdataset(case: Case) -> str:
+    words: dict[str, Any] = {"batch_size": None, "num_workers": case.workers}
+    if case.workers:
+        words["prefetch_factor"] = case.prefetch
+    return "\n".join(
+        [
+            "import webdataset as wds",
+            "",
+            "dataset = (",
+            "    wds.WebDataset(shards, shardshuffle=len(shards))  # yours: the list of tar files",
+            f"    .shuffle({max(shard_buffer(case.order), 1)})",
+            "    .map(load_sample)  # yours: decodes and transforms one sample",
+            f"    .batched({case.batch})",
+            ")",
+            f"loader = wds.WebLoader(dataset, {_keywords(words)})",
+        ]
+    )
+
+
 def _native(case: Case) -> str:
     kind = {"lmdb": "LMDB", "leveldb": "LEVELDB"}.get(case.format)
     if kind is None:
@@ -140,7 +164,7 @@ def _native(case: Case) -> str:
 
 #: Loaders whose settings a user can write down, and how.
 WRITERS: Mapping[str, Callable[[Case], str]] = {
-    "torch": _torch, "dali": _dali, "spdl": _spdl, "native": _native,
+    "torch": _torch, "dali": _dali, "spdl": _spdl, "native": _native, "webdataset": _webdataset,
 }  # fmt: skip
 
 

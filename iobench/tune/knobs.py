@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Union
-
+from typing import Any
 from iobench.core import registry
 from iobench.core.cases import Case
 from iobench.core.options import accepted
+from iobench.core.order import shard_buffer
 from iobench.tune.bounds import CORES, OVERLAP, PREPARE, READ
-from iobench.tune.settings import TuneSettings
+from iobench.tune.settings import TuneSettings, Value
 
-Value = Union[str, int, float, bool]
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-#: Workers beyond the cores: they hide latency.
-MORE_WORKERS = 2
+#: Workers beyond the cores hide latency: so many times the cores may be tried, in steps.
+MORE_WORKERS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +33,16 @@ class Knob:
     usual: Value | None = None
 
     def name(self, case: Case) -> str:
-        """Return the parameter's name in the search: options belong to their loader."""
+        """Return the parameter's name in the search: options belong to their member of an axis."""
         axis, _, option = self.field.partition("_options.")
-        return f"{getattr(case, axis)}.{option}" if option else self.field
+        return f"{axis}.{getattr(case, axis)}.{option}" if option else self.field
+
+    def value(self, case: Case) -> Value:
+        """Return the value that a case has."""
+        axis, _, option = self.field.partition(".")
+        found: Any = getattr(case, axis)
+        value: Value = found.get(option, self.usual) if option else found
+        return value
 
     def set(self, case: Case, value: Value) -> Case:
         """Return the case with this value."""
@@ -76,7 +82,9 @@ def _decoder(case: Case, asked: TuneSettings) -> Sequence[Value]:
 
 
 def _order(case: Case, asked: TuneSettings) -> Sequence[Value]:
-    return list(dict.fromkeys((case.order, "shuffled", "stored"))) if asked.any_order else ()
+    if not asked.any_order or shard_buffer(case.order):  # an order of the loader's own
+        return ()
+    return list(dict.fromkeys((case.order, "shuffled", "stored")))
 
 
 def _batch(case: Case, asked: TuneSettings) -> Sequence[Value]:

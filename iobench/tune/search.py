@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from iobench.core.cases import Case
-from iobench.tune.knobs import Value
-from iobench.tune.space import Space
+from iobench.tune.settings import Value
+from iobench.tune.space import Space, value_of
 
 JOURNAL = "tune.journal"
 _STUDY = "tune"
@@ -56,6 +56,10 @@ class Search:
         self._open[trial.number] = trial
         return trial.number, case
 
+    def enqueue(self, case: Case) -> None:
+        """Let a case of the space be the next that :meth:`ask` returns, after those enqueued."""
+        self._study.enqueue_trial(_parameters(self._space, case))
+
     def tell(self, number: int, rate: float | None, *, early: bool = False) -> None:
         """Enter the rate of a trial, samples/s; None: it failed.  ``early``: it was cut short."""
         states = self._optuna.trial.TrialState
@@ -80,17 +84,9 @@ def _parameters(space: Space, case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def choose(name: str, values: Sequence[Value], ordered: bool) -> Value:
-        value = _value(case, name, values)
+        value = value_of(case, name, values)
         found[name] = values.index(value) if ordered else value
         return value
 
     space.case(choose)
     return found
-
-
-def _value(case: Case, name: str, values: Sequence[Value]) -> Value:
-    owner, dot, option = name.partition(".")
-    if not dot:
-        return getattr(case, name)  # type: ignore[no-any-return]
-    options = case.trainer_options if owner == case.trainer else case.loader_options
-    return options.get(option, values[0])  # type: ignore[return-value]

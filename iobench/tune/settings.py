@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Union
 
 import pydantic
 
@@ -16,6 +19,7 @@ from iobench.host import files
 FILE = "tune-settings.json"
 #: A gain below this is none.
 MARGIN = 0.05
+Value = Union[bool, int, float, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +30,10 @@ class TuneSettings:
     what the batches that wait in queues may take (0: no limit).  ``formats``: stored forms that
     exist or may be made.  ``batches``: the batch sizes that may be tried, none: the current one
     alone.  ``script``: the command of a user's own script (none: a spec's case), whose loop is
-    measured for so many ``seconds`` at a time.
+    measured for so many ``seconds`` at a time.  ``core_hours``: hours times ``cores`` (0: no limit
+    but the minutes).  ``only``: knob or "pipeline" -> the values that may be tried; every other
+    knob stays as it is (none: all are tried).  ``libraries``: whether the winner is proved against
+    the defaults of every library too.
     """
 
     minutes: float
@@ -41,7 +48,16 @@ class TuneSettings:
     batches: tuple[int, ...] = ()
     script: tuple[str, ...] = ()
     seconds: float = 0.0
+    core_hours: float = 0.0
+    only: Mapping[str, tuple[Value, ...]] = dataclasses.field(default_factory=dict)
+    libraries: bool = False
     schema: int = 1
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that everything may take: the minutes, or the core-hours if they end before."""
+        billed = 3600 * self.core_hours / self.cores if self.core_hours else math.inf
+        return min(60 * self.minutes, billed)
 
     def save(self, folder: Path) -> None:
         """Write the settings beside the plan."""
@@ -68,6 +84,7 @@ DEFAULTS = {
     "torch": {"workers": 0, "prefetch": 2, "loader_options": {}},
     "dali": {"prefetch": 2, "loader_options": {}},
     "spdl": {"workers": 1, "loader_options": {}},
+    "webdataset": {"workers": 0, "prefetch": 2, "loader_options": {}},
 }
 
 

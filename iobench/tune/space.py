@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,16 +12,19 @@ from typing import Any
 from iobench.core import registry, transforms
 from iobench.core.cases import Case, to_json
 from iobench.core.errors import IobenchError
+from iobench.core.order import shard_buffer
 from iobench.spec.case_rules import check_case
 from iobench.spec.labels import label
 from iobench.tune.bounds import PREPARE, READ, Bounds
 from iobench.tune.code import WRITERS
-from iobench.tune.knobs import KNOBS, Knob, Value
-from iobench.tune.settings import TuneSettings
+from iobench.tune.knobs import KNOBS, Knob
+from iobench.tune.settings import DEFAULTS, TuneSettings, Value, default_of
 
 #: Given a parameter's name, its values and whether they are ordered: the one that is taken.
 Choose = Callable[[str, Sequence[Value], bool], Value]
 PIPELINE = "pipeline"
+#: Order of a loader that streams whole shards, where any may be tried.
+SHARDS = "shards:1000"
 #: Knobs that are turned in a script from outside: keywords of its DataLoader, and torch's threads.
 IN_SCRIPTS = ("workers", "prefetch", "loader_options.in_order", "trainer_options.threads")
 
@@ -74,6 +78,36 @@ class Space:
 
         return self.case(choose)
 
+    def steps(self, case: Case) -> list[list[Case]]:
+        """Return the cases that differ from ``case`` by one knob: first one of each knob, and so on.
+
+        Of an ordered knob first the value about twice as large, and then its neighbours.
+        """
+        rows: list[Sequence[Value]] = []
+        for knob in self.knobs:
+            values = knob.values(case, self.asked)
+            now = knob.value(case)
+            if knob.ordered and now in values:
+                rows.append(_around(values, now))
+            else:
+                rows.append([v for v in values if v != now])
+        return [
+            [
+                self._whole(knob.set(case, row[rank]))
+                for knob, row in zip(self.knobs, rows, strict=True)
+                if rank < len(row)
+            ]
+            for rank in range(max(map(len, rows), default=0))
+        ]
+
+    def _whole(self, case: Case) -> Case:
+        """Return the case as the space has it: knobs that another one gives or takes are set."""
+        return self.case(lambda name, values, ordered: value_of(case, name, values))
+
+    def count(self, most: int) -> int:
+        """Return the number of points; no more than ``most`` are counted."""
+        return sum(1 for _ in itertools.islice(self.points(), most))
+
     def points(self) -> Iterator[Case]:
         """Yield every case of the space that is allowed, once."""
         walk, seen = _Walk(), set()
@@ -124,14 +158,57 @@ class _Walk:
             self.ended = True
 
 
+def _around(values: Sequence[Value], now: Value) -> list[Value]:
+    """Return what to try of a knob's values: about twice as much, one more, one less."""
+    at = list(values).index(now)
+    above, below = list(values[at + 1 :]), list(values[:at])
+    twice = [v for v in above if float(v) >= 2 * float(now)][:1] or above[-1:]
+    return list(dict.fromkeys([*twice, *above[:1], *below[-1:]]))
+
+
+def value_of(case: Case, name: str, values: Sequence[Value]) -> Value:
+    """Return a case's value of a parameter of the search; the first of ``values`` if it has none.
+
+    ``name``: as :meth:`Knob.name` gives it.
+    """
+    axis, dot, rest = name.partition(".")
+    if not dot:
+        found: Value = getattr(case, axis)
+        return found if found in values else values[0]
+    option = rest.partition(".")[2]
+    options: Mapping[str, Any] = getattr(case, f"{axis}_options")
+    value: Value = options.get(option, values[0])
+    return value if value in values else values[0]
+
+
+def _restricted(knob: Knob, asked: TuneSettings) -> Knob:
+    """Return a knob that takes those of its values that are asked for; numbers are the user's."""
+    wanted = asked.only[knob.field]
+
+    def values(case: Case, asked: TuneSettings) -> Sequence[Value]:
+        known = knob.values(case, asked)
+        numbers = knob.ordered and known and all(_is_number(v) for v in wanted)
+        return sorted(wanted, key=float) if numbers else [v for v in known if v in wanted]
+
+    return dataclasses.replace(knob, values=values)
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
     """Return what is worth trying; ``limits`` None: they are not measured yet, and all may be."""
     left_out: dict[str, str] = {}
     knobs = []
-    for knob in KNOBS:
+    for usual in KNOBS:
+        chosen = usual.field in asked.only
+        knob = _restricted(usual, asked) if chosen else usual
         reasons = [limits.why_not(part) if limits else "" for part in knob.moves]
         if asked.script and knob.field not in IN_SCRIPTS:
             left_out[knob.field] = "a script sets it in its own code"
+        elif asked.only and not chosen:
+            left_out[knob.field] = "it is not among what may be changed"
         elif not knob.values(current, asked) and knob.field in ("order", "batch"):
             left_out[knob.field] = "it is tried only if asked for"
         elif all(reasons):
@@ -145,7 +222,9 @@ def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
         reason = reading and preparing
         if form != current.format and not reason:
             reason = reading
-        case = _moved(current, loader, form)
+        if name not in asked.only.get(PIPELINE, () if asked.only else (name,)):
+            reason = "it is not among what may be changed"
+        case = _moved(current, loader, form, asked)
         reason = reason or _unusable(case)
         if reason:
             left_out[name] = reason
@@ -164,9 +243,18 @@ def _others(current: Case, asked: TuneSettings) -> Iterator[tuple[str, str]]:
                 yield loader, form
 
 
-def _moved(current: Case, loader: str, form: str) -> Case:
+def defaults(current: Case, asked: TuneSettings) -> list[Case]:
+    """Return the current case with the defaults of each other library that can run it here."""
+    moved = (_moved(current, loader, current.format, asked) for loader in DEFAULTS)
+    others = [c for c in moved if c.loader != current.loader and not _unusable(c)]
+    return [named(default_of(case), current) for case in others]
+
+
+def _moved(current: Case, loader: str, form: str, asked: TuneSettings) -> Case:
     """Return the current case with another loader or format; options of one are of no other."""
     options: dict[str, Any] = {} if loader == current.loader else {"loader_options": {}}
+    if loader == "webdataset" and asked.any_order and not shard_buffer(current.order):
+        options["order"] = SHARDS  # the loader draws its own order, and follows no other
     if not registry.load("loaders", loader).decodes:
         options["decoder"] = Case.decoder
     if form != current.format:

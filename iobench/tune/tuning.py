@@ -7,7 +7,9 @@ goes on where it stopped.  Settings that were measured once are never measured a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -24,16 +26,26 @@ from iobench.run.ledger import Ledger
 from iobench.tune.bounds import Bounds, bounds
 from iobench.tune.search import Search
 from iobench.tune.settings import TuneSettings
-from iobench.tune.space import key, named, space
+from iobench.tune.space import Space, defaults, key, named, space
 
 #: Rungs of the ladder: of the current settings before the search, of the winner after it.
 RUNGS = ("read", "decode", "load", "compute", "train")
+#: All trials before the proof, the ceiling's among them, are at most this share of the settings
+#: that there are, of which at most so many are counted.  Below a fifth: parts of slow settings
+#: take longer than a setting does on average.
+SHARE, COUNTED = 0.18, 600
+#: A search may spend so many however few settings there are.
+LEAST = 12
+#: The ceiling is measured again where its headroom is below 1 + so many margins.
+DOUBT = 3
 #: A setting slower than the best so far by this factor ends early.
 DOMINATED = 1.25
 #: The search ends after so many settings that were no better by ``BETTER``.
 PATIENCE, BETTER = 12, 1.02
-#: The best so many are measured so many times more before one of them is the winner.
+#: The best so many are measured so many times more before one of them is the winner: usually, and
+#: where fewer than so many trials may be spent.
 FINALISTS, FINALS = 3, 2
+FEW, FEW_FINALISTS, FEW_FINALS = 40, 2, 1
 #: Pairs of the proof, if the time allows it; never fewer than give an interval.
 PAIRS = 12
 GROUP = "g01"
@@ -66,19 +78,25 @@ class Tuning:
         self._search: Search | None = None
         self._waiting: tuple[int, str] | None = None  # trial of the study, label of its case
         self._known = 0  # settings that the study asked for again since the last new one
+        self._may: int | None = None  # trials that may be spent before the proof
 
     def grow(self, plan: Plan, ledger: Ledger) -> Plan | None:
         """Return the plan with what is to be run next; None: the search has ended."""
         if plan.contrasts:
             return None
         records = list(ledger.last.values())
-        found = self._limits = self._limits or limits_of(plan, records, self.asked)
-        if found is None or at_ceiling(found, self.asked):
+        found = self._limits or limits_of(plan, records, self.asked)
+        if found is None:
+            return None
+        if self._limits is None and (again := _in_doubt(plan, found, self.asked)):
+            return _with(plan, [], again)
+        self._limits = found
+        if at_ceiling(found, self.asked):
             return None
         tried = measured(plan, records, self.asked)
         longer = None
         if not _finals_of(plan, self.asked):
-            longer = self._next(plan, ledger, found, tried) or self._finals(plan, tried)
+            longer = self._next(plan, ledger, found, tried) or self._finals(plan, found, tried)
         return longer or self._proof(plan, ledger, winner_of(tried, self.asked))
 
     # -- the search --------------------------------------------------------------------------
@@ -98,8 +116,13 @@ class Tuning:
         self._take(search, rates)
         best = max(t.samples_per_s or 0.0 for t in tried)
         self._known = 0
-        first = len(space_.starts())
-        while not self._ended(plan, ledger, found, tried, first):
+        starts = [case for case in space_.starts() if not space_.why_not(case)]
+        done = {k for k, case in by_key.items() if case.label in rates}
+        begun = all(key(case) in done for case in starts)
+        steps = self._steps(plan, space_, tried, done) if begun else []
+        while not self._ended(plan, ledger, found, tried, len(starts)):
+            if steps:
+                search.enqueue(steps.pop(0))
             asked, case = search.ask()
             known = by_key.get(key(case))
             if known is not None and known.label in rates:
@@ -116,6 +139,37 @@ class Tuning:
                 return _with(plan, [] if known else [case], [trial])
         return None
 
+    def _steps(
+        self, plan: Plan, space_: Space, tried: Sequence[Tried], done: Collection[str]
+    ) -> list[Case]:  # fmt: skip
+        """Return one step from the best setting so far that has not been tried, if there is one.
+
+        ``done``: keys of the settings that were.
+        After the first step along each knob, every second setting is the estimator's.
+        """
+        whole = [
+            t for t in tried if t.samples_per_s and not t.early and t.label != self.asked.default
+        ]
+        if not whole:
+            return []
+        best = case_of(plan, max(whole, key=lambda t: t.samples_per_s or 0.0).label)
+        first, *later = space_.steps(best) or [[]]
+        steps = itertools.chain(first, *(later if len(tried) % 2 else ()))
+        new = (c for c in steps if key(c) not in done and not space_.why_not(c))
+        return list(itertools.islice(new, 1))
+
+    def _trials(self, plan: Plan) -> int:
+        """Return how many trials may be spent before the proof."""
+        if self._may is None:
+            whole = space(case_of(plan, self.asked.current), self.asked, None)
+            self._may = max(LEAST, int(SHARE * whole.count(COUNTED)))
+        return self._may
+
+    def _final_counts(self, plan: Plan) -> tuple[int, int]:
+        """Return how many settings are measured again, and how many times."""
+        few = self._trials(plan) < FEW
+        return (FEW_FINALISTS, FEW_FINALS) if few else (FINALISTS, FINALS)
+
     def _take(self, search: Search, rates: Mapping[str, Tried]) -> None:
         """Enter what has been measured since the study asked for it."""
         if self._waiting is not None:
@@ -130,39 +184,42 @@ class Tuning:
 
         The ``first`` ones, every pipeline on all cores, are tried whatever the time is.
         """
-        best = max(t.samples_per_s or 0.0 for t in tried)
-        if best * (1 + self.asked.margin) >= found.compute and not self.asked.batches:
+        if _nearly_all(found, tried, self.asked):
             return True
         if stale(tried) >= PATIENCE or self._known >= PATIENCE:
             return True
         searched = [t for t in tried if t.label not in (self.asked.current, self.asked.default)]
         if len(searched) < first:
             return False
+        finalists, finals = self._final_counts(plan)
+        if len(plan.trials) + finalists * finals >= self._trials(plan):
+            return True
         trains = [r.wall_s for r in ledger.last.values() if r.trial.stage == "train"]
         spent = sum(r.wall_s for r in ledger.last.values())
-        return spent + median(trains) + self._kept_s(plan, ledger) > 60 * self.asked.minutes
+        return spent + median(trains) + self._kept_s(plan, ledger) > self.asked.limit_s
 
     def _kept_s(self, plan: Plan, ledger: Ledger) -> float:
         """Return seconds that the finals and the proof will need, at least."""
         arms = [case_of(plan, name) for name in (self.asked.current, self.asked.default) if name]
         trials = [Trial("", case, "train", self.asked.cache) for case in arms]
         longest = ledger.cost_s(trials[:1])
-        finals = FINALISTS * FINALS * longest
+        finals = math.prod(self._final_counts(plan)) * longest
         return finals + fewest_pairs(ALPHA / max(1, len(arms))) * (ledger.cost_s(trials) + longest)
 
     # -- the proof ---------------------------------------------------------------------------
 
-    def _finals(self, plan: Plan, tried: Sequence[Tried]) -> Plan | None:
+    def _finals(self, plan: Plan, found: Bounds, tried: Sequence[Tried]) -> Plan | None:
         """Return the plan with more trials of the best settings, in turn: the best of many noisy
-        figures flatters itself.
+        figures flatters itself.  None where the best is at the ceiling: no other can be faster.
         """
-        best = _ranked(tried, self.asked)[:FINALISTS]
-        if len(best) < 2:
+        finalists, finals = self._final_counts(plan)
+        best = _ranked(tried, self.asked)[:finalists]
+        if len(best) < 2 or _nearly_all(found, tried, self.asked):
             return None
         cases = [case_of(plan, t.label) for t in best]
         more = [
             Trial("", case, "train", self.asked.cache, block=block)
-            for block in range(2, FINALS + 2)
+            for block in range(2, finals + 2)
             for case in (cases if block % 2 else reversed(cases))
         ]
         return _with(plan, [], more)
@@ -174,11 +231,15 @@ class Tuning:
         best = case_of(plan, winner)
         parts = [Trial("", best, stage, cache, block=1) for stage in self._parts(plan, best)
                  for cache in caches_of(stage, self.asked.cache)]  # fmt: skip
-        plan = _with(plan, [], parts)
-        bases = [b for b in (self.asked.current, self.asked.default) if b not in ("", winner)]
+        known = {case.label for case in plan.cases}
+        others = defaults(case_of(plan, self.asked.current), self.asked)
+        others = others if self.asked.libraries and not self.asked.script else []
+        plan = _with(plan, [case for case in others if case.label not in known], parts)
+        bases = [self.asked.current, self.asked.default, *(case.label for case in others)]
+        bases = [b for b in dict.fromkeys(bases) if b not in ("", winner)]
         arms = [Trial("", case_of(plan, b), "train", self.asked.cache) for b in (winner, *bases)]
         spent = sum(r.wall_s for r in ledger.last.values())
-        left = 60 * self.asked.minutes - spent - ledger.cost_s(parts)
+        left = self.asked.limit_s - spent - ledger.cost_s(parts)
         fewest = fewest_pairs(ALPHA / max(1, len(bases)))  # fewer can show nothing
         pairs = max(fewest, min(PAIRS, int(left // max(ledger.cost_s(arms), 1e-9))))
         contrasts = tuple(
@@ -200,7 +261,8 @@ class Tuning:
         left_out = ["train", *rungs_missing(best)]
         left_out += ["compute"] * (compute_key(best) == compute_key(current))
         left_out += ["read", "decode"] * bool(self.asked.script)
-        return [stage for stage in RUNGS if stage not in left_out]
+        mount = ["ceiling"] * (self.asked.cache == "cold")
+        return [stage for stage in (*mount, *RUNGS) if stage not in left_out]
 
 
 def caches_of(stage: str, cache: str) -> tuple[str, ...]:
@@ -209,6 +271,8 @@ def caches_of(stage: str, cache: str) -> tuple[str, ...]:
         return ("-",)
     if stage == "decode":
         return ("warm",)
+    if stage == "ceiling":
+        return ("cold",)
     return ("cold", "warm") if cache == "cold" and stage in ("read", "load") else (cache,)
 
 
@@ -275,6 +339,22 @@ def _early(record: Record) -> bool:
     if not trial.least or not record.ranks:
         return False
     return bool(record.ranks[0].notes.get("ended_early"))
+
+
+def _in_doubt(plan: Plan, found: Bounds, asked: TuneSettings) -> list[Trial]:
+    """Return the trials that measure the headroom again, once, where it is close to none."""
+    again = any(t.block > 1 and t.case.label == asked.current for t in plan.trials)
+    if again or found.headroom >= 1 + DOUBT * asked.margin:
+        return []
+    current = case_of(plan, asked.current)
+    parts = (("compute", "-"), ("train", asked.cache))
+    return [Trial("", current, stage, cache, block=2) for stage, cache in parts]
+
+
+def _nearly_all(found: Bounds, tried: Sequence[Tried], asked: TuneSettings) -> bool:
+    """Return whether the best setting is as fast as the compute alone."""
+    best = max(t.samples_per_s or 0.0 for t in tried)
+    return best * BETTER >= found.compute and not asked.batches
 
 
 def at_ceiling(found: Bounds, asked: TuneSettings) -> bool:

@@ -13,6 +13,8 @@ from iobench.equations.stats import Interval
 
 #: A pipeline at or above this AU needs no cure.
 FINE_AU = 0.95
+#: Loaders whose workers each make ``prefetch`` batches ahead.
+EACH_WORKER = ("torch", "threads", "webdataset")
 #: Steps that keep less of a core busy than this have no thread pool to speak of.
 BUSY = 0.5
 
@@ -77,9 +79,29 @@ def _slow_sample(scene: Scene) -> Iterator[Diagnosis]:
         )
 
 
+def _made_ahead(scene: Scene) -> int:
+    """Return how many batches are made ahead: a DataLoader's workers have so many each."""
+    case = scene.case
+    return case.prefetch * (max(case.workers, 1) if case.loader in EACH_WORKER else 1)
+
+
+def _prefetch(scene: Scene) -> Iterator[Diagnosis]:
+    au = _idle(scene)
+    if not au or _contended(scene) or scene.case.fixed_threads or _made_ahead(scene) > 1:
+        return
+    yield Diagnosis(
+        f"{_words(au)}: at most one batch is made ahead (prefetch = {scene.case.prefetch}), and "
+        "each that takes longer than a step is waited for",
+        "raise prefetch (DataLoader(prefetch_factor=4), DALI's prefetch_queue_depth, MLPerf's "
+        "prefetch_size) or workers",
+        {"batches ahead": _made_ahead(scene), **_evidence(scene)},
+        _could(au),
+    )
+
+
 def _queue(scene: Scene) -> Iterator[Diagnosis]:
     au, contended = _idle(scene), _contended(scene)
-    if not au or contended or scene.few_slow:
+    if not au or contended or scene.few_slow or _made_ahead(scene) <= 1:
         return
     remedy = "steps wait for their batches; raise prefetch or the batch"
     if contended is None:
@@ -153,6 +175,9 @@ RULES = (
     Rule("slow sample", "a few slow samples hold up the batches behind theirs",
          "MinatoLoader, arXiv 2509.10712: head-of-line blocking", _slow_sample, _TRAIN,
          (roofline.PREP_BOUND, *_COMPUTE)),
+    Rule("prefetch", "no batch, or one alone, is made ahead of the steps",
+         "PyTorch, torch.utils.data: prefetch_factor; tf.data guide: prefetching overlaps a step",
+         _prefetch, _TRAIN, _COMPUTE),
     Rule("queue", "the queue of batches is too short for their spread", _LOTUS, _queue, _TRAIN,
          _COMPUTE),
     Rule("oversubscribed", "thread pools wider than the cores that the job has",

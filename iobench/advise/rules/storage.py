@@ -19,6 +19,8 @@ AMPLIFIED = 1.2
 WORTH_MOVING = 1.2
 #: A format of one file a sample that gets less than this share of fio's rate pays for its files.
 FILES_SHARE = 0.5
+#: Above this share of a cold file's time its open and close bind, not its bytes.
+METADATA_SHARE = 0.5
 #: Formats that are read through a memory map.
 MAPPED = ("lmdb",)
 #: Filesystems on which a page fault is a request to a server.
@@ -139,6 +141,32 @@ def _files(scene: Scene) -> Iterator[Diagnosis]:
         )
 
 
+def _cold_metadata(scene: Scene) -> Iterator[Diagnosis]:
+    whole = scene.case.metadata.whole_files if scene.case.metadata else ()
+    best = max(whole, key=lambda w: w.files_per_s.value, default=None)
+    if best is None or best.share <= METADATA_SHARE or not _short(scene):
+        return
+    around, times = best.open_s.value + best.close_s.value, 1 / (1 - best.share)
+    packed = scene.model and scene.model.changed(
+        lambda p: dataclasses.replace(p, read=p.read * times, storage=p.storage * times)
+    )
+    yield Diagnosis(
+        f"a cold file's open and close take {1e3 * around:.2f} ms and its bytes "
+        f"{1e3 * best.read_s.value:.2f} ms: {best.share:.0%} of the time is its names'",
+        "pack the samples into few files (tar, LMDB, HDF5); else keep names in memory between "
+        "epochs and jobs (vm.vfs_cache_pressure, the mount's attribute timeout), and let more "
+        "workers open at once",
+        {
+            "open s": best.open_s.value,
+            "read s": best.read_s.value,
+            "close s": best.close_s.value,
+            "files/s": best.files_per_s.value,
+            "read samples/s": scene.roofs.get(roofline.READ),
+        },
+        scene.model.gain(packed) if scene.model and packed else None,
+    )
+
+
 def _mapped(scene: Scene) -> Iterator[Diagnosis]:
     seen = scene.case.seen
     if scene.case.format in MAPPED and seen.fstype in NETWORK:
@@ -207,6 +235,11 @@ RULES = (
         "files", "one small file a sample, which costs a request and a look-up each",
         "Lim, Young, Patton 2016: image files over 17 x slower than a key-value store under Caffe",
         _files, (("ceiling", "cold"), ("read", "cold")), _FETCH, ("cold",),
+    ),
+    Rule(
+        "cold metadata", "names are looked up anew, and take longer than the bytes",
+        'docs/method.md, "Many files"; MDTest and IO500 measure the same of a filesystem',
+        _cold_metadata, (("files", "cold"), *_READ), _FETCH, ("cold",),
     ),
     Rule(
         "mmap", "a memory map on a network filesystem",

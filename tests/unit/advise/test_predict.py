@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from iobench.advise import what_ifs
-from iobench.advise.predict import Prediction, feeds, predict
+from iobench.advise import validated, what_ifs
+from iobench.advise.predict import NAMES, Prediction, feeds, not_known, predict
 from iobench.analysis.case_results import CaseResult, LimitResult, RateResult, StageResult
 from iobench.analysis.results import SuiteResult
 from iobench.analysis.suite import analyse
@@ -135,6 +135,35 @@ def test_every_usual_what_if_of_a_whole_suite_has_a_rate() -> None:
     for p in found:
         assert p.rate.value > 0
         assert p.gain.low <= p.gain.value <= p.gain.high
+
+
+def test_decoding_on_a_gpu_is_known_from_a_case_that_did_it() -> None:
+    made = suite()
+    (line,) = not_known(made)
+    assert "not known without a GPU run" in line
+    assert not_known(made, ["workers=4"]) == []
+    assert predict(made, ["gpu-decode=1"]) == []
+    base = made.pipelines[0]
+    stages = {**base.stages, "load": StageResult({"warm": rated(3000, 30)})}
+    roofs = {**base.limits["cold"].roofs, roofline.LOAD: 3000.0, roofline.STORAGE: 2e4,
+             roofline.READ: 2e4}  # fmt: skip
+    limits = {"cold": LimitResult(roofs), "warm": LimitResult({})}
+    there = dataclasses.replace(base, case="dali", pipeline="dali:jpeg", loader="dali",
+                                device="mixed", stages=stages, limits=limits)  # fmt: skip
+    both = dataclasses.replace(made, pipelines=[base, there])
+    (found,) = predict(both, ["gpu-decode=1"], label=base.case)
+    assert found.what == "gpu-decode=dali"
+    assert found.rate.value == pytest.approx(1000)
+    assert found.rate.low < 1 / (1 / 990 + 1 / 2900)  # at worst they take turns
+    assert "take turns" in found.note
+    assert not_known(both) == []
+
+
+def test_an_error_that_was_seen_stands_beside_its_kind() -> None:
+    assert {*validated.CHECKED} <= {*NAMES}
+    assert one("cached=1").validated == "+24 % where it was checked (one change)"
+    assert "to +70 %" in one("accelerator=h100").validated
+    assert validated.error_of("pipeline") == ""
 
 
 def test_a_mount_feeds_so_many_accelerators() -> None:

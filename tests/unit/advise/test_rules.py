@@ -28,6 +28,7 @@ from iobench.analysis.case_results import (
 )
 from iobench.analysis.contrast_results import Outcome
 from iobench.analysis.results import SuiteResult
+from iobench.analysis.storage_results import FileTimes, MetadataResult
 from iobench.analysis.suite import analyse
 from iobench.equations import roofline
 from iobench.equations.stats import Interval
@@ -98,6 +99,14 @@ def exchanging(seconds: float) -> CommunicationResult:
                                seconds, 0.5)  # fmt: skip
 
 
+def whole_files(open_s: float, read_s: float) -> MetadataResult:
+    def point(value: float) -> Interval:
+        return Interval(value, value, value, 0.95, 3, "t")
+
+    times = FileTimes(2, point(200.0), 1e6, point(open_s), point(read_s), point(1e-4))
+    return MetadataResult((), True, "", (times,), "")
+
+
 def seen(**changes: Any) -> Surroundings:
     return dataclasses.replace(SEEN, **changes)
 
@@ -123,6 +132,10 @@ CAUSES: dict[str, tuple[Make, Make]] = {
     ),
     "requests": (cases(FILES), cases(DISK)),
     "files": (cases(FILES), cases({**FILES, **LMDB})),
+    "cold metadata": (
+        cases({**FILES, "metadata": whole_files(9e-3, 1e-3)}),
+        cases({**FILES, "metadata": whole_files(1e-3, 9e-3)}),
+    ),
     "mmap": (
         cases({**DISK, **LMDB, "seen": seen(fstype="nfs4", faults=3.0)}),
         cases({**DISK, **LMDB}),
@@ -151,6 +164,10 @@ CAUSES: dict[str, tuple[Make, Make]] = {
     "slow sample": (
         cases({"au": 0.5, "prep_stall_s": stall(1e-3, 0), "step_wait_s": waits(0, 8e-3, 0.1)}),
         cases({"au": 0.5, "prep_stall_s": stall(1e-3, 0), "step_wait_s": waits(0, 8e-3, 0.016)}),
+    ),
+    "prefetch": (
+        cases({"au": 0.8, "workers": 1, "prefetch": 1}),
+        cases({"au": 0.8, "workers": 1, "prefetch": 4}),
     ),
     "queue": (
         cases({"au": 0.8, "prep_stall_s": stall(1e-4, 0), "step_wait_s": waits(1e-3, 2e-3, 5e-3)}),

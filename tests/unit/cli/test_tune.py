@@ -70,6 +70,9 @@ def test_a_dry_run_lists_the_space_and_its_cost(tmp_path: Path) -> None:
     (["--formats", "lmdbb"], "unknown format 'lmdbb'"),
     (["--script", "python x.py", "--formats", "lmdb"], "--formats has no effect with --script"),
     (["--memory", "much"], "is no size"),
+    (["--only", "workers"], "--only 'workers' is not KNOB=VALUE,VALUE"),
+    (["--only", "worker=2"], "did you mean 'workers'"),
+    (["--script", "python x.py", "--libraries"], "--libraries has no effect with --script"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_is_refused(options: list[str], reason: str) -> None:
     with mock.patch.object(command.LOCAL, "announced"), pytest.raises(SpecError, match=reason):

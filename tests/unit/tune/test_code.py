@@ -37,12 +37,27 @@ def test_dataloader_keywords_make_a_dataloader() -> None:
 @pytest.mark.parametrize("case", [
     TORCH, Case(loader="dali", workers=3, prefetch=4), Case(loader="dali", format="lmdb"),
     Case(loader="spdl", workers=5, loader_options={"in_order": False}),
+    Case(loader="webdataset", format="tar", order="shards:500", workers=3, prefetch=7),
 ], ids=lambda c: c.pipeline)  # fmt: skip
 def test_code_is_python_with_the_case_s_numbers(case: Case) -> None:
     text = code(case)
     ast.parse(text)
     assert str(case.workers) in text
     assert str(case.prefetch) in text
+
+
+def test_webdataset_s_pipeline_has_the_buffer_and_the_workers_that_were_measured() -> None:
+    case = Case(loader="webdataset", format="tar", order="shards:500", workers=3, batch=48)
+    text = code(case)
+    assert ".shuffle(500)" in text
+    assert ".batched(48)" in text
+    assert "batch_size=None, num_workers=3, prefetch_factor=2" in text
+    assert "prefetch_factor" not in code(dataclasses.replace(case, workers=0))
+
+
+def test_a_script_s_own_sampler_is_left_to_it() -> None:
+    assert "shuffle=True" in code(TORCH)
+    assert "shuffle" not in code(TORCH, decodes=False)
 
 
 def test_dali_s_reader_is_the_one_that_was_measured() -> None:
@@ -62,7 +77,7 @@ def test_caffe_s_layer_is_prototxt_with_the_case_s_numbers() -> None:
     assert "batch_size: 48" in text
     assert "prefetch: 7" in text
     assert text.count("{") == text.count("}")
-    assert set(WRITERS) == {"torch", "dali", "spdl", "native"}
+    assert set(WRITERS) == {"torch", "dali", "spdl", "native", "webdataset"}
     assert code(Case(loader="null", format="null")) == ""
 
 

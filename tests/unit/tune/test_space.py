@@ -13,7 +13,7 @@ from iobench.core.errors import ResultsError
 from iobench.tune.bounds import Bounds
 from iobench.tune.knobs import KNOBS
 from iobench.tune.settings import TuneSettings, load
-from iobench.tune.space import Space, key, queue_bytes, space
+from iobench.tune.space import Space, defaults, key, queue_bytes, space
 
 CURRENT = Case(label="torch:jpeg", workers=2)
 
@@ -95,6 +95,65 @@ def test_it_begins_on_all_cores_with_every_pipeline_and_decoder() -> None:
     assert {key(case) for case in starts} <= points
 
 
+def test_only_what_is_named_may_change_and_to_these_values() -> None:
+    only = {"workers": (1, 5), "prefetch": (2,), "pipeline": ("torch:lmdb",)}
+    found = space(CURRENT, asked(formats=("lmdb",), only=only), None)
+    assert list(found.pipelines) == ["torch:jpeg", "torch:lmdb"]
+    points = list(found.points())
+    assert {(c.workers, c.prefetch, c.format) for c in points} == {
+        (w, 2, form) for w in (1, 5) for form in ("jpeg", "lmdb")
+    }
+    assert len(points) == found.count(600) == 4
+    assert found.count(3) == 3
+    assert found.left_out["decoder"] == "it is not among what may be changed"
+    assert list(space(CURRENT, asked(only={"workers": (1, 2)}), None).pipelines) == ["torch:jpeg"]
+
+
+def test_steps_change_one_knob_each_the_farthest_first() -> None:
+    only = {"workers": (1, 2, 3, 4, 8), "prefetch": (1, 2, 4),
+            "loader_options.in_order": (True, False)}  # fmt: skip
+    found = space(CURRENT, asked(only=only), None)
+    ranks = found.steps(CURRENT)
+    assert list(map(len, ranks)) == [3, 2, 1]
+    steps = [case for rank in ranks for case in rank]
+    assert [(c.workers, c.prefetch, c.loader_options) for c in steps] == [
+        (4, 2, {}), (2, 4, {}), (2, 2, {"in_order": False}), (3, 2, {}), (2, 1, {}), (1, 2, {}),
+    ]  # fmt: skip
+    assert found.steps(steps[0])[0][0].workers == 8
+
+
+def test_threads_of_loader_and_trainer_are_two_parameters() -> None:
+    case = dataclasses.replace(CURRENT, trainer="torch")
+    names = {knob.name(case) for knob in KNOBS if knob.field.endswith(".threads")}
+    assert len(names) == 2
+
+
+def test_the_defaults_of_other_libraries_are_cases_of_their_own() -> None:
+    case = dataclasses.replace(CURRENT, workers=7, prefetch=9)
+    for other in defaults(case, asked()):
+        assert other.loader != "torch"
+        assert other.format == "jpeg"
+        assert other.prefetch != 9 or other.loader == "spdl"
+        assert other.label != case.label
+
+
+def test_webdataset_comes_in_with_an_order_of_its_own_where_any_may_be_tried() -> None:
+    case = dataclasses.replace(CURRENT, format="tar", label="torch:tar")
+    strict = space(case, asked(), None)
+    assert "webdataset:tar" in strict.left_out
+    free = space(case, asked(any_order=True), None)
+    if found := free.pipelines.get("webdataset:tar"):
+        assert found.order == "shards:1000"
+        (order,) = (k for k in free.knobs if k.field == "order")
+        assert not order.values(found, free.asked)
+
+
+def test_core_hours_end_a_search_before_its_minutes() -> None:
+    assert asked(minutes=10, core_hours=0.5, cores=4).limit_s == 450
+    assert asked(minutes=5, core_hours=0.5, cores=4).limit_s == 300
+    assert asked(minutes=5).limit_s == 300
+
+
 def test_knobs_of_another_loader_or_format_have_no_values() -> None:
     by_field = {knob.field: knob for knob in KNOBS}
     for field in OWNERS:
@@ -117,7 +176,8 @@ def test_a_knob_sets_what_it_says(knob: Any) -> None:
 
 
 def test_settings_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    wanted = asked(formats=("lmdb",), batches=(32,), memory_bytes=5)
+    wanted = asked(formats=("lmdb",), batches=(32,), memory_bytes=5, libraries=True,
+                   only={"workers": (1, 2), "loader_options.in_order": (False,)})  # fmt: skip
     wanted.save(tmp_path)
     assert load(tmp_path) == wanted
     with pytest.raises(ResultsError, match=r"no search of `iobench tune`"):

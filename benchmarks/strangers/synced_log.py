@@ -1,0 +1,51 @@
+"""A line of a log is synced to the disk for every picture, left over from a search for an error."""
+
+import os
+import sys
+from pathlib import Path
+
+import cv2
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import iobench
+
+
+class Pictures(Dataset):
+    def __init__(self, folder):
+        self.paths = sorted(Path(folder).rglob("*.jpg"))
+        self.log = str(Path(folder) / "log.txt")
+
+    def __len__(self):
+        return len(self.paths)
+
+    def note(self, i):
+        with open(self.log, "a") as log:
+            log.write(f"{self.paths[i]}\n")
+            log.flush()
+            os.fsync(log.fileno())
+
+    def __getitem__(self, i):
+        self.note(i)
+        pixels = cv2.resize(cv2.imread(str(self.paths[i])), (64, 64)).transpose(2, 0, 1)
+        return torch.from_numpy(pixels).float() / 255, i % 10
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    loader = DataLoader(Pictures(folder), batch_size=32, shuffle=True)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 7, 4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10)
+    )
+    optimizer = None
+    for _ in range(1000):
+        for pixels, labels in iobench.watch(loader):
+            loss = torch.nn.functional.cross_entropy(net(pixels), labels)
+            optimizer = optimizer or torch.optim.SGD(net.parameters(), 0.01)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
