@@ -58,9 +58,7 @@ def test_copies_are_held_against_the_mount_in_place(
         results.save_plan(placing.placed(plan, str(tmp_path / "local"), {}, say))
         with placing.present(results.plan(), {}, say) as there:
             results.save_plan(there)
-            settings = TrialSettings(
-                placements=placing.by_location(there), agent=Evicting(volume)
-            )
+            settings = TrialSettings(placements=placing.by_location(there), agent=Evicting(volume))
             scheduler.Suite(results, settings, lambda *_: None).run()
         assert not [p for p in volume.mount.iterdir() if p.name.startswith(placed_folders.PREFIX)]
     found = suite.analyse(results.plan(), results.records())
