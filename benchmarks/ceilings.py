@@ -9,9 +9,9 @@ the bricks of a GlusterFS volume (tests/build/gluster.py; its servers' page cach
 the client's). Figures are medians of repeats. Wanted: the ceiling within 3 % of the throttle, cold
 `read` within 5 % of the ceiling, and the mount's limit named as what was throttled. Needs root.
 
-The fetch stall is T(cold) - T(warm) of `train`, on files of the recipe `records`, which are read
-whole and hardly decoded; so that the device is what a cold epoch waits for, all the time (readers of
-one large file read ahead of others, and the last samples cost no bytes). Its arithmetic:
+The fetch stall is T(cold) - T(warm) of `train`, on files of the recipe `records`: they are read
+whole and hardly decoded, so that a cold epoch waits for the device all the time (readers of one
+large file read ahead of others, and the last samples cost no bytes). Its arithmetic:
 (bytes on the disk / rate - burst) / samples - T(warm), where each page of the files is read once,
 and the burst is what an idle blk-throttle lets through at once, 0.1 s worth of bytes (throtl_slice
 in the kernel's block/blk-throttle.c). Wanted: the measured stall within 5 % of it.

@@ -81,9 +81,10 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         handover_s=handover(found, case),
         harness_step_s=_harness(found, case),
         remarks=[
-            *remarks(found, case), *_no_utilisation(found, case, compute),
+            *remarks(found, case),
+            *_no_utilisation(found, case, compute),
             *payback.in_memory(found, case),
-        ],  # fmt: skip
+        ],
         validity=evidence.validity(found, [t.id for t in found.planned(case)]),
         seen=surroundings(found, case),
     )

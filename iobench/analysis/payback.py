@@ -64,10 +64,10 @@ def in_memory(found: Evidence, case: Case) -> list[str]:
     No contrast compares them: its arms have one cache state.
     """
     place = _place(found, case)
-    if not place or not _never_cold(case):
-        return []
     base = next((c for c in found.plan.cases if _bound(case, c)), None)
-    for stage in _STAGES if base else ():
+    if not place or base is None or not _never_cold(case):
+        return []
+    for stage in _STAGES:
         cold, warm = found.windows(base, stage, "cold"), found.windows(case, stage, "warm")
         if cold and warm:
             remote, local = (

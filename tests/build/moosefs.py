@@ -69,33 +69,18 @@ class MooseFS:
             config = folder / f"server{i}.cfg"
             config.write_text(CHUNKS.format(folder=folder, address=address, i=i))
             inside(self._namespace, "mfschunkserver", "-c", str(config), "start")
-        self._client(self.mount)
+        client = ["-H", address, "-o", f"mfserroronnospace,mfsnice=0,mfsproxy={address}"]
+        inside(self._namespace, "mfsmount", str(self.mount), *client)
+        self._await()
 
-    @contextlib.contextmanager
-    def second_client(self, *options: str) -> Iterator[Path]:
-        """Start another client, with options of mfsmount; yield where it shows the same files."""
-        mount = self._folder / "second"
-        mount.mkdir()
-        try:
-            self._client(mount, *options)
-            yield mount
-        finally:
-            detach(mount)
-
-    def _client(self, mount: Path, *options: str) -> None:
-        words = ["mfserroronnospace", "mfsnice=0", f"mfsproxy={self._address}", *options]
-        client = ["-H", self._address, "-o", ",".join(words)]
-        inside(self._namespace, "mfsmount", str(mount), *client)
-        self._await(mount)
-
-    def _await(self, mount: Path) -> None:
+    def _await(self) -> None:
         """Wait until the servers have told the master of their room, and it tells the client."""
-        probe = mount / ".probe"
+        probe = self.mount / ".probe"
         for _ in range(200):
             with contextlib.suppress(OSError):
                 probe.write_bytes(b"x")
                 probe.unlink()
-                if os.statvfs(mount).f_bavail:
+                if os.statvfs(self.mount).f_bavail:
                     return
             time.sleep(0.1)
         raise AssertionError("no chunk server took a byte")

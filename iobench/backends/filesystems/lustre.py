@@ -138,7 +138,8 @@ def striped(text: str) -> Dict[str, Scalar]:
     """Return facts of what `lfs getstripe -y` prints, in its three shapes; {} for anything else.
 
     Of a composite layout (PFL) those of its last component that has objects and is read from, not
-    parity or a stale mirror, and how many components there are.  Overstriped files have several objects on a target, so targets are counted, not stripes.
+    parity or a stale mirror, and how many components there are.  Overstriped files have several
+    objects on a target, so targets are counted, not stripes.
     """
     parts = re.split(r"^(?=[\s-]*lcme_id:)", text, flags=re.M)
     components = [(part, _component(part)) for part in (parts[1:] or parts)]

@@ -10,7 +10,6 @@ import pytest
 
 from iobench.backends.filesystems.moosefs import chunks
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.dataset import locate
 from iobench.core.records import EXPLORATORY, VALID, Record
 from iobench.data import convert, make
 from iobench.host import filesystems
@@ -21,10 +20,6 @@ from tests.build.servers import Evicting
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
-
-
-#: So much has to be read in a row before mfsmount reads ahead: never.
-NO_READ_AHEAD = "mfsreadaheadtrigger=4000000000"
 
 
 class Mounted(NamedTuple):
@@ -74,7 +69,6 @@ def test_it_is_described_as_what_it_is(mounted: Mounted) -> None:
     ("stage", "form", "loader"),
     [
         ("read", "jpeg", "torch"),
-        ("read", "hdf5", "torch"),
         ("read", "jpeg", "dali"),
         ("ceiling", "jpeg", "threads"),
         ("files", "jpeg", "threads"),
@@ -99,23 +93,24 @@ def test_cold_is_valid_and_the_servers_agree(
     assert 0.98 * served < crossed < 1.02 * served + record.cache.messages_bytes
 
 
-def test_lmdb_is_valid_where_the_client_does_not_read_ahead(mounted: Mounted) -> None:
-    """By default it reads ahead of a map's page faults: exploratory, with the reason."""
-    for name in ("torch", "lmdb"):
+@pytest.mark.parametrize("form", ["lmdb", "hdf5"])
+def test_random_reads_of_one_file_are_proven_or_said_to_bring_more(
+    mounted: Mounted, form: str
+) -> None:
+    """The client takes 3 to 15 % more, about the bound of 110 %; no option of it changed that."""
+    for name in ("torch", form):
         need(name)
-    usual = cold(mounted, "read", "lmdb", "torch")
-    assert usual.status in (VALID, EXPLORATORY), usual.reasons
-    if usual.status == EXPLORATORY:
-        assert "the client's read-ahead or messages" in usual.reasons[0]
-    with mounted.filesystem.second_client(NO_READ_AHEAD) as mount:
-        there = locate(mount / Path(mounted.dataset.root).name)
-        before = mounted.filesystem.served()
-        record = cold(mounted._replace(dataset=there), "read", "lmdb", "torch")
-        served = (mounted.filesystem.served() - before) / record.attempt
+    before = mounted.filesystem.served()
+    record = cold(mounted, "read", form, "torch")
+    served = (mounted.filesystem.served() - before) / record.attempt
     crossed = record.cache.bytes_storage
     assert crossed is not None
-    assert (record.status, record.reasons) == (VALID, ())
-    assert 0.98 * served < crossed < 1.02 * served + record.cache.messages_bytes
+    assert record.status in (VALID, EXPLORATORY), record.reasons
+    if record.status == EXPLORATORY:
+        assert "the client's read-ahead or messages" in record.reasons[0]
+        assert crossed > 1.1 * record.cache.bytes_needed
+    assert 0.98 * record.cache.bytes_needed < crossed
+    assert crossed < 1.02 * served + record.cache.messages_bytes
 
 
 def test_warm_asks_no_server(mounted: Mounted) -> None:

@@ -45,9 +45,7 @@ def test_a_stall_is_held_against_pages_by_rate_less_the_burst(judged: ceilings.S
 
 
 @pytest.mark.parametrize(("factor", "reached"), [(1.04, True), (1.06, False), (0.94, False)])
-def test_five_per_cent_either_way(
-    judged: ceilings.StallRow, factor: float, reached: bool
-) -> None:
+def test_five_per_cent_either_way(judged: ceilings.StallRow, factor: float, reached: bool) -> None:
     row = ceilings.StallRow(**{**vars(judged), "stall": factor * judged.arithmetic})
     assert row.reached is reached
     assert ("MISSED" in ceilings._line(row)) is not reached

@@ -54,7 +54,9 @@ def test_this_process_is_in_no_container_of_ours(tmp_path: Path) -> None:
 
 def test_a_user_namespace_is_seen_from_inside() -> None:
     need("userns")
-    code = "from iobench.host.container_io import look; print(look(__import__('pathlib').Path('/')))"
+    code = (
+        "from iobench.host.container_io import look; print(look(__import__('pathlib').Path('/')))"
+    )
     for prefix, own in (([], False), (["unshare", "--user", "--map-root-user"], True)):
         done = subprocess.run(
             [*prefix, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
