@@ -42,6 +42,29 @@ for _ in range(int(sys.argv[2])):
     time.sleep(0.02)
 print(statistics.median(took))
 """
+#: Exchanges, and takes the mean, as a rank does; the first one connects.
+_EXCHANGE = """
+import sys, time
+import torch
+from torch import distributed
+first, rank, nbytes, count = sys.argv[1], *map(int, sys.argv[2:])
+gloo = distributed.ProcessGroupGloo
+options = gloo._Options()
+options._devices = [gloo.create_device(interface="eth0")]
+store = distributed.TCPStore(first, 7, 2, is_master=not rank)
+distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, pg_options=options)
+gradients, token, took = torch.zeros(nbytes // 4), torch.zeros(1), []
+for _ in range(count + 1):
+    time.sleep(0.05)
+    distributed.all_reduce(token)
+    begun = time.perf_counter()
+    distributed.all_reduce(gradients)
+    gradients.div_(2)
+    took.append(time.perf_counter() - begun)
+print(sorted(took[1:])[count // 2])
+"""
+#: So many are timed, after one that is not.
+EXCHANGES = 15
 
 
 @contextlib.contextmanager
@@ -86,6 +109,23 @@ def round_trip_s(cluster: Hosts, host: Host) -> float:
             there.kill()
             raise
     return float(found)
+
+
+def exchanged_s(cluster: Hosts, nbytes: int) -> float:
+    """Return what gloo takes by itself to exchange so many bytes between the first two hosts.
+
+    Median of several in seconds, of no other program; needs torch.
+    """
+    words = [sys.executable, "-c", _EXCHANGE, cluster.hosts[0].address]
+    ranks = [
+        subprocess.Popen(
+            host.enter(*words, str(rank), str(nbytes), str(EXCHANGES)),
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for rank, host in enumerate(cluster.hosts[:2])
+    ]  # fmt: skip
+    medians = [rank.communicate()[0] for rank in ranks]
+    return float(medians[0])
 
 
 @contextlib.contextmanager
