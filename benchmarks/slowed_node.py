@@ -8,10 +8,13 @@ emulated step, a real exchange of gradients by gloo.  Only h2 is slowed:
 
 bandwidth: its link lets through so many bytes a second each way (tc tbf).  In a ring of two ranks
 each sends, and gets, as many bytes as there are gradients; the truth is what of
-(bytes + headers - burst) / rate the backward pass does not hide.
+(bytes + headers - burst) / rate the backward pass does not hide, and what the ranks do of the last
+bucket themselves (sums, the mean, wake-ups).  Headers are counted: what the link lets through while
+gloo exchanges as many bytes by itself, acknowledgements too.  The ranks' own part is what gloo
+takes by itself for one bucket before the link is slow, the shortest of several.
 latency: a relay in place of its cable holds every frame for d.  Each of the two phases of gloo's
 ring asks for a part and gets it: two round trips, 4 d and what the relay takes itself, which a
-datagram there and back shows before and after each suite.
+datagram there and back shows before and after each suite; and the ranks' own part, as above.
 disk: its disk is throttled below the page cache.  The truth of the fetch stall is
 (pages of its files / rate - slice) / samples - the job's from memory, as in known_truths; the other
 rank waits for it what its own work leaves of that time, and the exchange takes no longer.
@@ -47,8 +50,8 @@ from tests.build import clusters, slowed
 from tests.build.hosts import Hosts
 
 NEEDED, LIMIT, WITHIN = 17, 0.05, 0.10
-#: Beside a suite: what the link showed before and after it.
-GAUGE = "gauge.json"
+#: Beside a suite: what was measured of the link.
+FACTS = "facts.json"
 SAMPLES, BATCH, PAGE = 160, 8, 4096
 #: Above this share of the truth, what is no part of it counts as wrongly attributed.
 ELSEWHERE = 0.10
@@ -93,15 +96,17 @@ class Slowed:
     buckets: int = 1
     bytes_per_s: int = 0
     delay_s: float = 0.0
+    own_s: float = 0.0  #: gloo's exchange of one bucket before anything was slow
+    wire_bytes: float = 0.0  #: what the link let through for one exchange; 0: by the frames' size
     round_trip_s: float = 0.0  #: measured; 0: twice the delay
 
     def exposed_s(self) -> float:
         """Return what of an exchange the backward pass does not hide, by arithmetic."""
         if self.delay_s:
-            return 2 * (self.round_trip_s or 2 * self.delay_s)
+            return 2 * (self.round_trip_s or 2 * self.delay_s) + self.own_s
         first_s = self.step_s / 3 + self.step_s * 2 / 3 / self.buckets
-        wire = self.exchange_bytes * slowed.FRAME / slowed.PAYLOAD - slowed.BURST
-        return first_s + wire / self.bytes_per_s - self.step_s
+        wire = self.wire_bytes or self.exchange_bytes * slowed.FRAME / slowed.PAYLOAD
+        return first_s + (wire - slowed.BURST) / self.bytes_per_s + self.own_s - self.step_s
 
 
 def network(
@@ -203,11 +208,11 @@ def hosts(folder: Path) -> Iterator[Hosts]:
 
 
 def measure(
-    truth: Slowed, cluster: Hosts, place: Path, blocks: int, gauge: Callable[[], float]
+    truth: Slowed, cluster: Hosts, place: Path, blocks: int, facts: Callable[[], dict[str, float]]
 ) -> None:
     """Run one suite from h1 into ``place``, all of it or nothing.
 
-    ``gauge``: what the slowed thing shows, kept from before and after the suite.
+    ``facts``: what is measured of the link, kept as the mean of before and after the suite.
     """
     options = {
         "step_s": truth.step_s, "exchange_bytes": truth.exchange_bytes, "buckets": truth.buckets,
@@ -217,16 +222,31 @@ def measure(
         into=place, pipeline="torch:jpeg", transform="rrc224", batch=BATCH, launcher="mpirun",
         trainer_options=options,
     )  # fmt: skip
-    before = gauge()
+    before = facts()
     clusters.run_into(cluster, place, words)
-    (place / GAUGE).write_text(json.dumps([before, gauge()]))
+    after = facts()
+    known = {name: (value + after[name]) / 2 for name, value in before.items()}
+    (place / FACTS).write_text(json.dumps(known))
+
+
+def facts_of(
+    truth: Slowed, cluster: Hosts, slow: Any, own_s: float
+) -> Callable[[], dict[str, float]]:
+    """Return what measures the link that is slow now: nothing of a disk."""
+    if truth.delay_s:
+        return lambda: {"own_s": own_s, "round_trip_s": slow()}
+    if truth.stage == "train":
+        return dict
+    before, count = slow(), slowed.EXCHANGES + 1
+    slowed.exchanged_s(cluster, truth.exchange_bytes)
+    wire_bytes = (slow() - before) / count
+    print(f"the link let through {wire_bytes:,.0f} bytes for {truth.exchange_bytes:,}")
+    return lambda: {"own_s": own_s, "wire_bytes": wire_bytes}
 
 
 def repeat(truth: Slowed, place: Path) -> dict[str, Any]:
     """Judge one suite that has run."""
-    if truth.delay_s:
-        round_trip_s = statistics.fmean(json.loads((place / GAUGE).read_text()))
-        truth = dataclasses.replace(truth, round_trip_s=round_trip_s)
+    truth = dataclasses.replace(truth, **json.loads((place / FACTS).read_text()))
     found = store.at(place)
     records = found.records()
     analysis = to_json(analyse(found.plan(), records))
@@ -243,11 +263,12 @@ def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
         todo = [place for place in places if not (place / "report.html").exists()]
         if todo:
             cluster = undo.enter_context(hosts(folder))
+            own_s = slowed.exchanged_s(cluster, truth.exchange_bytes // truth.buckets)
             slow = undo.enter_context(truth.slow(cluster))
-            gauge = slow if callable(slow) else float
+            facts = facts_of(truth, cluster, slow, own_s)
         for i, place in enumerate(places):
             if place in todo:
-                measure(truth, cluster, place, args.blocks, gauge)
+                measure(truth, cluster, place, args.blocks, facts)
             rows.append(repeat(truth, place))
             print(f"{truth.name} {i + 1}/{args.repeats}{words(rows[-1])}", flush=True)
     return {"truth": truth.name, "rows": rows, **judged(truth.name, rows)}

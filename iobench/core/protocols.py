@@ -216,10 +216,8 @@ class Ranks:
         if self.count < 1:
             raise SpecError(f"world_size = {self.count} is no number of ranks; use 1 or more")
         if self.hosts and self.count % len(self.hosts):
-            raise SpecError(
-                f"world_size = {self.count} is not divisible by {len(self.hosts)} nodes; set "
-                "ranks_per_node"
-            )
+            why = f"is not divisible by {len(self.hosts)} nodes; set ranks_per_node"
+            raise SpecError(f"world_size = {self.count} {why}")
 
     @property
     def on_each(self) -> int:

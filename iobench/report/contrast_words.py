@@ -240,6 +240,19 @@ def scope(contrast: ContrastResult) -> str:
     )
 
 
+def scoped(contrasts: Iterable[ContrastResult]) -> list[str]:
+    """Return one line for each different scope, with the arms that it holds for."""
+    found: dict[str, dict[str, None]] = {}
+    for contrast in contrasts:
+        if contrast.allocations:
+            found.setdefault(scope(contrast), {})[contrast.arm] = None
+    return [
+        f"verdicts of {'all arms' if len(found) == 1 else ', '.join(arms)} hold {text}"
+        for text, arms in found.items()
+        if text
+    ]
+
+
 def scopes(contrasts: Iterable[ContrastResult]) -> list[str]:
     """Return each different scope of the primary contrasts that have one, once."""
     return list(dict.fromkeys(filter(None, (scope(c) for c in contrasts if c.primary))))

@@ -62,7 +62,8 @@ def render(suite: SuiteResult, console: Console) -> None:
         console.print(_contrasts(others))
         _print(console, *_explained(others), *_confounded(others), *_unequal(others))
     _runtimes(across, console)
-    _print(console, *_scoped(suite.contrasts))
+    scoped = contrast_words.scoped(suite.contrasts)
+    _print(console, *(Text(f"  {line}", style="dim") for line in scoped))
     _scaling(suite, console)
     _starts(suite, console)
     _advice(advise(suite), console)
@@ -322,15 +323,6 @@ def _confounded(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
         who = "all arms" if len(grouped) == 1 else ", ".join(arms)
         style = "dim" if text == "PASS" else "yellow"
         yield Text(f"  confounders of {who}: {text}", style=style)
-
-
-def _scoped(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
-    """Yield one line for each different set of allocations that verdicts speak for."""
-    grouped = words.grouped((contrast_words.scope(c), c.arm) for c in contrasts if c.allocations)
-    for text, arms in grouped.items():
-        who = "all arms" if len(grouped) == 1 else ", ".join(arms)
-        if text:
-            yield Text(f"  verdicts of {who} hold {text}", style="dim")
 
 
 def _unequal(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:

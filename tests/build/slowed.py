@@ -19,7 +19,7 @@ MTU, FRAME, PAYLOAD = 9000, 9014, 8948
 #: What a link that was idle lets through at once: more than it misses between two messages.
 BURST = 128 << 10
 _QUEUE = 16 << 20
-#: Datagrams that a round trip is the median of.
+#: Datagrams that a round trip is the shortest of.
 _PINGS = 30
 _ECHO = """
 import socket, sys
@@ -30,7 +30,7 @@ for _ in range(int(sys.argv[2])):
     here.sendto(*here.recvfrom(2048))
 """
 _PING = """
-import socket, statistics, sys, time
+import socket, sys, time
 here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 here.settimeout(10)
 took = []
@@ -40,8 +40,31 @@ for _ in range(int(sys.argv[2])):
     here.recv(2048)
     took.append(time.perf_counter() - begun)
     time.sleep(0.02)
-print(statistics.median(took))
+print(min(took))
 """
+#: Exchanges, and takes the mean, as a rank does; the first one connects.
+_EXCHANGE = """
+import sys, time
+import torch
+from torch import distributed
+first, rank, nbytes, count = sys.argv[1], *map(int, sys.argv[2:])
+gloo = distributed.ProcessGroupGloo
+options = gloo._Options()
+options._devices = [gloo.create_device(interface="eth0")]
+store = distributed.TCPStore(first, 7, 2, is_master=not rank)
+distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, pg_options=options)
+gradients, token, took = torch.zeros(nbytes // 4), torch.zeros(1), []
+for _ in range(count + 1):
+    time.sleep(0.05)
+    distributed.all_reduce(token)
+    begun = time.perf_counter()
+    distributed.all_reduce(gradients)
+    gradients.div_(2)
+    took.append(time.perf_counter() - begun)
+print(min(took[1:]))
+"""
+#: So many are timed, after one that is not.
+EXCHANGES = 15
 
 
 @contextlib.contextmanager
@@ -73,7 +96,10 @@ def bandwidth(cluster: Hosts, host: Host, bytes_per_s: int) -> Iterator[Callable
 
 
 def round_trip_s(cluster: Hosts, host: Host) -> float:
-    """Return what a datagram takes to a host and back, the median of several, in seconds."""
+    """Return what a datagram takes to a host and back, in seconds.
+
+    The shortest of several: nothing else on this machine came between.
+    """
     words = [host.address, str(_PINGS)]
     echo = host.enter(sys.executable, "-I", "-S", "-c", _ECHO, *words)
     first = next(each for each in cluster.hosts if each is not host)
@@ -86,6 +112,23 @@ def round_trip_s(cluster: Hosts, host: Host) -> float:
             there.kill()
             raise
     return float(found)
+
+
+def exchanged_s(cluster: Hosts, nbytes: int) -> float:
+    """Return what gloo takes by itself to exchange so many bytes between the first two hosts.
+
+    The shortest of several, in seconds: nothing else on this machine came between.  Needs torch.
+    """
+    words = [sys.executable, "-c", _EXCHANGE, cluster.hosts[0].address]
+    ranks = [
+        subprocess.Popen(
+            host.enter(*words, str(rank), str(nbytes), str(EXCHANGES)),
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for rank, host in enumerate(cluster.hosts[:2])
+    ]  # fmt: skip
+    shortest = [rank.communicate()[0] for rank in ranks]
+    return float(shortest[0])
 
 
 @contextlib.contextmanager

@@ -35,9 +35,7 @@ class SRun(Launcher):
 
     rank_variables = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
-    def __init__(
-        self, *, mpi: str = "", bind_to: Bindings = "none", container: str = ""
-    ) -> None:
+    def __init__(self, *, mpi: str = "", bind_to: Bindings = "none", container: str = "") -> None:
         """``mpi``: how ranks find each other, as in ``srun --mpi=pmix`` ("": the site's default;
         ``srun --mpi=list`` shows what there is).  ``bind_to``: ``none`` leaves ranks and their
         loader processes all cores of the job; another puts each rank with all of its loader

@@ -84,8 +84,8 @@ def test_several_allocations_are_counted_and_their_ratios_stand_side_by_side() -
     found = records(place, lambda trial: 1.5 if trial.block in second else 1.2)
     suite, said = texts(PLAN, found)
     for text in said:
-        assert "for 2 allocations (job 7 on nodes h1, h2: 6 pairs, ratio 1.200" in text
-        assert "job 9 on nodes h3, h4: 4 pairs, ratio 1.500" in text
+        assert "for 2 allocations (job 7 on nodes h1, h2: 6 pairs, ratio 1.20; " in text
+        assert "job 9 on nodes h3, h4: 4 pairs, ratio 1.50)" in text
         assert "the unit of the interval is the block, not the allocation" in text
         assert "needs several allocations" not in text
     (contrast,) = suite.contrasts

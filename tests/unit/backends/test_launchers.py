@@ -252,8 +252,8 @@ def test_srun_over_hosts() -> None:
     ("container", "words"),
     [
         (
-            "--container-image=nvcr.io#nvidia/pytorch:24.01-py3 --container-mounts=/a:/a,/b",
-            ["--container-image=nvcr.io#nvidia/pytorch:24.01-py3", "--container-mounts=/a:/a,/b"],
+            "--container-image=me#torch:24.01 --container-mounts=/a:/a,/b",
+            ["--container-image=me#torch:24.01", "--container-mounts=/a:/a,/b"],
         ),
         ("--environment='/me/my env.toml'", ["--environment=/me/my env.toml"]),
         ("--container=/bundle", ["--container=/bundle"]),

@@ -20,6 +20,9 @@ def test_what_the_backward_pass_does_not_hide() -> None:
     assert latency.exposed_s() == pytest.approx(0.08)
     relayed = dataclasses.replace(latency, round_trip_s=0.0412)
     assert relayed.exposed_s() == pytest.approx(0.0824), "the relay's own time with it"
+    counted = dataclasses.replace(bandwidth, wire_bytes=4_034_000, own_s=0.0012)
+    wire_s = (4_034_000 - slowed.BURST) / 20e6
+    assert counted.exposed_s() == pytest.approx(wire_s - 0.02 + 0.0012)
 
 
 def row(value: float, *wrong: str, half: float = 0.01) -> dict[str, Any]:
