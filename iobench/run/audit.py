@@ -188,12 +188,12 @@ def _forms(
 def _settings(loader: str, form: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return (decoder, options): the usual ones, and over one form the loader's others."""
     backend = registry.load("loaders", loader)
-    usual: list[tuple[str, Mapping[str, Any]]] = [(Case.decoder, {})]
-    if form != _plainest(backend.formats):
-        return usual
-    others = [n for n in registry.names("decoders") if n != Case.decoder and backend.decodes]
-    here = [(n, {}) for n in others if not registry.unavailable("decoders", n)]
-    return [*usual, *here, *((Case.decoder, options) for options in backend.also_audited)]
+    found: list[tuple[str, Mapping[str, Any]]] = [(Case.decoder, {})]
+    if form == _plainest(backend.formats):
+        others = [n for n in registry.names("decoders") if n != Case.decoder and backend.decodes]
+        found += [(name, {}) for name in others if not registry.unavailable("decoders", name)]
+        found += [(Case.decoder, options) for options in backend.also_audited]
+    return found
 
 
 def _plainest(forms: frozenset[str] | None) -> str:
