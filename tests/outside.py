@@ -66,13 +66,13 @@ def left(before: set[str]) -> list[str]:
 
 def main(argv: list[str]) -> int:
     if not argv:
-        print("\n".join(sorted(now())))
+        sys.stdout.write("".join(f"{name}\n" for name in sorted(now())))
         return 0
     scratch.sweep()
     work_folder.sweep()
     found = left(set(Path(argv[0]).read_text().splitlines()))
     for name in found:
-        print(f"iobench: the tests left: {name}", file=sys.stderr)
+        sys.stderr.write(f"iobench: the tests left: {name}\n")
     return 1 if found else 0
 
 

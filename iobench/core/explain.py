@@ -84,4 +84,8 @@ def _inner(hint: Any) -> Any:
 
 
 def _model(hint: Any) -> Any:
-    return hint if hasattr(hint, "model_fields") else None
+    """Return the model that a type is, or may be; None: it is none."""
+    if hasattr(hint, "model_fields"):
+        return hint
+    alternatives = typing.get_args(hint) if type(None) in typing.get_args(hint) else ()
+    return next((each for each in alternatives if hasattr(each, "model_fields")), None)

@@ -111,7 +111,7 @@ class Run:
     def said(self, what: str) -> None:
         """Something has been said: print how long it took since the fault."""
         seconds = time.monotonic() - self._struck
-        print(f"{what}: after {seconds:.1f} s")
+        sys.stdout.write(f"{what}: after {seconds:.1f} s\n")
         assert seconds < LATEST_S
 
     def says(self, words: str) -> None:
