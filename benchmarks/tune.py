@@ -277,9 +277,7 @@ def judged(
 def _words(ratio: Mapping[str, Any]) -> str:
     if "low" not in ratio:
         return f"no interval ({ratio['note'] or 'no pair'})"
-    return (
-        f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], {ratio['pairs']} pairs"
-    )
+    return f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], {ratio['pairs']} pairs"
 
 
 def left_alone(args: Any) -> dict[str, Any]:

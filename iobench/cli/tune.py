@@ -94,8 +94,12 @@ MOST_COUNTED = 10_000
     help="Keep the spec's order of samples, or try others.",
 )
 @click.option("--formats", default="", help="Formats that may be made and tried, such as lmdb,tar.")
-@click.option("--only", multiple=True, metavar="KNOB=V,V",
-              help="Change this alone, to these values; may be given several times.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="KNOB=V,V",
+    help="Change this alone, to these values; may be given several times.",
+)
 @click.option("--libraries", is_flag=True, help="Prove against every library's defaults too.")
 @click.option("--batch", "batches", default="", help="Batch sizes to try, such as 32,64,128.")
 @click.option("--images", type=PATH, default=DEFAULT_FOLDER, show_default=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -119,7 +119,7 @@ class Tuning:
         starts = [case for case in space_.starts() if not space_.why_not(case)]
         done = {k for k, case in by_key.items() if case.label in rates}
         begun = all(key(case) in done for case in starts)
-        steps = self._steps(plan, space_, tried, done) if begun else []
+        steps = self._steps(plan, space_, tried, starts) if begun else []
         while not self._ended(plan, ledger, found, tried, len(starts)):
             if steps:
                 search.enqueue(steps.pop(0))
@@ -140,22 +140,30 @@ class Tuning:
         return None
 
     def _steps(
-        self, plan: Plan, space_: Space, tried: Sequence[Tried], done: Collection[str]
+        self, plan: Plan, space_: Space, tried: Sequence[Tried], starts: Sequence[Case]
     ) -> list[Case]:  # fmt: skip
         """Return one step from the best setting so far that has not been tried, if there is one.
 
-        ``done``: keys of the settings that were.
-        After the first step along each knob, every second setting is the estimator's.
+        Knobs along which fewer steps were made come first.  After the first step along each knob,
+        every second setting is the estimator's.
         """
+        done = {t.label: case_of(plan, t.label) for t in tried}
         whole = [
             t for t in tried if t.samples_per_s and not t.early and t.label != self.asked.default
         ]
         if not whole:
             return []
-        best = case_of(plan, max(whole, key=lambda t: t.samples_per_s or 0.0).label)
+        known = [case_of(plan, self.asked.current), *starts]
+        made = {
+            knob.field: len({knob.value(c) for c in done.values()} - {knob.value(c) for c in known})
+            for knob in space_.knobs
+        }
+        best = done[max(whole, key=lambda t: t.samples_per_s or 0.0).label]
         first, *later = space_.steps(best) or [[]]
-        steps = itertools.chain(first, *(later if len(tried) % 2 else ()))
-        new = (c for c in steps if key(c) not in done and not space_.why_not(c))
+        steps = sorted(first, key=lambda step: made[step[0].field])
+        steps += itertools.chain(*(later if len(tried) % 2 else ()))
+        keys = {key(case) for case in done.values()}
+        new = (c for _, c in steps if key(c) not in keys and not space_.why_not(c))
         return list(itertools.islice(new, 1))
 
     def _trials(self, plan: Plan) -> int:
