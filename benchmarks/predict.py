@@ -129,9 +129,14 @@ def document(base: Base, repeats: int, change: Change | None = None) -> dict[str
         stages.append("ceiling")
         alone.append("ceiling")
     cache = (change and change.cache) or base.cache
-    others = [] if change else [
-        {**case, "pipeline": f"torch:{name}", "stages": alone, "repeats": repeats} for name in base.others
-    ]
+    others = (
+        []
+        if change
+        else [
+            {**case, "pipeline": f"torch:{name}", "stages": alone, "repeats": repeats}
+            for name in base.others
+        ]
+    )
     return {
         "name": "predict", "budget": "40m", "compute_s": 0.5, "limit_s": 200, "case": case,
         "matrix": {"pipeline": [f"torch:{(change and change.pipeline) or 'jpeg'}"]},

@@ -32,7 +32,7 @@ HERE = Path(__file__).with_suffix("")
 TARGET = 3.5
 SAMPLES = 4096
 #: Runs a script under a loop that counts: its own file, so that a script's globals stay its own.
-COUNTER = '''
+COUNTER = """
 import json, os, runpy, sys, time
 
 import iobench
@@ -60,7 +60,7 @@ def watch(loader, results=""):
 iobench.watch = watch
 sys.argv = [script, folder]
 runpy.run_path(script, run_name="__main__")
-'''
+"""
 #: What is pasted into a script's own call; how many samples a batch has is the script's matter.
 PASTED = ("num_workers", "prefetch_factor", "in_order", "multiprocessing_context", "pin_memory")
 

@@ -43,7 +43,8 @@ from iobench.tune.begin import ceiling_text, current_of, stored_forms, with_defa
 from iobench.tune.search import JOURNAL
 from iobench.tune.settings import TuneSettings, Value
 from iobench.tune.space import defaults, key, named, space
-from iobench.tune.tuning import Tuning, case_of, measured, winner_of
+from iobench.tune.tried import case_of, measured, winner_of
+from iobench.tune.tuning import Tuning
 
 SHARE, RATIO = 0.20, 0.97
 SEED = 5
@@ -277,9 +278,7 @@ def judged(
 def _words(ratio: Mapping[str, Any]) -> str:
     if "low" not in ratio:
         return f"no interval ({ratio['note'] or 'no pair'})"
-    return (
-        f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], {ratio['pairs']} pairs"
-    )
+    return f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}], {ratio['pairs']} pairs"
 
 
 def left_alone(args: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import iobench
 
+
 def threads(worker):
     torch.set_num_threads(16)
 

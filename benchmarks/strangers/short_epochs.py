@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import iobench
 
+
 def annotations(worker):
     time.sleep(0.5)
 

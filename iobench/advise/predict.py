@@ -24,7 +24,6 @@ from iobench.core.accelerators import WORKLOADS
 from iobench.core.errors import SpecError
 from iobench.equations.stats import Interval
 
-
 #: Every what-if.
 NAMES = (*WHAT_IFS, PIPELINE, GPU_DECODE)
 #: ``device`` of a case whose JPEGs are decoded on the GPU.

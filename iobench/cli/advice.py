@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -145,15 +146,21 @@ def predict(
             out.print(Text(f"  {line}"), soft_wrap=True)
         if rows:
             out.print(Text(f"Accelerators: {accelerators.SOURCE}.", style="dim"))
-    for note in dict.fromkeys(f"{p.what.partition('=')[0]}: {p.note}" for p in found if p.note):
-        out.print(Text(note, style="dim"), soft_wrap=True)
-    checked = dict.fromkeys((p.what.partition("=")[0], p.validated) for p in found if p.validated)
-    for name, error in checked:
-        out.print(Text(f"{name}: {error} (docs/validation.md)", style="dim"), soft_wrap=True)
-    for line in not_known(suite, changes):
+    for line in _below(found, suite, changes):
         out.print(Text(line, style="dim"), soft_wrap=True)
     if plot:
         out.print(plot, soft_wrap=True)
+
+
+def _below(
+    found: list[Prediction], suite: SuiteResult, changes: tuple[str, ...]
+) -> Iterator[str]:  # fmt: skip
+    """Yield what is to be known of the predictions: notes, errors that were seen, what lacks."""
+    yield from dict.fromkeys(f"{p.what.partition('=')[0]}: {p.note}" for p in found if p.note)
+    checked = dict.fromkeys((p.what.partition("=")[0], p.validated) for p in found if p.validated)
+    for name, error in checked:
+        yield f"{name}: {error} (docs/validation.md)"
+    yield from not_known(suite, changes)
 
 
 def _predictions(found: list[Prediction]) -> Table:

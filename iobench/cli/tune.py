@@ -21,9 +21,8 @@ from iobench.cli import start
 from iobench.cli.console import JSON, PATH, complain, err, out, print_json
 from iobench.cli.run import RESULTS, Begun, again, planned, ran, resumed, started
 from iobench.cli.script import SECONDS, begin, first_run
-from iobench.core import registry, units
+from iobench.cli.tune_options import asked_of, check_script
 from iobench.core.cases import Case, Plan
-from iobench.core.errors import SpecError, near, shown
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
@@ -38,10 +37,10 @@ from iobench.tune import settings as tune_settings
 from iobench.tune.answer import UNFINISHED, TuneResult, answer
 from iobench.tune.begin import REPEATS, ceiling_text, current_of, stored_forms, with_default
 from iobench.tune.code import spec_text
-from iobench.tune.knobs import KNOBS
-from iobench.tune.settings import MARGIN, TuneSettings, Value
-from iobench.tune.space import PIPELINE, Space, space
-from iobench.tune.tuning import Tuning, case_of
+from iobench.tune.settings import MARGIN, TuneSettings
+from iobench.tune.space import Space, space
+from iobench.tune.tried import case_of
+from iobench.tune.tuning import Tuning
 
 #: What is written beside the plan: the answer, the winner as a spec and as code, the plot.
 ANSWER, WINNER, PLOT = "tune.json", "winner.toml", "tune.svg"
@@ -94,8 +93,12 @@ MOST_COUNTED = 10_000
     help="Keep the spec's order of samples, or try others.",
 )
 @click.option("--formats", default="", help="Formats that may be made and tried, such as lmdb,tar.")
-@click.option("--only", multiple=True, metavar="KNOB=V,V",
-              help="Change this alone, to these values; may be given several times.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="KNOB=V,V",
+    help="Change this alone, to these values; may be given several times.",
+)
 @click.option("--libraries", is_flag=True, help="Prove against every library's defaults too.")
 @click.option("--batch", "batches", default="", help="Batch sizes to try, such as 32,64,128.")
 @click.option("--images", type=PATH, default=DEFAULT_FOLDER, show_default=True)
@@ -131,8 +134,8 @@ def tune(
             open_again = _resumed_script if asked.script else resumed
             begun = open_again(into or results, images, undo, reporter)
             return _tuned(begun, asked, reporter, as_json)
-        _check_script(options)
-        asked = _asked(options)
+        check_script(options)
+        asked = asked_of(options)
         if asked.script:
             usual = first_run(asked.script, asked.seconds, reporter)
             begun = begin(usual, REPEATS, asked.seconds, (results, into), undo)
@@ -161,65 +164,6 @@ def _resumed_script(
     found = store.find(results)
     undo.enter_context(found.lock())
     return Begun(found, sessions.entered(found.resumable_plan()), {})
-
-
-def _formats(text: str) -> tuple[str, ...]:
-    found = tuple(filter(None, text.split(",")))
-    for name in found:
-        registry.load("formats", name)
-    return found
-
-
-def _batches(text: str) -> tuple[int, ...]:
-    words = list(filter(None, text.split(",")))
-    if wrong := [word for word in words if not word.isdecimal() or not int(word)]:
-        raise SpecError(f"--batch {shown(wrong[0])}; allowed: whole numbers, such as 32,64")
-    return tuple(sorted(map(int, words)))
-
-
-def _only(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    """Return knob -> the values that may be tried.  Raises SpecError for one that is not known."""
-    known = [PIPELINE, *(knob.field for knob in KNOBS)]
-    found = {}
-    for text in texts:
-        name, _, values = text.partition("=")
-        if name not in known or not values:
-            raise SpecError(f"--only {shown(text)} is not KNOB=VALUE,VALUE{near(name, known)}")
-        found[name] = tuple(map(_value, values.split(",")))
-    return found
-
-
-def _value(text: str) -> Value:
-    words: dict[str, Value] = {"true": True, "false": False}
-    return int(text) if text.isdecimal() else words.get(text.lower(), text)
-
-
-def _check_script(options: dict[str, Any]) -> None:
-    """Raise SpecError for what a script sets in its own code, or has its own of."""
-    names = ("data", "formats", "batches", "memory", "label", "libraries")
-    given = [name for name in names if options[name]]
-    if options["script"] and given:
-        name = {"batches": "batch", "label": "case"}.get(given[0], given[0])
-        raise SpecError(f"--{name} has no effect with --script: leave one of the two out")
-
-
-def _asked(options: dict[str, Any]) -> TuneSettings:
-    return TuneSettings(
-        minutes=options["minutes"],
-        cache=options["cache"],
-        current="",
-        margin=options["margin"],
-        cores=options["cores"] or len(os.sched_getaffinity(0)),
-        memory_bytes=units.nbytes(options["memory"]) if options["memory"] else 0,
-        any_order=not options["shuffled"],
-        formats=_formats(options["formats"]),
-        script=tuple(shlex.split(options["script"])),
-        seconds=options["seconds"],
-        batches=_batches(options["batches"]),
-        core_hours=options["core_hours"] or 0.0,
-        only=_only(options["only"]),
-        libraries=options["libraries"],
-    )
 
 
 def _plan(

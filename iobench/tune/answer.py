@@ -18,8 +18,7 @@ from iobench.tune.bounds import Bounds
 from iobench.tune.code import code
 from iobench.tune.settings import TuneSettings
 from iobench.tune.space import queue_bytes, space
-from iobench.tune.tuning import (
-    PATIENCE,
+from iobench.tune.tried import (
     Tried,
     at_ceiling,
     case_of,
@@ -28,6 +27,7 @@ from iobench.tune.tuning import (
     stale,
     winner_of,
 )
+from iobench.tune.tuning import PATIENCE
 
 #: Verdicts: nothing to gain; a setting that is faster; one that was not shown to be; not finished.
 LEAVE_IT, CHANGE, NOT_SHOWN, UNFINISHED = "leave it", "change", "not shown", "unfinished"

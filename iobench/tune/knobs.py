@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
+
 from iobench.core import registry
 from iobench.core.cases import Case
 from iobench.core.options import accepted

@@ -78,10 +78,11 @@ class Space:
 
         return self.case(choose)
 
-    def steps(self, case: Case) -> list[list[Case]]:
-        """Return the cases that differ from ``case`` by one knob: first one of each knob, and so on.
+    def steps(self, case: Case) -> list[list[tuple[Knob, Case]]]:
+        """Return the cases that differ from ``case`` by one knob, which stands beside each.
 
-        Of an ordered knob first the value about twice as large, and then its neighbours.
+        First one of each knob, then another of each, and so on: of an ordered knob the value about
+        twice as large, and then its neighbours.
         """
         rows: list[Sequence[Value]] = []
         for knob in self.knobs:
@@ -93,7 +94,7 @@ class Space:
                 rows.append([v for v in values if v != now])
         return [
             [
-                self._whole(knob.set(case, row[rank]))
+                (knob, self._whole(knob.set(case, row[rank])))
                 for knob, row in zip(self.knobs, rows, strict=True)
                 if rank < len(row)
             ]

@@ -9,24 +9,32 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from iobench.analysis.evidence import enters, trial_window
-from iobench.analysis.suite import analyse
 from iobench.core.cases import Case, Contrast, Plan, Trial
-from iobench.core.records import Record
 from iobench.equations.signed_rank import fewest_pairs
 from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import blocks
 from iobench.plan.ladder import compute_key, number, rungs_missing
-from iobench.run.disturbance import disturbed
 from iobench.run.ledger import Ledger
-from iobench.tune.bounds import Bounds, bounds
+from iobench.tune.bounds import Bounds
 from iobench.tune.search import Search
 from iobench.tune.settings import TuneSettings
 from iobench.tune.space import Space, defaults, key, named, space
+from iobench.tune.tried import (
+    Tried,
+    at_ceiling,
+    case_of,
+    finals_of,
+    limits_of,
+    measured,
+    nearly_all,
+    ranked,
+    stale,
+    winner_of,
+)
 
 #: Rungs of the ladder: of the current settings before the search, of the winner after it.
 RUNGS = ("read", "decode", "load", "compute", "train")
@@ -40,8 +48,8 @@ LEAST = 12
 DOUBT = 3
 #: A setting slower than the best so far by this factor ends early.
 DOMINATED = 1.25
-#: The search ends after so many settings that were no better by ``BETTER``.
-PATIENCE, BETTER = 12, 1.02
+#: The search ends after so many settings that were no better.
+PATIENCE = 12
 #: The best so many are measured so many times more before one of them is the winner: usually, and
 #: where fewer than so many trials may be spent.
 FINALISTS, FINALS = 3, 2
@@ -49,24 +57,6 @@ FEW, FEW_FINALISTS, FEW_FINALS = 40, 2, 1
 #: Pairs of the proof, if the time allows it; never fewer than give an interval.
 PAIRS = 12
 GROUP = "g01"
-
-
-@dataclasses.dataclass(frozen=True)
-class Tried:
-    """One setting that the search measured: the median rate of its whole trials.
-
-    ``early``: it was dominated, and ended before its last step; ``doubtful``: while others used the
-    cores.  ``finals``: how many of its ``runs`` were finals.  ``wall_s``: of all of its trials.
-    """
-
-    label: str
-    samples_per_s: float | None
-    early: bool
-    runs: int
-    wall_s: float
-    reason: str = ""
-    doubtful: bool = False
-    finals: int = 0
 
 
 class Tuning:
@@ -95,7 +85,7 @@ class Tuning:
             return None
         tried = measured(plan, records, self.asked)
         longer = None
-        if not _finals_of(plan, self.asked):
+        if not finals_of(plan, self.asked):
             longer = self._next(plan, ledger, found, tried) or self._finals(plan, found, tried)
         return longer or self._proof(plan, ledger, winner_of(tried, self.asked))
 
@@ -119,7 +109,7 @@ class Tuning:
         starts = [case for case in space_.starts() if not space_.why_not(case)]
         done = {k for k, case in by_key.items() if case.label in rates}
         begun = all(key(case) in done for case in starts)
-        steps = self._steps(plan, space_, tried, done) if begun else []
+        steps = self._steps(plan, space_, tried, starts) if begun else []
         while not self._ended(plan, ledger, found, tried, len(starts)):
             if steps:
                 search.enqueue(steps.pop(0))
@@ -140,22 +130,30 @@ class Tuning:
         return None
 
     def _steps(
-        self, plan: Plan, space_: Space, tried: Sequence[Tried], done: Collection[str]
+        self, plan: Plan, space_: Space, tried: Sequence[Tried], starts: Sequence[Case]
     ) -> list[Case]:  # fmt: skip
         """Return one step from the best setting so far that has not been tried, if there is one.
 
-        ``done``: keys of the settings that were.
-        After the first step along each knob, every second setting is the estimator's.
+        Knobs along which fewer steps were made come first.  After the first step along each knob,
+        every second setting is the estimator's.
         """
+        done = {t.label: case_of(plan, t.label) for t in tried}
         whole = [
             t for t in tried if t.samples_per_s and not t.early and t.label != self.asked.default
         ]
         if not whole:
             return []
-        best = case_of(plan, max(whole, key=lambda t: t.samples_per_s or 0.0).label)
+        known = [case_of(plan, self.asked.current), *starts]
+        made = {
+            knob.field: len({knob.value(c) for c in done.values()} - {knob.value(c) for c in known})
+            for knob in space_.knobs
+        }
+        best = done[max(whole, key=lambda t: t.samples_per_s or 0.0).label]
         first, *later = space_.steps(best) or [[]]
-        steps = itertools.chain(first, *(later if len(tried) % 2 else ()))
-        new = (c for c in steps if key(c) not in done and not space_.why_not(c))
+        steps = sorted(first, key=lambda step: made[step[0].field])
+        steps += itertools.chain(*(later if len(tried) % 2 else ()))
+        keys = {key(case) for case in done.values()}
+        new = (c for _, c in steps if key(c) not in keys and not space_.why_not(c))
         return list(itertools.islice(new, 1))
 
     def _trials(self, plan: Plan) -> int:
@@ -184,7 +182,7 @@ class Tuning:
 
         The ``first`` ones, every pipeline on all cores, are tried whatever the time is.
         """
-        if _nearly_all(found, tried, self.asked):
+        if nearly_all(found, tried, self.asked):
             return True
         if stale(tried) >= PATIENCE or self._known >= PATIENCE:
             return True
@@ -213,8 +211,8 @@ class Tuning:
         figures flatters itself.  None where the best is at the ceiling: no other can be faster.
         """
         finalists, finals = self._final_counts(plan)
-        best = _ranked(tried, self.asked)[:finalists]
-        if len(best) < 2 or _nearly_all(found, tried, self.asked):
+        best = ranked(tried, self.asked)[:finalists]
+        if len(best) < 2 or nearly_all(found, tried, self.asked):
             return None
         cases = [case_of(plan, t.label) for t in best]
         more = [
@@ -276,71 +274,6 @@ def caches_of(stage: str, cache: str) -> tuple[str, ...]:
     return ("cold", "warm") if cache == "cold" and stage in ("read", "load") else (cache,)
 
 
-def case_of(plan: Plan, name: str) -> Case:
-    """Return the plan's case of this label."""
-    return next(case for case in plan.cases if case.label == name)
-
-
-def limits_of(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> Bounds | None:
-    """Return what limits the current settings, from the ladder that they ran."""
-    current = case_of(plan, asked.current)
-    mine = tuple(t for t in plan.trials if not t.contrast and t.case.label == asked.current)
-    alone = dataclasses.replace(plan, cases=(current,), trials=mine, contrasts=(), phase=2)
-    ids = {t.id for t in mine}
-    suite = analyse(alone, [r for r in records if r.trial.id in ids])
-    trains_here = current.trainer == "torch" and not current.trains_on_gpu
-    return bounds(suite.pipelines[0], asked.cache, cores=asked.cores, trains_here=trains_here)
-
-
-def _trains(plan: Plan, asked: TuneSettings) -> list[Trial]:
-    """Return the trials whose rates are compared, the pairs of the proof left out."""
-    return [
-        t for t in plan.trials
-        if t.stage == "train" and t.cache == asked.cache and not t.contrast
-    ]  # fmt: skip
-
-
-def _finals_of(plan: Plan, asked: TuneSettings) -> list[Trial]:
-    return [t for t in _trains(plan, asked) if t.block > 1 and t.case.label != asked.current]
-
-
-def measured(plan: Plan, records: Iterable[Record], asked: TuneSettings) -> list[Tried]:
-    """Return what every setting gave, in the order in which they were tried.
-
-    The current settings and the library's defaults come first.
-    """
-    last = {r.trial.id: r for r in records}
-    by_label: dict[str, list[Record]] = {asked.current: [], asked.default: []}
-    for trial in _trains(plan, asked):
-        if trial.id in last:
-            by_label.setdefault(trial.case.label, []).append(last[trial.id])
-    return [_tried(name, runs) for name, runs in by_label.items() if runs]
-
-
-def _tried(name: str, runs: Sequence[Record]) -> Tried:
-    measured = [(r, w) for r in runs if enters(r) and (w := trial_window(r))]
-    whole = [w for r, w in measured if not _early(r)] or [w for _, w in measured]
-    reason = "" if measured else "; ".join(runs[-1].reasons)
-    return Tried(
-        label=name,
-        samples_per_s=1 / median(w.seconds_per_sample for w in whole) if whole else None,
-        early=bool(measured) and all(_early(r) for r, _ in measured),
-        runs=len(runs),
-        wall_s=sum(r.wall_s for r in runs),
-        reason=reason,
-        doubtful=any(_early(r) and disturbed(r) for r in runs),
-        finals=sum(r.trial.block > 1 for r in runs),
-    )
-
-
-def _early(record: Record) -> bool:
-    """Return whether a trial ended before its last step."""
-    trial = record.trial
-    if not trial.least or not record.ranks:
-        return False
-    return bool(record.ranks[0].notes.get("ended_early"))
-
-
 def _in_doubt(plan: Plan, found: Bounds, asked: TuneSettings) -> list[Trial]:
     """Return the trials that measure the headroom again, once, where it is close to none."""
     again = any(t.block > 1 and t.case.label == asked.current for t in plan.trials)
@@ -349,45 +282,6 @@ def _in_doubt(plan: Plan, found: Bounds, asked: TuneSettings) -> list[Trial]:
     current = case_of(plan, asked.current)
     parts = (("compute", "-"), ("train", asked.cache))
     return [Trial("", current, stage, cache, block=2) for stage, cache in parts]
-
-
-def _nearly_all(found: Bounds, tried: Sequence[Tried], asked: TuneSettings) -> bool:
-    """Return whether the best setting is as fast as the compute alone."""
-    best = max(t.samples_per_s or 0.0 for t in tried)
-    return best * BETTER >= found.compute and not asked.batches
-
-
-def at_ceiling(found: Bounds, asked: TuneSettings) -> bool:
-    """Return whether training is as fast as its compute alone.  Other batches, other ceilings."""
-    return found.headroom < 1 + asked.margin and not asked.batches
-
-
-def stale(tried: Sequence[Tried]) -> int:
-    """Return how many settings have been tried since the last that was better."""
-    best, since = 0.0, 0
-    for each in tried:
-        rate = each.samples_per_s or 0.0
-        since = 0 if rate > BETTER * best else since + 1
-        best = max(best, rate)
-    return since
-
-
-def winner_of(tried: Sequence[Tried], asked: TuneSettings) -> str:
-    """Return the label of the fastest setting; "" where none is faster than the current ones.
-
-    Where the best were measured several times, of those alone.
-    """
-    able = _ranked(tried, asked)
-    most = max((t.finals for t in able), default=0)
-    best = next((t for t in able if t.finals == most), None)
-    now = next((t.samples_per_s for t in tried if t.label == asked.current), None) or 0.0
-    return best.label if best and (best.samples_per_s or 0.0) > now else ""
-
-
-def _ranked(tried: Sequence[Tried], asked: TuneSettings) -> list[Tried]:
-    """Return the settings that ran to their end, but for the current ones, fastest first."""
-    able = [t for t in tried if t.samples_per_s and not t.early and t.label != asked.current]
-    return sorted(able, key=lambda t: -(t.samples_per_s or 0.0))
 
 
 def _with(plan: Plan, cases: Sequence[Case], trials: Sequence[Trial]) -> Plan:

@@ -39,7 +39,10 @@ def test_a_job_at_its_ceiling_is_left_alone(tmp_path: Path) -> None:
     Suite(found, TrialSettings(compute_s=0.5), lambda *_: None, tuning.grow).run()
     result = answer(found.plan(), found.records(), asked)
     assert result.verdict == LEAVE_IT, result
-    assert found.plan().trials == plan.trials
+    after = found.plan().trials  # so close to its ceiling, compute and training run once more
+    assert after[: len(plan.trials)] == plan.trials
+    assert [t.stage for t in after[len(plan.trials) :]] == ["compute", "train"]
+    assert {t.case.label for t in after} == {asked.current}
     assert not (found.folder / "tune.journal").exists()
 
 

@@ -144,7 +144,9 @@ def test_decoding_on_a_gpu_is_known_from_a_case_that_did_it() -> None:
     assert not_known(made, ["workers=4"]) == []
     assert predict(made, ["gpu-decode=1"]) == []
     base = made.pipelines[0]
-    stages = {**base.stages, "load": StageResult({"warm": rated(3000, 30)})}
+    stages = {**base.stages, "load": StageResult({"warm": rated(3000, 30)}),
+              "read": StageResult({"cold": rated(2e4, 100)}),
+              "ceiling": StageResult({"cold": rated(2e4, 100)})}  # fmt: skip
     roofs = {**base.limits["cold"].roofs, roofline.LOAD: 3000.0, roofline.STORAGE: 2e4,
              roofline.READ: 2e4}  # fmt: skip
     limits = {"cold": LimitResult(roofs), "warm": LimitResult({})}

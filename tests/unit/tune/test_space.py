@@ -115,11 +115,11 @@ def test_steps_change_one_knob_each_the_farthest_first() -> None:
     found = space(CURRENT, asked(only=only), None)
     ranks = found.steps(CURRENT)
     assert list(map(len, ranks)) == [3, 2, 1]
-    steps = [case for rank in ranks for case in rank]
+    steps = [case for rank in ranks for _, case in rank]
     assert [(c.workers, c.prefetch, c.loader_options) for c in steps] == [
         (4, 2, {}), (2, 4, {}), (2, 2, {"in_order": False}), (3, 2, {}), (2, 1, {}), (1, 2, {}),
     ]  # fmt: skip
-    assert found.steps(steps[0])[0][0].workers == 8
+    assert found.steps(steps[0])[0][0][1].workers == 8
 
 
 def test_threads_of_loader_and_trainer_are_two_parameters() -> None:

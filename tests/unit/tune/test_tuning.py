@@ -15,7 +15,7 @@ from iobench.tune import tuning
 from iobench.tune.answer import CHANGE, LEAVE_IT, NOT_SHOWN, UNFINISHED, answer
 from iobench.tune.settings import default_of
 from iobench.tune.space import defaults, key, space
-from iobench.tune.tuning import case_of
+from iobench.tune.tried import case_of
 from tests.build.tuned import DOCUMENT, begun, searched, world
 
 
