@@ -31,8 +31,8 @@ READY, BARRIER = "ready", "barrier"
 
 def warmup_of(case: Case, steps: int) -> int:
     """Return how many steps iobench discards of a loop of so many."""
-    processes = case.loader in ("torch", "webdataset")
-    queued = case.prefetch * (case.workers if processes else 1)
+    per_worker = case.loader in ("torch", "webdataset", "grain")
+    queued = case.prefetch * (case.workers if per_worker else 1)
     if case.loader == "spdl":  # and what its stages hold
         queued += 7 + -(-(case.workers + 4) // case.batch)
     return loop.warmup_steps(queue_batches=queued, workers=case.workers, steps=steps)

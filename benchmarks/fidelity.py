@@ -37,6 +37,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "torch:parquet": {"order": "stored"},  # shuffled, each sample costs a row group
     "torch:tfrecord": {},
     "spdl:jpeg": {},
+    "grain:jpeg": {},
+    "grain:arrayrecord": {},
     # shards so small that the workers' shares are nearly equal
     "webdataset:tar": {"order": "shards:256", "format_options": {"shard_bytes": 4 << 20}},
 }

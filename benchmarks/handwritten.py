@@ -138,6 +138,22 @@ class Tfrecord:
         return memoryview(record)[length - self.jpegs[i] : length], self.labels[i]
 
 
+class ArrayRecord:
+    """Through the library's own source, as Grain's users open such files."""
+
+    def __init__(self, task, index):
+        self.path = f"{task['root']}/data.array_record"
+        self.labels = [label for _, label in index]
+
+    def open(self):
+        from array_record.python import array_record_data_source
+
+        self.source = array_record_data_source.ArrayRecordDataSource(self.path)
+
+    def read(self, i):
+        return jpeg_of(self.source[i]), self.labels[i]
+
+
 def jpeg_of(example):
     """Return the bytes of the feature image/encoded of a tf.train.Example."""
     for entry in fields(fields(example)[0][1]):
@@ -185,13 +201,15 @@ def varint(value, at):
         shift += 7
 
 
+KINDS = {"jpeg": Jpegs, "lmdb": Lmdb, "hdf5": Hdf5, "tar": Tar, "parquet": Parquet}
+KINDS.update(tfrecord=Tfrecord, arrayrecord=ArrayRecord)
+
+
 class Batches:
     """A map-style dataset that returns a whole batch, built in shared memory."""
 
     def __init__(self, task, index, size):
-        kinds = {"jpeg": Jpegs, "lmdb": Lmdb, "hdf5": Hdf5, "tar": Tar}
-        kinds.update(parquet=Parquet, tfrecord=Tfrecord)
-        self.sources = [kinds[task["format"]](task, index) for _ in range(task.get("threads", 1))]
+        self.sources = [KINDS[task["format"]](task, index) for _ in range(task.get("threads", 1))]
         self.size, self.opened = size, False
 
     def __len__(self):
@@ -379,6 +397,34 @@ def spdl_loop(task, index, ids):
     return batches()
 
 
+# -- Grain: threads that make whole batches ----------------------------------------------------
+
+
+def grain_loop(task, index, ids):
+    import cv2
+    import grain
+
+    cv2.setNumThreads(1)
+    source = KINDS[task["format"]](task, index)
+    source.open()
+
+    def make(i):
+        data, label = source.read(i)
+        row = np.empty((3, 224, 224), np.float32)
+        augment(data, row)
+        return row, label
+
+    def stack(samples):
+        rows, labels = zip(*samples)
+        return np.stack(rows), np.array(labels)
+
+    threads = task["workers"]
+    batches = grain.MapDataset.source(ids.tolist()).map(make)
+    batches = batches.batch(task["batch"], drop_remainder=True, batch_fn=stack)
+    ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads * task["prefetch"])
+    return iter(batches.to_iter_dataset(ahead))
+
+
 # -- DALI --------------------------------------------------------------------------------------
 
 
@@ -440,6 +486,7 @@ LOOPS = {
     "dali": dali_loop,
     "webdataset": webdataset_loop,
     "spdl": spdl_loop,
+    "grain": grain_loop,
 }
 
 

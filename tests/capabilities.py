@@ -326,6 +326,7 @@ OF_MODULES = {
     "caffe": "pycaffe",
     "spdl.pipeline": "spdl",
     "google_crc32c": "crc32c",
+    "array_record": "arrayrecord",
 }
 
 
@@ -386,6 +387,8 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "simpy": _module("simpy"),
     "webdataset": _module("webdataset"),
     "crc32c": _module("google_crc32c"),
+    "grain": _module("grain"),
+    "arrayrecord": _module("array_record"),
     "caffe": _caffe,
     "pycaffe": _pycaffe,
     "caffe-pytest": _caffe_pytest,

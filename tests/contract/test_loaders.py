@@ -47,7 +47,7 @@ def pairs() -> List[Tuple[str, str]]:
 
 every_pair = pytest.mark.parametrize(("loader", "form"), pairs())
 #: Loaders that keep the time of each sample.
-TIMED = ("torch", "threads", "spdl")
+TIMED = ("torch", "threads", "spdl", "grain")
 #: Without the loader that reads nothing.
 every_reading_pair = pytest.mark.parametrize(
     ("loader", "form"), [(loader, form) for loader, form in pairs() if loader != "null"]

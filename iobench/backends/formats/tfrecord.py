@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
+from iobench.backends.formats._example import example
 from iobench.backends.formats._reader import ShardReader
 from iobench.core.cases import Dataset, Extent
 from iobench.core.errors import DatasetError
@@ -24,7 +25,6 @@ from iobench.core.protocols import StoredSample
 #: The one file, or each of several; int64 (samples, 4): offset, bytes of it, JPEG, label.
 DATA, SHARD, INDEX = "data.tfrecord", "data-{:06d}.tfrecord", "index.npy"
 SHARDS = "data-*.tfrecord"
-JPEG, LABEL, ID = b"image/encoded", b"image/class/label", b"image/id"
 #: Before a record's data: its length, and the checksum of these eight bytes; after it: its own.
 _HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
@@ -124,31 +124,6 @@ def masked(data: bytes) -> int:
 
     crc = int(google_crc32c.value(data))
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
-
-
-def example(jpeg: bytes, label: int, sample: int) -> bytes:
-    """Return a ``tf.train.Example`` of three features, the JPEG at its end."""
-    numbers = [(LABEL, label), (ID, sample)]
-    features = [_entry(name, _field(3, _field(1, _varint(n)))) for name, n in numbers]
-    features.append(_entry(JPEG, _field(1, _field(1, jpeg))))
-    return _field(1, b"".join(features))
-
-
-def _entry(name: bytes, feature: bytes) -> bytes:
-    return _field(1, _field(1, name) + _field(2, feature))
-
-
-def _field(number: int, data: bytes) -> bytes:
-    """Return a field of protocol buffers that holds so many bytes."""
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
 
 
 BACKEND = FormatBackend(

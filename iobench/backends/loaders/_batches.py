@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from typing import Any, Dict, List, MutableSequence, Optional, Sequence
+from typing import Any, Dict, List, MutableSequence, Optional, Sequence, Union
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from iobench.core import registry, transforms
 from iobench.core.cases import Batch
 from iobench.core.clock import clock
 from iobench.core.dataset import sample_digest
-from iobench.core.errors import DatasetError
+from iobench.core.errors import DatasetError, IobenchError
 from iobench.core.protocols import LoadRequest, Reader
 
 #: What transforming imports; a decoder names its own.
@@ -108,6 +108,17 @@ def joined(parts: Sequence[Batch], data: Any) -> Batch:
         list(itertools.chain.from_iterable(digests)) if digests else None,
         np.concatenate(marks) if marks else None,
     )
+
+
+def stacked(samples: Sequence[Union[Batch, IobenchError]]) -> Union[Batch, IobenchError]:
+    """Return the batch of these batches of one sample, or the first error among them."""
+    made: List[Batch] = []
+    for each in samples:
+        if isinstance(each, IobenchError):
+            return each
+        made.append(each)
+    data = None if made[0].data is None else np.concatenate([each.data for each in made])
+    return joined(made, data)
 
 
 def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:

@@ -68,7 +68,7 @@ class Workers:
         self.queued = request.workers * request.prefetch
         if request.stage == "load" and request.workers:
             transforms.single_thread()  # imports the libraries before the fork, not in every worker
-            _check_shared_memory(request, self.queued)
+            check_shared_memory("torch", request, self.queued)
         context = torch.multiprocessing.get_context(start_method) if request.workers else None
         self._gate = _Gate(context, request.workers) if request.workers else None
         with warnings.catch_warnings():  # more workers than cores are a setting to be measured
@@ -122,12 +122,13 @@ def empty_batch(shape: Tuple[int, ...], shared: bool) -> Any:
     return torch.empty(0, dtype=torch.float32).set_(storage, 0, shape)  # type: ignore[call-overload]
 
 
-def _check_shared_memory(request: LoadRequest, queued: int) -> None:
+def check_shared_memory(loader: str, request: LoadRequest, queued: int) -> None:
+    """Raise BackendUnavailable where /dev/shm cannot hold so many batches and one more."""
     needed = (queued + 1) * transforms.batch_bytes(request.transform, request.batch)
     capacity, free = probes.shared_memory()
     if capacity and free < needed:
         raise BackendUnavailable(
-            f"{probes.SHARED_MEMORY} has {free >> 20} MiB free, the torch loader's queue needs "
-            f"{needed >> 20} MiB: make it larger (containers: --shm-size), or use fewer workers, "
-            "prefetch or batch"
+            f"{probes.SHARED_MEMORY} has {free >> 20} MiB free, the {loader} loader's queue "
+            f"needs {needed >> 20} MiB: make it larger (containers: --shm-size), or use fewer "
+            "workers, prefetch or batch"
         )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Iterator, List, Union
+from typing import Any, Iterator, Union
 
 import numpy as np
 
-from iobench.backends.loaders._batches import REQUIRES, BatchMaker, joined, probe
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe, stacked
 from iobench.core import transforms
 from iobench.core.cases import Batch
 from iobench.core.errors import DatasetError, IobenchError
@@ -49,7 +49,7 @@ class SpdlLoader:
             executor=self._threads,
             output_order="input" if in_order else "completion",
         )
-        builder.aggregate(request.batch).pipe(_stacked).add_sink(request.prefetch)
+        builder.aggregate(request.batch).pipe(stacked).add_sink(request.prefetch)
         self._builder = builder
 
     def batches(self) -> Iterator[Batch]:
@@ -78,17 +78,6 @@ class SpdlLoader:
         except IobenchError as error:
             return error
         return made
-
-
-def _stacked(samples: List[Union[Batch, IobenchError]]) -> Union[Batch, IobenchError]:
-    """Return the batch of these samples, or the first error among them."""
-    made: List[Batch] = []
-    for each in samples:
-        if isinstance(each, IobenchError):
-            return each
-        made.append(each)
-    data = None if made[0].data is None else np.concatenate([each.data for each in made])
-    return joined(made, data)
 
 
 BACKEND = LoaderBackend(

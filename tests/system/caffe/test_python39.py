@@ -29,7 +29,10 @@ from tests.meta.test_layering import side39
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
 #: Members whose libraries are not for this Python.
-NOT_THERE = "not torch and not spdl and not parquet and not tfrecord and not webdataset"
+NOT_THERE = " and ".join(
+    f"not {name}"
+    for name in ("torch", "spdl", "grain", "webdataset", "parquet", "tfrecord", "arrayrecord")
+)
 #: Beside whole rooms: what runs inside an image without being imported there.
 INSIDE = ["iobench", "iobench.images.tree"]
 

@@ -431,11 +431,11 @@ def test_tfrecords_are_those_that_others_read(copy: Dataset, tmp_path: Path) -> 
 def test_a_tfrecord_is_written_byte_by_byte_as_specified() -> None:
     """Framing and masked checksum of TensorFlow's documentation, over a record of a few bytes."""
     need("crc32c")
-    from iobench.backends.formats import tfrecord
+    from iobench.backends.formats import _example, tfrecord
 
     jpeg_feature = b"\x0a\x15\x0a\x0dimage/encoded\x12\x04\x0a\x02\x0a\x00"
-    assert tfrecord.example(b"", 1, 300).endswith(jpeg_feature)
-    assert b"image/id\x12\x06\x1a\x04\x0a\x02\xac\x02" in tfrecord.example(b"", 1, 300)
+    assert _example.example(b"", 1, 300).endswith(jpeg_feature)
+    assert b"image/id\x12\x06\x1a\x04\x0a\x02\xac\x02" in _example.example(b"", 1, 300)
     crc = 0xE3069283  # of "123456789": the check value of CRC-32C
     turned = (crc >> 15 | crc << 17) & 0xFFFFFFFF
     assert tfrecord.masked(b"123456789") == (turned + 0xA282EAD8) % 2**32
@@ -458,3 +458,83 @@ def test_a_damaged_tfrecord_is_told(copy: Dataset, at: Any, what: str) -> None:
     with pytest.raises(DatasetError, match=what):
         reader.read(19)
     reader.close()
+
+
+def test_arrayrecords_are_those_that_grain_reads(copy: Dataset) -> None:
+    """By the source of Grain's library, one record a chunk, in the framing of tf.train.Example."""
+    need("arrayrecord")
+    from array_record.python import array_record_data_source
+
+    from iobench.backends.formats._example import example
+
+    root = convert.convert(copy, "arrayrecord")
+    source = array_record_data_source.ArrayRecordDataSource(str(root / "data.array_record"))
+    stored = [example(data, label, i) for i, (data, label) in enumerate(expected(copy))]
+    with source:
+        assert [source[i] for i in range(20)] == stored
+        assert "group_size:1," in source._readers[0].writer_options_string()
+
+
+@pytest.mark.parametrize("samples", [1, 20, 30_000])
+def test_the_places_of_arrayrecords_are_those_of_the_footer(tmp_path: Path, samples: int) -> None:
+    """Chunks follow each other without a gap, whatever number of blocks the footer takes."""
+    need("arrayrecord")
+    stored = [StoredSample(i, str(i), bytes([i % 251]) * (i % 97), i % 7) for i in range(samples)]
+    form = registry.load("formats", "arrayrecord").make()
+    form.write(iter(stored), tmp_path)
+    reader = form.open(None, tmp_path)
+    end = 64  # the file's own header
+    for sample in stored[:: max(1, samples // 100)]:
+        assert reader.read(sample.id) == (sample.data, sample.label)
+    for sample in stored:
+        (extent,) = reader.extents(sample.id)
+        assert extent.offset == end
+        end += extent.length
+    reader.close()
+
+
+def test_one_pread_of_its_extent_reads_an_arrayrecord(copy: Dataset) -> None:
+    need("arrayrecord")
+    need("strace")
+    root = convert.convert(copy, "arrayrecord")
+    form = registry.load("formats", "arrayrecord").make()
+    extents = [form.open(copy, root).extents(i)[0] for i in (7, 3)]
+    code = (
+        "import pathlib, sys\n"
+        "from iobench.core import registry\n"
+        "form = registry.load('formats', 'arrayrecord').make()\n"
+        "reader = form.open(None, pathlib.Path(sys.argv[1]))\n"
+        "[reader.read(i) for i in (7, 3)]\n"
+    )
+    argv = ["strace", "-f", "-e", "trace=pread64", sys.executable, "-c", code, str(root)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    found = re.findall(r"pread64\(\d+, .*, (\d+), (\d+)\) = (\d+)", done.stderr)
+    wanted = [(str(e.length), str(e.offset), str(e.length)) for e in extents]
+    assert [row for row in found if row[1] != "0"][-2:] == wanted
+
+
+@pytest.mark.parametrize(("at", "what"), [(300, "Corrupted"), (None, "has not 20 records")])
+def test_a_damaged_arrayrecord_is_told(copy: Dataset, at: Any, what: str) -> None:
+    need("arrayrecord")
+    root = convert.convert(copy, "arrayrecord")
+    path = root / "data.array_record"
+    data = bytearray(path.read_bytes())
+    reader = registry.load("formats", "arrayrecord").make().open(copy, root)
+    if at is None:
+        data = data[:-200]
+    else:
+        data[reader.extents(19)[0].offset + at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DatasetError, match=what):
+        reader.read(19)
+    if at is not None:
+        assert reader.read(0) == expected(copy)[0]
+    reader.close()
+
+
+def test_a_file_that_is_no_arrayrecord_is_told(tmp_path: Path) -> None:
+    from iobench.backends.formats import arrayrecord
+
+    (tmp_path / "file").write_bytes(bytes(200_000))
+    with pytest.raises(DatasetError, match="has no footer of ArrayRecord"):
+        arrayrecord.chunks(tmp_path / "file")

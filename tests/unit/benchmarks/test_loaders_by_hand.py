@@ -28,7 +28,7 @@ def test_nothing_of_iobench_is_imported() -> None:
     assert not imported & {"iobench", "benchmarks", ""}
 
 
-FORMS = ("jpeg", "lmdb", "hdf5", "tar", "parquet", "tfrecord")
+FORMS = ("jpeg", "lmdb", "hdf5", "tar", "parquet", "tfrecord", "arrayrecord")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,8 @@ FORMS = ("jpeg", "lmdb", "hdf5", "tar", "parquet", "tfrecord")
         ("torch", "jpeg", {"in_order": False}),
         ("dali", "jpeg", {}),
         ("spdl", "jpeg", {}),
+        ("grain", "jpeg", {}),
+        ("grain", "arrayrecord", {}),
         ("webdataset", "tar", {"buffer": 5}),
     ],
 )
@@ -85,6 +87,7 @@ def test_its_bytes_are_the_stored_ones(form: str, tmp_path: Path) -> None:
         "tar": handwritten.Tar,
         "parquet": handwritten.Parquet,
         "tfrecord": handwritten.Tfrecord,
+        "arrayrecord": handwritten.ArrayRecord,
     }[form]
     source = kind({"root": str(root)}, [(s.key, s.label) for s in stored])
     source.open()

@@ -135,7 +135,7 @@ SHOWN = {
     "WebDataset with fewer shards than workers": "1 shard, 2 workers: the epoch ends with "
     "ValueError",
 }
-NEEDS = {"DALI": "dali", "SPDL": "spdl", "WebD": "webdataset"}
+NEEDS = {"DALI": "dali", "SPDL": "spdl", "WebD": "webdataset", "Grai": "grain"}
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -166,7 +166,9 @@ def test_a_default_whose_library_is_absent_says_how_to_get_it(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("loader", ["threads", "torch", "dali", "native", "spdl", "webdataset"])
+@pytest.mark.parametrize(
+    "loader", ["threads", "torch", "dali", "native", "spdl", "webdataset", "grain"]
+)
 def test_every_loader_keeps_what_it_promises(loader: str, tmp_path: Path) -> None:
     if loader == "native":
         need("caffe")
