@@ -29,7 +29,16 @@ from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.report import publish, terminal, words
 from iobench.report.numbers import duration
 from iobench.report.progress import Reporter
-from iobench.run import availability, nodes, own_images, placing, prepare, sessions, store
+from iobench.run import (
+    availability,
+    copies,
+    nodes,
+    own_images,
+    placing,
+    prepare,
+    sessions,
+    store,
+)
 from iobench.run.command import images_for
 from iobench.run.suite import Grow, RunTrial, Suite
 from iobench.run.trial import TrialSettings
@@ -237,6 +246,8 @@ def planned(
         say(f"note: {note}")
     if not dry_run:
         prepare.ready(cases, dataset, reporter.step)
+        if spec.first_touch:
+            copies.check(cases, dataset)
     here = Here(dataset, missing, no_cold, [*own_notes, *prepare.notes(cases, dataset, results)])
     plan = resolve(spec, here, seconds, utc())
     for line in case_checks.before(plan.cases, dataset):

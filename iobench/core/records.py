@@ -8,6 +8,9 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 from iobench.core.cases import SCHEMA, Trial
 
 VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"
+#: What is known of caches past this host: nothing, or that nobody has read the files since they
+#: were written.
+UNKNOWN, FIRST_TOUCH = "unknown", "first touch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +116,7 @@ class CacheProof:
     unheld: str = ""  # why they were not
     cold_bytes_per_s: Optional[float] = None  # one stream's from storage, where it was measured
     programs: str = ""  # whose own files may be among them: the image's, the trainer's program's
-    beyond: str = "unknown"  # caches past this host: a server's, a virtual disk's
+    beyond: str = UNKNOWN  # caches past this host: a server's, a virtual disk's
     unseen: str = ""  # what on this host may hold data in memory that nobody can look into
 
 

@@ -42,6 +42,7 @@ class Stage:
     caches: Optional[Tuple[str, ...]] = None  # states that make sense (None: any); "-": none at all
     always: bool = False  # run in all of ``caches``, whatever states the spec asks for
     reads: bool = True
+    once: bool = True  # no byte of the data twice, where it reads them cold
     trained: bool = False
     timed: bool = True  # its times enter figures
     one_rank: bool = False  # one process answers for all ranks of a case

@@ -53,6 +53,7 @@ def resolve(spec: Spec, here: Here, budget_s: float, created: str) -> Plan:
         compute_s=spec.compute_s,
         max_repeated_pairs=spec.max_repeated_pairs,
         allow_drop_caches=spec.allow_drop_caches,
+        first_touch=spec.first_touch,
         mlperf=spec.mlperf.model_dump() if spec.mlperf else {},
         version=iobench.__version__,
         notes=(*notes, *here.notes),

@@ -55,8 +55,10 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
         yield from _unless(computing, "compute_s", "no case runs stage 'compute'")
     if "max_repeated_pairs" in typed:
         yield from _unless(bool(spec.contrasts), "max_repeated_pairs", "nothing is compared")
+    states = {t.cache for t in trials} | {cell.cache for r in plan.rules for cell in r.cells}
+    if spec.first_touch:
+        yield from _unless("cold" in states, "first_touch", "no trial is cold")
     if spec.allow_drop_caches:
-        states = {t.cache for t in trials} | {cell.cache for r in plan.rules for cell in r.cells}
         used = bool(states - {"warm", "-"}) or any(stages.of(t.stage).writes for t in trials)
         yield from _unless(used, "allow_drop_caches", "no trial is cold")
 

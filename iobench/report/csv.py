@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iobench.analysis import page_ins
+from iobench.analysis import beyond, page_ins
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
 from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
@@ -35,7 +35,7 @@ EXTRA = (
     "case", "arm", "position", "copy", "repeat_of", "steps", "warmup_steps", "compute_s", "trial_s",
     "started", "cache_label", "prefetch", "seed", "ready_s", "image", "probe_read_s",
     "probe_decode_s", "probe_transform_s", "host", "job", "decoder", "nodes", "sharing",
-    "storage_roof", "hit_ratio", "scope",
+    "storage_roof", "hit_ratio", "scope", "beyond",
 )  # fmt: skip
 
 #: Of the table of rates, after the settings that its rows are grouped by and the rate.
@@ -163,6 +163,7 @@ def _row(
         "storage_roof": roof if trial.cache == "cold" else None,
         "hit_ratio": hit_ratio(record),
         "scope": record.runtime.get("scope"),
+        "beyond": beyond.label(record) if proof.label else None,
         **_probed(record),
     }
 

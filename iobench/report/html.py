@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.advise.explain import advise
-from iobench.analysis import page_ins, rates
+from iobench.analysis import beyond, page_ins, rates
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
@@ -16,7 +16,7 @@ from iobench.analysis.evidence import Evidence, enters, evidence, step_waits, va
 from iobench.analysis.results import SuiteResult
 from iobench.core import stages
 from iobench.core.cases import Case, Plan
-from iobench.core.records import CacheProof, NodeRecord, Record
+from iobench.core.records import NodeRecord, Record
 from iobench.report import (
     answer,
     compute_plot,
@@ -182,7 +182,7 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
         "before": _range([r.cache.resident_before for r in good]),
         "after": _range([r.cache.resident_after for r in good]),
         "crossed": _range(crossed),
-        "beyond": ", ".join(sorted({_beyond(r.cache) for r in good if r.cache.label})),
+        "beyond": ", ".join(sorted({_beyond(r) for r in good if r.cache.label})),
     }
 
 
@@ -246,8 +246,9 @@ def _spans(ranks: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
-def _beyond(proof: CacheProof) -> str:
-    return f"{proof.unseen}; {proof.beyond}" if proof.unseen else proof.beyond
+def _beyond(record: Record) -> str:
+    known = beyond.label(record)
+    return f"{record.cache.unseen}; {known}" if record.cache.unseen else known
 
 
 def _range(values: Sequence[float | None]) -> str:

@@ -1,25 +1,31 @@
-"""Copies of the data for arms that take turns cold: none finds in memory what another has read.
+"""Copies of the data, on the mount under test, for cold trials.
 
-docs/method.md, "Arms that take turns".
+Arms that take turns read one each: none finds in memory what another has read (docs/method.md,
+"Arms that take turns").  With ``first_touch`` every cold trial reads one that nobody has read since
+it was written (docs/filesystems.md, "Beyond the client").
 """
 
 from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from iobench.backends.placements import _content
+from iobench.core import registry, stages
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.dataset import files_of
+from iobench.core.dataset import files_of, form_root
 from iobench.core.errors import DatasetError
 from iobench.host import files
-from iobench.host.agent import Agent
+from iobench.host.agent import LOCAL, Agent
 from iobench.host.striping import stripe
 from iobench.run import placed_folders
 from iobench.run.worker_process import TrialSettings
+
+#: What a copy is for.
+TURNS, FIRST_TOUCH = "cold arms that take turns", "first_touch"
 
 
 def make(
@@ -27,30 +33,83 @@ def make(
 ) -> None:
     """Make the copies that the trials of a block read and that ``settings`` has not yet.
 
-    They lie beside the dataset until ``undo`` is closed.  Raises DatasetError where there is no
-    room, and for files that are read in place.
+    They lie beside the dataset until ``undo`` is closed.  Trials that read a copy first make their
+    own.  Raises DatasetError where there is no room, and for files that are read in place.
     """
     for trial in block:
         key = trial.case.folder, trial.copy
-        if trial.copy and key not in settings.copies:
-            settings.copies[key] = _copy(trial.case, dataset, settings.agent, undo)
+        if trial.copy and key not in settings.copies and not touches_first(trial, settings):
+            copied = _copied(trial.case, dataset, TURNS)
+            settings.copies[key] = made = undo.enter_context(copied)
             undo.callback(settings.copies.pop, key)
+            _first_pass(trial.case, made, settings.agent)
 
 
-def _copy(case: Case, dataset: Dataset, agent: Agent, undo: ExitStack) -> Dataset:
-    what = f"a copy of {case.stored_form} for cold arms that take turns"
+def touches_first(trial: Trial, settings: TrialSettings) -> bool:
+    """Return whether a trial is to read a copy that nobody has read since it was written.
+
+    Cold ones are, that read no byte twice and their files where the dataset is.
+    """
+    stage = stages.of(trial.stage)
+    bound = registry.load("placements", trial.case.placement).make() is None
+    return (
+        settings.first_touch
+        and trial.cache == "cold"
+        and bound
+        and stage.reads
+        and stage.once
+        and not stage.starts
+        and not registry.load("formats", trial.case.format).fileless
+    )
+
+
+@contextmanager
+def untouched(case: Case, dataset: Dataset) -> Iterator[Dataset]:
+    """Write a copy of what a case reads, and read nothing of it; it is removed afterwards.
+
+    Raises DatasetError as :func:`make` does.
+    """
+    with _copied(case, dataset, FIRST_TOUCH) as made:
+        yield made
+
+
+def check(cases: Sequence[Case], dataset: Dataset, what: str = FIRST_TOUCH) -> None:
+    """Raise DatasetError where the copy of one of the cases cannot be made."""
+    for case in cases:
+        _checked(case, dataset, what)
+
+
+def _checked(case: Case, dataset: Dataset, what: str) -> _content.Content:
     if dataset.in_place:
-        raise DatasetError("the files are read in place, and cold arms would need copies of them")
-    parent, data = Path(dataset.root).parent, _content.of(dataset, [case])
-    data.check_space(parent, what)
+        raise DatasetError(
+            f"the files are read in place, and {what} would need copies of them: leave --in-place "
+            "out"
+        )
+    data, parent = _content.of(dataset, [case]), Path(dataset.root).parent
+    if not LOCAL.same_mount(parent, form_root(dataset, case.folder)):
+        raise DatasetError(
+            f"{dataset.root} is where its filesystem is mounted, and {what} would need copies "
+            "beside it: use a dataset in a folder below"
+        )
+    data.check_space(parent, f"a copy of {case.stored_form} for {what}")
+    return data
+
+
+@contextmanager
+def _copied(case: Case, dataset: Dataset, what: str) -> Iterator[Dataset]:
+    data, words = _checked(case, dataset, what), f"a copy of {case.stored_form} for {what}"
     name = f"{placed_folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
-    root = undo.enter_context(placed_folders.held(parent / name, what))
-    try:
-        data.copy_to(root, functools.partial(stripe, options=case.striping))
-    except OSError as error:
-        raise DatasetError(f"{what}: {error.filename or root}: {error.strerror}") from None
-    files.settle(root)
-    made = _content.at(dataset, root)
-    agent.evict(files_of(case, made))  # the first pass after writing is unlike others
+    with placed_folders.held(Path(dataset.root).parent / name, words) as root:
+        try:
+            data.copy_to(root, functools.partial(stripe, options=case.striping))
+        except OSError as error:
+            where = error.filename or root
+            raise DatasetError(f"{words}: {where}: {error.strerror}") from None
+        files.settle(root)
+        yield _content.at(dataset, root)
+
+
+def _first_pass(case: Case, made: Dataset, agent: Agent) -> None:
+    """Read it once from cold: the first pass after writing is unlike others."""
+    agent.evict(files_of(case, made))
     agent.warm(files_of(case, made))
-    return made

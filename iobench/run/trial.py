@@ -19,6 +19,7 @@ from iobench.core.dataset import files_of
 from iobench.core.errors import (
     BackendUnavailable,
     CacheStateError,
+    DatasetError,
     ImageError,
     SpecError,
     TrialFailed,
@@ -26,7 +27,9 @@ from iobench.core.errors import (
 from iobench.core.records import (
     EXPLORATORY,
     FAILED,
+    FIRST_TOUCH,
     INVALID,
+    UNKNOWN,
     VALID,
     CacheProof,
     IoCounters,
@@ -36,7 +39,16 @@ from iobench.core.records import (
 )
 from iobench.host import scratch
 from iobench.host.agent import NodeAgent, Trace
-from iobench.run import cache_proof, cache_state, ceiling, command, environment, placing, requests
+from iobench.run import (
+    cache_proof,
+    cache_state,
+    ceiling,
+    command,
+    copies,
+    environment,
+    placing,
+    requests,
+)
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
 from iobench.run.trial_node import TrialNode, everywhere
@@ -81,6 +93,7 @@ class Attempt:
         self.notes: dict[str, Any] = {}
         self.status = FAILED
         self.reasons: tuple[str, ...] = ("it has not run",)
+        self._beyond = UNKNOWN
         self._held = contextlib.ExitStack()
 
     def _look_at(self, files: list[Path], root: Path | None = None) -> None:
@@ -150,6 +163,8 @@ class Attempt:
         with self._held:
             if self._stage.starts:
                 self._prepare_software()
+            if copies.touches_first(self.trial, self._settings):
+                self._touch_first()
             with worker_of(self.trial, self._dataset, work, self._settings, self._place) as worker:
                 try:
                     self.ready_s = worker.wait_ready()
@@ -196,6 +211,16 @@ class Attempt:
             "files": len(found.files),
             "bytes": found.nbytes,
         }
+
+    def _touch_first(self) -> None:
+        """Read a copy that nobody has read since it was written."""
+        try:
+            copied = copies.untouched(self.trial.case, self._dataset)
+            self._dataset = self._held.enter_context(copied)
+        except DatasetError as error:
+            raise TrialFailed(str(error)) from None
+        self._look_at(_files(self.trial, self._dataset, None), self.where)
+        self._beyond = FIRST_TOUCH
 
     def count(self) -> None:
         """Begin to count what crosses the mount of the data."""
@@ -271,7 +296,7 @@ class Attempt:
         elif self._stage.trained and trainer.feeds_itself:
             programs = "the trainer's program"
         for node in self._nodes:
-            node.proof = dataclasses.replace(node.proof, programs=programs)
+            node.proof = dataclasses.replace(node.proof, programs=programs, beyond=self._beyond)
 
     def _by_fio(self, node: TrialNode) -> IoCounters | None:
         """Return what fio counted on a node; None where the ranks themselves read."""

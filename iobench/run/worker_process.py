@@ -42,7 +42,8 @@ class TrialSettings:
 
     ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it;
     a daemon's containers are no children of it).  ``images``: name -> image, for the runtimes that
-    need one (:func:`iobench.run.command.images_for`).  ``placements``: by the location of the cases
+    need one (:func:`iobench.run.command.images_for`).  ``first_touch``: cold trials read copies
+    that nobody has read (:mod:`iobench.run.copies`).  ``placements``: by the location of the cases
     whose data were put somewhere.  ``lock_pages``: hold warm data in memory; not where memory is
     what is studied.  ``cold_rates``: bytes/s of one stream by stored form, as measured.
     ``copies``: (stored form, number) -> a copy of the dataset in that form.  ``agent``: of this
@@ -53,6 +54,7 @@ class TrialSettings:
     limit_s: float = 120.0
     compute_s: float = 6.0
     allow_drop_caches: bool = False
+    first_touch: bool = False
     decode_delay_s: float = 0.0
     enter: Sequence[str] = ()
     images: Mapping[str, ImageUse] = dataclasses.field(default_factory=dict)

@@ -194,6 +194,7 @@ class Spec(Strict):
     compute_s: float = pydantic.Field(default=6.0, gt=0, le=DAY_S)
     max_repeated_pairs: int = pydantic.Field(default=2, ge=0, le=MOST_PAIRS)
     allow_drop_caches: bool = False
+    first_touch: bool = False
     stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
     mlperf: MlperfSpec | None = None

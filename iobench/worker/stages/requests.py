@@ -11,6 +11,7 @@ BACKEND = Stage(
     rung=5,
     asks="",
     caches=("cold",),
+    once=False,
     always=True,
     one_rank=True,
     on_host=True,
