@@ -79,6 +79,7 @@ def known_values() -> Mapping[str, st.SearchStrategy[Any]]:
         "world_size": word([1, 1, 1, 2]),
         "budget": word(["90s", "15m", "4h", "1.5h", "30"]),
         "memory": word(["512M", "4G", "1.5GiB"]),
+        "servers_cache": word(["", "64G", "1.5 TiB"]),
         "over": word(sorted(schema.CaseSpec.model_fields)),
         "base": st.one_of(st.just("fastest"), pipelines(), st.integers(1, 4)),
         "looks": word([[], [10, 20], [6, 12, 30]]),

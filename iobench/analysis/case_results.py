@@ -9,7 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from iobench.analysis.storage_results import MetadataResult, SteadyResult, StorageResult
+from iobench.analysis.storage_results import (
+    MetadataResult,
+    ServersCacheResult,
+    SteadyResult,
+    StorageResult,
+)
 from iobench.analysis.trainer_results import ComputeRoof, CopyResult, MlperfResult
 from iobench.equations.stats import Interval
 
@@ -301,6 +306,7 @@ class CaseResult:
     storage: StorageResult | None
     metadata: MetadataResult | None
     steady: SteadyResult | None
+    servers_cache: ServersCacheResult | None
     compute_roof: ComputeRoof | None
     copy_s: CopyResult | None
     mlperf: MlperfResult | None

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from iobench.analysis import evidence
+from iobench.analysis.beyond import servers_cache_of
 from iobench.analysis.case_results import (
     MOST_AU,
     BytesResult,
@@ -65,6 +66,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         storage=storage,
         metadata=metadata,
         steady=steady_of(found, case),
+        servers_cache=servers_cache_of(found, case),
         compute_roof=compute_roof(found, case),
         copy_s=copies(found, case, compute),
         mlperf=mlperf_of(found, case),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from iobench.analysis import beyond
+from iobench.analysis.beyond import Beyond
 from iobench.analysis.evidence import Evidence, enters, usable
 from iobench.analysis.hosts import host_of, timed
 from iobench.analysis.results import HostResult
@@ -14,7 +14,8 @@ from iobench.core.records import Record
 def notes(found: Evidence) -> list[str]:
     """Return all of them, those of the plan first."""
     ran = [*_hosts(found), *_rivals(found), *_late(found), *_unheld(found)]
-    return [*found.plan.notes, *ran, *beyond.note(found)]
+    beyond = Beyond(found).notes([*found.last.values()])
+    return [*found.plan.notes, *ran, *beyond]
 
 
 def hosts(found: Evidence) -> list[HostResult]:

@@ -83,6 +83,29 @@ class MetadataResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class RereadRates:
+    """A working set of ``bytes`` read twice, this client emptied in between: bytes/s."""
+
+    bytes: int
+    first_per_s: Interval
+    again_per_s: Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class ServersCacheResult:
+    """What the servers keep of the files that are read; intervals over the repeats.
+
+    Their cache holds between ``low`` and ``high`` bytes.  ``high`` None: more than the largest set;
+    both None: no second pass is faster than its first.
+    """
+
+    sets: Sequence[RereadRates]
+    low: int | None
+    high: int | None
+    words: str
+
+
+@dataclasses.dataclass(frozen=True)
 class SteadyResult:
     """Epochs after the first, of data that need not fit into memory; shares are 0..1.
 

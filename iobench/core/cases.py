@@ -287,6 +287,7 @@ class Plan:
     max_repeated_pairs: int = 2
     allow_drop_caches: bool = False
     first_touch: bool = False  # a cold trial reads a copy that nobody has read since it was written
+    servers_cache_bytes: int = 0  # as the user states it
     version: str = ""
     slice_sd: float = 0.0  # of the cores' speed, at the start: host/speed_noise.py
     notes: Tuple[str, ...] = ()  # what a reader of every figure should know

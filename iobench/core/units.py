@@ -24,13 +24,13 @@ def seconds(text: str, key: str = "budget") -> float:
     return found
 
 
-def nbytes(text: str) -> int:
+def nbytes(text: str, key: str = "memory") -> int:
     """Return a size such as ``512M``, ``4G`` or ``1.5G`` (powers of 1024) in bytes.
 
-    Raises SpecError for anything else.
+    Raises SpecError, which names ``key``, for anything else.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?\s*", str(text))
     size = float(match[1]) * 1024 ** " KMGT".index(match[2] or " ") if match else 0.0
     if not 1 <= size < 2**63:
-        raise SpecError(f"memory = {shown(text)} is no size; allowed: a size such as 512M or 4G")
+        raise SpecError(f"{key} = {shown(text)} is no size; allowed: a size such as 512M or 4G")
     return round(size)

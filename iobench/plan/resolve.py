@@ -14,7 +14,7 @@ from iobench.plan.contrasts import contrasts
 from iobench.plan.cost import guess_s
 from iobench.plan.ladder import ladder
 from iobench.plan.rules import rules
-from iobench.spec.load import expand, left_out, named
+from iobench.spec.load import expand, left_out, named, servers_cache_bytes
 from iobench.spec.schema import Spec
 
 
@@ -54,6 +54,7 @@ def resolve(spec: Spec, here: Here, budget_s: float, created: str) -> Plan:
         max_repeated_pairs=spec.max_repeated_pairs,
         allow_drop_caches=spec.allow_drop_caches,
         first_touch=spec.first_touch,
+        servers_cache_bytes=servers_cache_bytes(spec),
         mlperf=spec.mlperf.model_dump() if spec.mlperf else {},
         version=iobench.__version__,
         notes=(*notes, *here.notes),

@@ -58,6 +58,8 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
     states = {t.cache for t in trials} | {cell.cache for r in plan.rules for cell in r.cells}
     if spec.first_touch:
         yield from _unless("cold" in states, "first_touch", "no trial is cold")
+    if spec.servers_cache:
+        yield from _unless("cold" in states, "servers_cache", "no trial is cold")
     if spec.allow_drop_caches:
         used = bool(states - {"warm", "-"}) or any(stages.of(t.stage).writes for t in trials)
         yield from _unless(used, "allow_drop_caches", "no trial is cold")

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iobench.analysis import beyond, page_ins
+from iobench.analysis import page_ins
+from iobench.analysis.beyond import Beyond
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
 from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
@@ -60,8 +61,11 @@ def trials_frame(plan: Plan, records: Sequence[Record]) -> pandas.DataFrame:
     mounts = {label: storage_of(found, case) for label, case in cases.items()}
     roofs = {label: mount.binding if mount else None for label, mount in mounts.items()}
     twins = _twins(records)
+    beyond = Beyond(found)
     rows = [
-        _row(found, r, steps[r.trial.case.label], twins, roofs[r.trial.case.label]) for r in ordered
+        _row(found, r, steps[r.trial.case.label], twins, roofs[r.trial.case.label])
+        | {"beyond": beyond.label(r) if r.cache.label else None}
+        for r in ordered
     ]
     frame = pandas.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).convert_dtypes()
     # seconds and fractions stay floats where every value happens to be whole
@@ -163,7 +167,6 @@ def _row(
         "storage_roof": roof if trial.cache == "cold" else None,
         "hit_ratio": hit_ratio(record),
         "scope": record.runtime.get("scope"),
-        "beyond": beyond.label(record) if proof.label else None,
         **_probed(record),
     }
 

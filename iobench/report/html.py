@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from iobench.advise.explain import advise
-from iobench.analysis import beyond, page_ins, rates
+from iobench.analysis import page_ins, rates
+from iobench.analysis.beyond import Beyond
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.confounders import flattened
 from iobench.analysis.contrast_results import ContrastResult
@@ -154,15 +155,17 @@ def _findings(cases: Sequence[CaseResult]) -> list[dict[str, Any]]:
 
 def _proofs(found: Evidence) -> list[dict[str, Any]]:
     """Return one row a case, rung and cache state: how many count, and the cache's evidence."""
-    rows, rungs = [], stages.rungs()
+    rows, rungs, beyond = [], stages.rungs(), Beyond(found)
     for case in found.plan.cases:
         planned = [rung for rung in found.rungs(case) if rung[0] in rungs]
         for stage, cache in sorted(planned, key=lambda k: (rungs.index(k[0]), k[1])):
-            rows.append(_proof(found, case, stage, cache))
+            rows.append(_proof(found, case, stage, cache, beyond))
     return rows
 
 
-def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any]:
+def _proof(
+    found: Evidence, case: Case, stage: str, cache: str, beyond: Beyond
+) -> dict[str, Any]:
     planned = [t.id for t in found.planned(case) if (t.stage, t.cache) == (stage, cache)]
     ended = validity(found, planned)
     good = found.of(case, stage, cache)
@@ -182,7 +185,7 @@ def _proof(found: Evidence, case: Case, stage: str, cache: str) -> dict[str, Any
         "before": _range([r.cache.resident_before for r in good]),
         "after": _range([r.cache.resident_after for r in good]),
         "crossed": _range(crossed),
-        "beyond": ", ".join(sorted({_beyond(r) for r in good if r.cache.label})),
+        "beyond": ", ".join(sorted({_beyond(r, beyond) for r in good if r.cache.label})),
     }
 
 
@@ -246,7 +249,7 @@ def _spans(ranks: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
-def _beyond(record: Record) -> str:
+def _beyond(record: Record, beyond: Beyond) -> str:
     known = beyond.label(record)
     return f"{record.cache.unseen}; {known}" if record.cache.unseen else known
 

@@ -38,6 +38,11 @@ def steady(case: CaseResult) -> str:
     return f"steady: {', '.join(rates)}; {case.steady.words}"
 
 
+def servers_cache(case: CaseResult) -> str:
+    """Return what the servers keep of what is read, in one line; "" where not measured."""
+    return case.servers_cache.words if case.servers_cache else ""
+
+
 def many_files(cases: Iterable[CaseResult]) -> list[CaseResult]:
     """Return one case of each mount on which the cost of files was measured, or of its files."""
     found: dict[str, CaseResult] = {}

@@ -223,6 +223,7 @@ def _beside(cases: Sequence[CaseResult]) -> Iterator[Text]:
         if alone and not _has_rate(case, "cold", "warm"):
             yield Text(f"{case.case}: computes {numbers.number(alone.value)} samples/s alone")
         beside = (words.communication, words.handover, storage_words.storage, storage_words.steady,
+                  storage_words.servers_cache,
                   trainer_words.compute_roof, trainer_words.copies,
                   trainer_words.mlperf)  # fmt: skip
         for words_of in beside:

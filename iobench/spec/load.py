@@ -79,6 +79,7 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
     try:
         _check_values(document)
         seconds(spec.budget)
+        servers_cache_bytes(spec)
         for i, wanted in enumerate(spec.exclude):
             contrast_rules.check_filter(f"exclude[{i}]", wanted)
         cases = expand(spec)
@@ -97,6 +98,11 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
     return spec
+
+
+def servers_cache_bytes(spec: Spec) -> int:
+    """Return the stated size of the servers' cache in bytes, 0 for none; raises SpecError."""
+    return nbytes(spec.servers_cache, "servers_cache") if spec.servers_cache else 0
 
 
 def _check_values(value: Any, at: Sequence[str | int] = ()) -> None:

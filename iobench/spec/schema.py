@@ -195,6 +195,7 @@ class Spec(Strict):
     max_repeated_pairs: int = pydantic.Field(default=2, ge=0, le=MOST_PAIRS)
     allow_drop_caches: bool = False
     first_touch: bool = False
+    servers_cache: str = ""  # a size: what the servers' memory holds of the data at most
     stage_to: str = ""  # folder that placement "staged" copies to
     dataset: DatasetSpec = DatasetSpec()
     mlperf: MlperfSpec | None = None

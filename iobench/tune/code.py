@@ -12,7 +12,9 @@ from iobench.spec.schema import CaseSpec, Spec
 #: Fields of a case that a spec has under the same name; the pipeline names content too.
 _KEYS = [n for n in CaseSpec.model_fields if n in Case.__dataclass_fields__ and n != "content"]
 #: Keys of a spec that hold whatever its case is.
-_KEPT = ("seed", "limit_s", "compute_s", "allow_drop_caches", "first_touch", "stage_to")
+_KEPT = (
+    "seed", "limit_s", "compute_s", "allow_drop_caches", "first_touch", "servers_cache", "stage_to",
+)  # fmt: skip
 Ladder = Mapping[str, Any]
 
 

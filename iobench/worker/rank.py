@@ -127,12 +127,11 @@ class RankRun:
             order_digest=ids_digest(ids),
             ids_sum=multiset_sum(ids),
             began_s=measured.began_s,
-            bytes_needed=int(self.request.sizes[ids].sum()) if len(ids) else 0,
             fingerprint={
                 **collect(self.request.root, *libraries),
                 **({"loader": self.far.facts} if self.far else {}),
             },
-            **(extra or {}),
+            **{"bytes_needed": int(self.request.sizes[ids].sum()) if len(ids) else 0, **(extra or {})},
         )
 
 

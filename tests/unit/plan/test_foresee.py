@@ -95,6 +95,7 @@ def test_a_gpu_that_is_not_here_is_said(
             "allow_drop_caches",
         ),
         ("first_touch = true\n[ladder]\ncaches = ['warm']\nstages = ['read']", "first_touch"),
+        ("servers_cache = '1G'\n[ladder]\ncaches = ['warm']\nstages = ['read']", "servers_cache"),
         ("[case]\nbatch = 4\n[matrix]\nbatch = [8, 16]", "case.batch"),
         (
             "[case]\ntrainer_options = { step_s = 1 }\n[matrix]\ntrainer = ['null']",

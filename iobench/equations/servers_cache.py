@@ -1,0 +1,90 @@
+"""The servers' cache by what is read again: working sets of growing size, two passes over each.
+
+docs/filesystems.md, "Beyond the client".  Between the passes the client is emptied, so a second
+pass that is faster came from the servers' memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+#: The fastest second pass must be so many times as fast as its first, or nothing is told apart.
+FASTER = 1.5
+#: Share of a set that its second pass took from memory, from which on the set counts as kept.
+KEPT = 0.5
+#: Data that are so many times as large as a cache have at most a fifth of their bytes in it, as
+#: MLPerf Storage asks of a dataset against the memory of its hosts.
+LARGER = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Reread:
+    """A working set of ``nbytes`` and the rates of its two passes, bytes/s."""
+
+    nbytes: int
+    first_per_s: float
+    again_per_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Knee:
+    """Between which sizes, in bytes, second passes fall to the rate of the first.
+
+    ``low``: what the servers have kept at least.  ``high``: a set that they did not keep; None:
+    they kept the largest one too.
+    """
+
+    low: int
+    high: int | None
+
+
+def kept(found: Reread, memory_per_s: float) -> float:
+    """Return the share (0..1) of a set that its second pass took from memory.
+
+    ``memory_per_s``: bytes/s of memory.  From the times of a byte: memory's where it was kept, the
+    first pass's where it was not.
+    """
+    storage, memory = 1 / found.first_per_s, 1 / memory_per_s
+    if storage <= memory:
+        return 0.0
+    return min(1.0, max(0.0, (storage - 1 / found.again_per_s) / (storage - memory)))
+
+
+def knee(sets: Sequence[Reread]) -> Knee | None:
+    """Return the knee of one sweep; None where no second pass is faster than its first.
+
+    Then the servers keep nothing of what was read, or all of it already before the first pass, or
+    their memory is no faster than their storage.
+    """
+    ordered = sorted(sets, key=lambda s: s.nbytes)
+    if not any(s.again_per_s >= FASTER * s.first_per_s for s in ordered):
+        return None
+    memory = max(s.again_per_s for s in ordered)
+    shares = [kept(s, memory) for s in ordered]
+    last = max(i for i, share in enumerate(shares) if share >= KEPT)
+    above = ordered[last + 1 :]
+    return Knee(int(shares[last] * ordered[last].nbytes), above[0].nbytes if above else None)
+
+
+def bracket(knees: Sequence[Knee]) -> Knee | None:
+    """Return what holds all knees of several sweeps; None without any."""
+    if not knees:
+        return None
+    highs = [k.high for k in knees]
+    known = [high for high in highs if high is not None]
+    return Knee(min(k.low for k in knees), max(known) if len(known) == len(highs) else None)
+
+
+def size(stated: int, found: Knee | None) -> float | None:
+    """Return the bytes that a servers' cache is to be taken for, at most; None: not known.
+
+    ``stated``: by the user, 0 where nobody has.  Infinite where all that is known is that it is
+    larger than what was measured.
+    """
+    if stated and (found is None or found.low <= stated):
+        return float(max(stated, (found and found.high) or 0))
+    if found is None:
+        return None
+    return math.inf if found.high is None else float(found.high)
