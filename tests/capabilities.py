@@ -128,6 +128,13 @@ def _loop() -> str:
     return ""
 
 
+def _memory_group() -> str:
+    """The cgroup v1 limit of memory, which holds the pages of files that a process has read."""
+    knob = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    writable = os.access(knob.parent, os.W_OK)
+    return "" if knob.exists() and writable else f"no {knob.parent} to write to (cgroup v1)"
+
+
 def _blkio() -> str:
     """The cgroup v1 throttle: the one that slows a device below the page cache exactly."""
     knob = Path("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device")
@@ -342,6 +349,7 @@ CAPABILITIES: Dict[str, Callable[[], str]] = {
     "readable-clone": _readable_clone,
     "loop": _loop,
     "blkio": _blkio,
+    "memory-group": _memory_group,
     "fio": _program("fio"),
     "chromium": _chromium,
     "strace": _program("strace"),

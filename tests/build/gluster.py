@@ -21,7 +21,7 @@ from tests.build.servers import detach, evict, inside, network, pids, program
 #: One volume at a time in a process; processes beside each other have their own.
 NAME = "iobench-test"
 BRICKS_BYTES = 1 << 30  # sparse
-BLKIO = Path("/sys/fs/cgroup/blkio")
+BLKIO, MEMORY = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup/memory")
 LOGS = Path("/var/log/glusterfs/bricks")
 #: Below a mount: the client's translators, a folder each.
 GRAPH = ".meta/graphs/active"
@@ -146,18 +146,32 @@ class Gluster:
     def throttled(self, **limits: int) -> Iterator[None]:
         """Slow the bricks' disk for their servers: ``read_bps_device``, ``read_iops_device``."""
         device = Path("/sys/class/block", Path(self.loop).name, "dev").read_text().strip()
-        group = BLKIO / f"{NAME}-{os.getpid()}"
+        files = {f"blkio.throttle.{name}": f"{device} {value}" for name, value in limits.items()}
+        with self._grouped(BLKIO, files):
+            yield
+
+    @contextlib.contextmanager
+    def limited(self, nbytes: int) -> Iterator[None]:
+        """Let the bricks' servers have so many bytes of memory from now on, pages of files too."""
+        self.evict_servers()  # what has been read before counts elsewhere
+        with self._grouped(MEMORY, {"memory.limit_in_bytes": str(nbytes)}):
+            yield
+
+    @contextlib.contextmanager
+    def _grouped(self, hierarchy: Path, files: Mapping[str, str]) -> Iterator[None]:
+        """Keep the bricks' servers in a control group of their own with these settings."""
+        group = hierarchy / f"{NAME}-{os.getpid()}"
         group.mkdir()
         servers = self.servers
         try:
-            for name, value in limits.items():
-                (group / f"blkio.throttle.{name}").write_text(f"{device} {value}")
+            for name, value in files.items():
+                (group / name).write_text(value)
             for pid in servers:
                 (group / "cgroup.procs").write_text(str(pid))
             yield
         finally:
             for pid in servers:
-                (BLKIO / "cgroup.procs").write_text(str(pid))
+                (hierarchy / "cgroup.procs").write_text(str(pid))
             group.rmdir()
 
     @property

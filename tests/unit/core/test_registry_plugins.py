@@ -360,8 +360,8 @@ def test_a_stage_is_planned_run_and_reported(plugins: Path, tmp_path: Path) -> N
     page = (results.folder / "report.html").read_text()
     assert "glance cold" in page
     assert ",glance," in (results.folder / "trials.csv").read_text()
-    found = list(listing.tables()["stages"])[:6]
-    assert found == ["metadata", "requests", "files", "ceiling", "read", "glance"]
+    found = list(listing.tables()["stages"])[:7]
+    assert found == ["metadata", "requests", "reread", "files", "ceiling", "read", "glance"]
 
 
 def test_a_trial_of_a_stage_that_is_not_here_fails_with_the_stages_there_are(

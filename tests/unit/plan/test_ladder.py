@@ -137,7 +137,7 @@ def test_a_contrast_that_compares_nothing_is_refused(
 def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     parsed = load.parse({**DOCUMENT, "matrix": {"pipeline": ["torch:null"]}, "contrasts": []})
     missing = ladder.rungs_missing(load.expand(parsed)[0])
-    of_files = {"ceiling", "requests", "metadata", "files"}
+    of_files = {"ceiling", "requests", "reread", "metadata", "files"}
     assert set(missing) == {*of_files, "decode", "load", "roof", "train", "h2d"}
     null = load.parse({**DOCUMENT, "matrix": {"pipeline": ["null:null"]}, "contrasts": []})
     assert set(ladder.rungs_missing(load.expand(null)[0])) == {*of_files, "roof", "h2d"}

@@ -134,6 +134,8 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(case={"cpus": float("inf")}), ["case.cpus", "inf"]),
         (changed(case={"cpus": 0}), ["case.cpus", "0"]),
         (changed(case={"memory": "4 apples"}), ["4 apples", "4G"]),
+        (changed(servers_cache="4 racks"), ["servers_cache = '4 racks'", "4G"]),
+        (changed(servers_cache=64), ["servers_cache", "64"]),
         (changed(case={"memory": "99999999999T"}), ["99999999999T", "4G"]),
         (changed(case={"placement": "staged"}), ["staged", "stage_to"]),
         (
