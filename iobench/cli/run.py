@@ -311,7 +311,7 @@ def ran(
     used, say = begun.images, reporter.say
     with (
         placing.present(begun.plan, used, say) as plan,
-        nodes.present(plan.cases, hosts, plan.limit_s) as several,
+        nodes.present(plan.cases, hosts, plan.limit_s, spare=plan.first_touch) as several,
     ):
         begun.store.save_plan(plan)
         settings = alike(

@@ -9,8 +9,8 @@ from iobench.core.cases import SCHEMA, Trial
 
 VALID, EXPLORATORY, INVALID, FAILED = "VALID", "EXPLORATORY", "INVALID", "FAILED"
 #: What is known of caches past this host: nothing, or that nobody has read the files since they
-#: were written.
-UNKNOWN, FIRST_TOUCH = "unknown", "first touch"
+#: were written; of these, that none of the nodes that read them wrote them.
+UNKNOWN, FIRST_TOUCH, BY_ANOTHER = "unknown", "first touch", "written by another node"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from iobench.core.protocols import Crossed
 from iobench.core.records import IoCounters
 from iobench.host import (
     columns,
+    files,
     filesystems,
     fingerprint,
     fio,
@@ -122,6 +123,8 @@ class Agent:
     rivals = staticmethod(rivals.seen)
     facts = staticmethod(fingerprint.facts)
     move_columns = staticmethod(columns.move)
+    copy = staticmethod(files.copy)
+    settle = staticmethod(files.settle)
 
     def cold(self, path: Path) -> str:
         """Return why files on the mount under ``path`` are never cold, "" where they can be."""

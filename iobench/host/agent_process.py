@@ -115,6 +115,8 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "others": lambda path: LOCAL.others(Path(path)),
     "caches": lambda path: dict(LOCAL.caches(Path(path))),
     "move_columns": LOCAL.move_columns,
+    "copy": lambda pairs: LOCAL.copy([(Path(a), Path(b)) for a, b in pairs]),
+    "settle": lambda path: LOCAL.settle(Path(path)),
 }
 #: The same, of what lasts until the driver says ``leave``.
 CONTEXTS: Mapping[str, Callable[..., Any]] = {

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, ContextManager, List, Mapping
+from typing import Any, ContextManager, Iterable, List, Mapping, Tuple
 
 from iobench.core.errors import DatasetError
 from iobench.host import locks
@@ -57,6 +57,15 @@ def hold(root: Path) -> ContextManager[List[Holder]]:
 def nearest(path: Path) -> Path:
     """Return an absolute path, or the nearest folder above it that is there."""
     return next(p for p in (path, *path.parents) if p.exists())
+
+
+def copy(pairs: Iterable[Tuple[Path, Path]]) -> None:
+    """Copy files, (source, target) each.
+
+    Without their extended attributes: a parallel filesystem keeps a file's layout there.
+    """
+    for source, target in pairs:
+        shutil.copy(source, target)
 
 
 def settle(path: Path) -> None:

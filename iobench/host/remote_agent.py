@@ -6,7 +6,18 @@ import contextlib
 import dataclasses
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from iobench.core import errors
 from iobench.core.cases import Extent
@@ -19,6 +30,8 @@ from iobench.host.page_cache import Residency
 
 #: Of the time that an answer may take, the part that fio may: it says itself that it took longer.
 FIO_SHARE = 0.9
+#: Files that one call copies: a large dataset takes longer than an answer may.
+FILES_A_CALL = 256
 #: Variable of an agent's environment; a command line would show the key to every user.
 INVITATION = "IOBENCH_AGENT"
 
@@ -152,6 +165,15 @@ class RemoteAgent:
     def move_columns(self, source: str, target: str, ranks: Sequence[int]) -> None:
         """See :func:`iobench.host.columns.move`."""
         self._call("move_columns", source, target, list(ranks))
+
+    def copy(self, pairs: Sequence[Tuple[Path, Path]]) -> None:
+        """See :func:`iobench.host.files.copy`."""
+        for at in range(0, len(pairs), FILES_A_CALL):
+            self._call("copy", [[str(a), str(b)] for a, b in pairs[at : at + FILES_A_CALL]])
+
+    def settle(self, path: Path) -> None:
+        """See :func:`iobench.host.files.settle`."""
+        self._call("settle", str(path))
 
     def close(self) -> None:
         """Let the agent end."""

@@ -12,17 +12,26 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from iobench.backends.placements import _content
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.dataset import files_of, form_root
 from iobench.core.errors import DatasetError
-from iobench.host import files
 from iobench.host.agent import LOCAL, Agent
 from iobench.host.striping import stripe
 from iobench.run import placed_folders
 from iobench.run.worker_process import TrialSettings
+
+
+class Writer(Protocol):
+    """An agent that writes copies."""
+
+    def copy(self, pairs: Sequence[tuple[Path, Path]]) -> None: ...
+
+    def settle(self, path: Path) -> None: ...
+
 
 #: What a copy is for.
 TURNS, FIRST_TOUCH = "cold arms that take turns", "first_touch"
@@ -64,12 +73,13 @@ def touches_first(trial: Trial, settings: TrialSettings) -> bool:
 
 
 @contextmanager
-def untouched(case: Case, dataset: Dataset) -> Iterator[Dataset]:
-    """Write a copy of what a case reads, and read nothing of it; it is removed afterwards.
+def untouched(case: Case, dataset: Dataset, writer: Writer = LOCAL) -> Iterator[Dataset]:
+    """Have a copy written of what a case reads, and nothing of it read; it is removed afterwards.
 
-    Raises DatasetError as :func:`make` does.
+    ``writer``: the agent of the node that writes it.  Raises DatasetError as :func:`make` does, and
+    what the agent raises.
     """
-    with _copied(case, dataset, FIRST_TOUCH) as made:
+    with _copied(case, dataset, FIRST_TOUCH, writer) as made:
         yield made
 
 
@@ -96,16 +106,18 @@ def _checked(case: Case, dataset: Dataset, what: str) -> _content.Content:
 
 
 @contextmanager
-def _copied(case: Case, dataset: Dataset, what: str) -> Iterator[Dataset]:
+def _copied(
+    case: Case, dataset: Dataset, what: str, writer: Writer = LOCAL
+) -> Iterator[Dataset]:
     data, words = _checked(case, dataset, what), f"a copy of {case.stored_form} for {what}"
     name = f"{placed_folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
     with placed_folders.held(Path(dataset.root).parent / name, words) as root:
         try:
-            data.copy_to(root, functools.partial(stripe, options=case.striping))
+            data.copy_to(root, functools.partial(stripe, options=case.striping), writer.copy)
         except OSError as error:
             where = error.filename or root
             raise DatasetError(f"{words}: {where}: {error.strerror}") from None
-        files.settle(root)
+        writer.settle(root)
         yield _content.at(dataset, root)
 
 

@@ -48,6 +48,10 @@ class Nodes:
         """Return the first of them."""
         return dataclasses.replace(self, hosts=self.hosts[:count], agents=self.agents[:count])
 
+    def after(self, count: int) -> RemoteAgent | None:
+        """Return the agent of the node after the first of them; None where there is none."""
+        return self.agents[count] if count < len(self.agents) else None
+
 
 def forwarded() -> list[str]:
     """Return the variables that processes on other nodes get as they are here."""
@@ -95,18 +99,20 @@ def unused(cases: Sequence[Case], hosts: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def present(cases: Sequence[Case], hosts: Sequence[str], limit_s: float) -> Iterator[Nodes | None]:
+def present(
+    cases: Sequence[Case], hosts: Sequence[str], limit_s: float, *, spare: bool = False
+) -> Iterator[Nodes | None]:
     """Start an agent on each node that the cases need; None where that is this one alone.
 
-    ``limit_s``: how long an agent's answer may take.  Raises BackendUnavailable where one does not
-    connect.
+    ``limit_s``: how long an agent's answer may take.  ``spare``: on one more, if there is one.
+    Raises BackendUnavailable where one does not connect.
     """
     across = [case for case in cases if case.nodes > 1]
     if not across:
         yield None
         return
     check(cases, hosts)
-    wanted = hosts[: max(case.nodes for case in across)]
+    wanted = hosts[: max(case.nodes for case in across) + spare]
     address = _address_towards(wanted)
     with tempfile.TemporaryDirectory(prefix="iobench-agents-") as folder:
         door = Door(Path(folder), address)

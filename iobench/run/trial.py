@@ -25,6 +25,7 @@ from iobench.core.errors import (
     TrialFailed,
 )
 from iobench.core.records import (
+    BY_ANOTHER,
     EXPLORATORY,
     FAILED,
     FIRST_TOUCH,
@@ -38,7 +39,8 @@ from iobench.core.records import (
     Slices,
 )
 from iobench.host import scratch
-from iobench.host.agent import NodeAgent, Trace
+from iobench.host.agent import LOCAL, NodeAgent, Trace
+from iobench.host.remote_agent import RemoteAgent
 from iobench.run import (
     cache_proof,
     cache_state,
@@ -212,15 +214,22 @@ class Attempt:
             "bytes": found.nbytes,
         }
 
+    def _beside(self) -> RemoteAgent | None:
+        """Return the agent of a node that reads nothing of this trial; None where there is none."""
+        nodes, readers = self._settings.nodes, self.trial.case.nodes
+        found = nodes.after(readers) if nodes else None
+        return None if found and readers == 1 and found.node == self.host else found
+
     def _touch_first(self) -> None:
-        """Read a copy that nobody has read since it was written."""
+        """Read a copy that nobody has read since it was written, on another node if possible."""
+        other = self._beside()
         try:
-            copied = copies.untouched(self.trial.case, self._dataset)
+            copied = copies.untouched(self.trial.case, self._dataset, other or LOCAL)
             self._dataset = self._held.enter_context(copied)
         except DatasetError as error:
             raise TrialFailed(str(error)) from None
         self._look_at(_files(self.trial, self._dataset, None), self.where)
-        self._beyond = FIRST_TOUCH
+        self._beyond = f"{FIRST_TOUCH}, {BY_ANOTHER}" if other else FIRST_TOUCH
 
     def count(self) -> None:
         """Begin to count what crosses the mount of the data."""

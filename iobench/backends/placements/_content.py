@@ -33,20 +33,25 @@ class Content:
         """Raise DatasetError unless ``folder``'s filesystem has room."""
         host_files.check_space(folder, self.nbytes, len(self.files), what)
 
-    def copy_to(self, root: Path, made: Callable[[Path], None] = lambda folder: None) -> None:
-        """Copy the index and the files into the folder ``root``; ``made`` is given each new folder.
+    def copy_to(
+        self,
+        root: Path,
+        made: Callable[[Path], None] = lambda folder: None,
+        copy: Callable[[Sequence[tuple[Path, Path]]], None] = host_files.copy,
+    ) -> None:
+        """Copy the index and the files into the folder ``root``.
 
-        Without their extended attributes: a parallel filesystem keeps a file's layout there.
+        ``made`` is given each new folder.  ``copy``: copies the files, (source, target) each.
         """
         shutil.copy(Path(self.dataset.root, datasets.INDEX), root)
         there = {Path(".")}
-        for name, source in zip(self.names, self.files):
+        for name in self.names:
             for folder in reversed(Path(name).parents):
                 if folder not in there:
                     there.add(folder)
                     (root / folder).mkdir()
                     made(root / folder)
-            shutil.copy(source, root / name)
+        copy([(source, root / name) for name, source in zip(self.names, self.files)])
 
     def send(self, argv: Sequence[str], uid: int, gid: int, what: str) -> None:
         """Write it as a tar, ``iobench/data/...``, into a program's stdin.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +12,11 @@ import pytest
 
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import DatasetError
-from iobench.core.records import FAILED, FIRST_TOUCH, UNKNOWN, VALID
-from iobench.host.agent import Agent
+from iobench.core.records import BY_ANOTHER, FAILED, FIRST_TOUCH, UNKNOWN, VALID
+from iobench.host.agent import LOCAL, Agent
 from iobench.run import copies, placed_folders
 from iobench.run.block import run_block
+from iobench.run.nodes import Nodes
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build import containers
 
@@ -103,6 +104,38 @@ def test_arms_that_take_turns_read_a_copy_first_each(data: Dataset) -> None:
     assert {r.cache.beyond for r in records} == {FIRST_TOUCH}
     assert {*Path(data.root).parent.iterdir()} == before
     assert not ASKED.copies, "and none is made for the turns"
+
+
+class Elsewhere:
+    """An agent of another node, which keeps what it was asked for."""
+
+    node = "elsewhere"
+
+    def __init__(self) -> None:
+        self.copied: list[tuple[Path, Path]] = []
+        self.settled: list[Path] = []
+
+    def copy(self, pairs: Sequence[tuple[Path, Path]]) -> None:
+        self.copied += pairs
+        LOCAL.copy(pairs)
+
+    def settle(self, path: Path) -> None:
+        self.settled.append(path)
+        LOCAL.settle(path)
+
+
+@pytest.mark.parametrize(("node", "written"), [("elsewhere", True), ("here", False)])
+def test_another_node_writes_the_copy_where_there_is_one(
+    data: Dataset, node: str, written: bool
+) -> None:
+    """A case on one node runs on the driver's."""
+    other: Any = Elsewhere()
+    other.node = LOCAL.name() if node == "here" else node
+    several = Nodes(["h1", "h2"], [other, other], "")
+    record = run_trial(trial(data), data, 1, dataclasses.replace(ASKED, nodes=several))
+    assert (record.status, record.reasons) == (VALID, ())
+    assert (len(other.copied), len(other.settled)) == ((32, 1) if written else (0, 0))
+    assert record.cache.beyond == (f"{FIRST_TOUCH}, {BY_ANOTHER}" if written else FIRST_TOUCH)
 
 
 def test_what_cannot_be_copied_is_refused(data: Dataset) -> None:
