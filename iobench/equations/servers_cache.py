@@ -32,8 +32,8 @@ class Reread:
 class Knee:
     """Between which sizes, in bytes, second passes fall to the rate of the first.
 
-    ``low``: what the servers have kept at least.  ``high``: a set that they did not keep; None:
-    they kept the largest one too.
+    ``low``: what the servers have kept at least.  ``high``: all sets up to the first that they did
+    not keep, as those read twice before may have stayed beside it; None: they kept the largest one.
     """
 
     low: int
@@ -64,8 +64,8 @@ def knee(sets: Sequence[Reread]) -> Knee | None:
     memory = max(s.again_per_s for s in ordered)
     shares = [kept(s, memory) for s in ordered]
     last = max(i for i, share in enumerate(shares) if share >= KEPT)
-    above = ordered[last + 1 :]
-    return Knee(int(shares[last] * ordered[last].nbytes), above[0].nbytes if above else None)
+    high = sum(s.nbytes for s in ordered[: last + 2]) if ordered[last + 1 :] else None
+    return Knee(int(shares[last] * ordered[last].nbytes), high)
 
 
 def bracket(knees: Sequence[Knee]) -> Knee | None:

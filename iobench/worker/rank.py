@@ -105,6 +105,7 @@ class RankRun:
 
         steps = measured.steps
         ids = np.concatenate(measured.ids) if measured.ids else np.zeros(0, np.int64)
+        needed = int(self.request.sizes[ids].sum()) if len(ids) else 0
         case = self.task.trial.case
         libraries = registry.libraries(
             registry.stack_of(case), **registry.loading(case), trainers=case.trainer
@@ -131,7 +132,7 @@ class RankRun:
                 **collect(self.request.root, *libraries),
                 **({"loader": self.far.facts} if self.far else {}),
             },
-            **{"bytes_needed": int(self.request.sizes[ids].sum()) if len(ids) else 0, **(extra or {})},
+            **{"bytes_needed": needed, **(extra or {})},
         )
 
 

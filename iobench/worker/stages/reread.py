@@ -103,7 +103,8 @@ class Sweep:
         _evict(paths)
         parts = [len(blocks) * i // PROCESSES for i in range(PROCESSES + 1)]
         shares = [(blocks[a:b],) for a, b in zip(parts, parts[1:])]
-        before, counters = io_counters.snapshot(self._crew.pids), self._filesystem.counters(paths[0])
+        counters = self._filesystem.counters(paths[0])
+        before = io_counters.snapshot(self._crew.pids)
         try:
             spells = self._crew.together(reads, shares)
         except OSError as error:
@@ -117,9 +118,9 @@ class Sweep:
         crossed = self._filesystem.crossed(io, moved).nbytes
         if crossed is not None and crossed < CROSSED_MIN * nbytes:
             raise TrialFailed(
-                f"{crossed} of {nbytes} bytes of a working set crossed the mount: the rest came from "
-                "a cache of this client, which hides the servers'; switch it off "
-                "(docs/filesystems.md, \"Caches that are not the page cache\")"
+                f"{crossed} of {nbytes} bytes of a working set crossed the mount: the rest came "
+                "from a cache of this client, which hides the servers'; switch it off "
+                '(docs/filesystems.md, "Caches that are not the page cache")'
             )
         self.nbytes += nbytes
         return span_s(spells)

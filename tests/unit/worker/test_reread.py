@@ -40,9 +40,10 @@ def test_each_set_is_twice_as_large_as_the_one_before(
     assert len(sets) == 4  # 15 x 64 KiB fit, 31 do not
     assert sum(nbytes) == sum(sizes)
     for smaller, larger in zip(nbytes, nbytes[1:]):
-        assert larger == pytest.approx(2 * smaller, abs=2 * reread.BLOCK)
+        assert larger == pytest.approx(2 * smaller, abs=3 * reread.BLOCK)
     every = [block for blocks in sets for block in blocks]
-    assert [b.path for b in every] == sorted((b.path for b in every), key=[*map(str, found)].index)
+    filled = [str(path) for path in found if path.stat().st_size]
+    assert list(dict.fromkeys(block.path for block in every)) == filled
 
 
 def test_files_that_are_too_small_are_refused_with_what_it_takes(tmp_path: Path) -> None:
