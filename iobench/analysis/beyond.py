@@ -36,7 +36,9 @@ class Beyond:
     def label(self, record: Record) -> str:
         """Return what is known of the servers' caches that a trial read from."""
         known = [record.cache.beyond]
-        size = servers_cache.size(self._stated, self.knees.get(place_key(record.trial.case)))
+        case = record.trial.case
+        stated = self._stated if case.placement == Case.placement else 0
+        size = servers_cache.size(stated, self.knees.get(place_key(case)))
         if size is not None and record.cache.bytes_needed and _reads_once(record):
             larger = record.cache.bytes_needed >= servers_cache.LARGER * size
             known.append(LARGER if larger else SMALLER)
@@ -80,8 +82,8 @@ def servers_cache_of(found: Evidence, case: Case) -> ServersCacheResult | None:
             )
             for nbytes, each in sorted(by_size.items())
         ],
-        low=knee and knee.low,
-        high=knee and knee.high,
+        low=knee.low if knee else None,
+        high=knee.high if knee else None,
         words=_words(knee, max(by_size)),
     )
 

@@ -83,8 +83,8 @@ def size(stated: int, found: Knee | None) -> float | None:
     ``stated``: by the user, 0 where nobody has.  Infinite where all that is known is that it is
     larger than what was measured.
     """
-    if stated and (found is None or found.low <= stated):
-        return float(max(stated, (found and found.high) or 0))
     if found is None:
-        return None
+        return float(stated) if stated else None
+    if found.low <= stated:
+        return float(max(stated, found.high or 0))
     return math.inf if found.high is None else float(found.high)
