@@ -59,17 +59,16 @@ def touches_first(trial: Trial, settings: TrialSettings) -> bool:
 
     Cold ones are, that read no byte twice and their files where the dataset is.
     """
+    if not settings.first_touch or trial.cache != "cold":
+        return False
     stage = stages.of(trial.stage)
-    bound = registry.load("placements", trial.case.placement).make() is None
-    return (
-        settings.first_touch
-        and trial.cache == "cold"
-        and bound
-        and stage.reads
-        and stage.once
-        and not stage.starts
-        and not registry.load("formats", trial.case.format).fileless
-    )
+    return stage.reads and stage.once and not stage.starts and _on_the_mount(trial.case)
+
+
+def _on_the_mount(case: Case) -> bool:
+    """Return whether a case reads files, and where the dataset is."""
+    placement = registry.load("placements", case.placement)
+    return placement.make() is None and not registry.load("formats", case.format).fileless
 
 
 @contextmanager
@@ -85,7 +84,7 @@ def untouched(case: Case, dataset: Dataset, writer: Writer = LOCAL) -> Iterator[
 
 def check(cases: Sequence[Case], dataset: Dataset, what: str = FIRST_TOUCH) -> None:
     """Raise DatasetError where the copy of one of the cases cannot be made."""
-    for case in cases:
+    for case in filter(_on_the_mount, cases):
         _checked(case, dataset, what)
 
 
