@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 
-#: The fastest second pass must be so many times as fast as its first, or nothing is told apart.
+#: Memory must be so many times as fast as storage, or nothing is told apart.
 FASTER = 1.5
 #: Share of a set that its second pass took from memory, from which on the set counts as kept.
 KEPT = 0.5
@@ -40,29 +41,40 @@ class Knee:
     high: int | None
 
 
-def kept(found: Reread, memory_per_s: float) -> float:
+def rates(sets: Sequence[Reread]) -> tuple[float, float]:
+    """Return the rates of storage and of memory, bytes/s.
+
+    Memory gives the fastest pass.  Some first passes can have come from it too, as those of sets
+    that were read before; storage's is the median of the others, which are nearer to the slowest.
+    """
+    firsts = [s.first_per_s for s in sets]
+    memory = max([*firsts, *(s.again_per_s for s in sets)])
+    slower = [rate for rate in firsts if rate * rate <= memory * min(firsts)]
+    return statistics.median(slower), memory
+
+
+def kept(found: Reread, storage_per_s: float, memory_per_s: float) -> float:
     """Return the share (0..1) of a set that its second pass took from memory.
 
-    ``memory_per_s``: bytes/s of memory.  From the times of a byte: memory's where it was kept, the
-    first pass's where it was not.
+    From the time of a byte, which is memory's where it was kept and storage's where it was not.
     """
-    storage, memory = 1 / found.first_per_s, 1 / memory_per_s
-    if storage <= memory:
-        return 0.0
+    storage, memory = 1 / storage_per_s, 1 / memory_per_s
     return min(1.0, max(0.0, (storage - 1 / found.again_per_s) / (storage - memory)))
 
 
 def knee(sets: Sequence[Reread]) -> Knee | None:
-    """Return the knee of one sweep; None where no second pass is faster than its first.
+    """Return the knee of one sweep; None where no pass is faster than others.
 
-    Then the servers keep nothing of what was read, or all of it already before the first pass, or
+    Then the servers keep nothing of what was read, or held all of it before the first pass, or
     their memory is no faster than their storage.
     """
     ordered = sorted(sets, key=lambda s: s.nbytes)
-    if not any(s.again_per_s >= FASTER * s.first_per_s for s in ordered):
+    if not ordered:
         return None
-    memory = max(s.again_per_s for s in ordered)
-    shares = [kept(s, memory) for s in ordered]
+    storage, memory = rates(ordered)
+    shares = [kept(s, storage, memory) for s in ordered] if memory >= FASTER * storage else []
+    if not any(share >= KEPT for share in shares):
+        return None
     last = max(i for i, share in enumerate(shares) if share >= KEPT)
     high = sum(s.nbytes for s in ordered[: last + 2]) if ordered[last + 1 :] else None
     return Knee(int(shares[last] * ordered[last].nbytes), high)

@@ -163,9 +163,7 @@ def _proofs(found: Evidence) -> list[dict[str, Any]]:
     return rows
 
 
-def _proof(
-    found: Evidence, case: Case, stage: str, cache: str, beyond: Beyond
-) -> dict[str, Any]:
+def _proof(found: Evidence, case: Case, stage: str, cache: str, beyond: Beyond) -> dict[str, Any]:
     planned = [t.id for t in found.planned(case) if (t.stage, t.cache) == (stage, cache)]
     ended = validity(found, planned)
     good = found.of(case, stage, cache)

@@ -28,9 +28,11 @@ from iobench.run.worker_process import TrialSettings
 class Writer(Protocol):
     """An agent that writes copies."""
 
-    def copy(self, pairs: Sequence[tuple[Path, Path]]) -> None: ...
+    def copy(self, pairs: Sequence[tuple[Path, Path]]) -> None:
+        """Copy files, (source, target) each."""
 
-    def settle(self, path: Path) -> None: ...
+    def settle(self, path: Path) -> None:
+        """Write out what is dirty of the filesystem under ``path``."""
 
 
 #: What a copy is for.
@@ -105,9 +107,7 @@ def _checked(case: Case, dataset: Dataset, what: str) -> _content.Content:
 
 
 @contextmanager
-def _copied(
-    case: Case, dataset: Dataset, what: str, writer: Writer = LOCAL
-) -> Iterator[Dataset]:
+def _copied(case: Case, dataset: Dataset, what: str, writer: Writer = LOCAL) -> Iterator[Dataset]:
     data, words = _checked(case, dataset, what), f"a copy of {case.stored_form} for {what}"
     name = f"{placed_folders.PREFIX}{dataset.digest[:8]}-{secrets.token_hex(4)}"
     with placed_folders.held(Path(dataset.root).parent / name, words) as root:

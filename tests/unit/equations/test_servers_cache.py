@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 
 import pytest
 
-from iobench.equations.servers_cache import Knee, Reread, bracket, kept, knee, size
+from iobench.equations.servers_cache import Knee, Reread, bracket, kept, knee, rates, size
 
 MB = 1_000_000
 SIZES = [8 * MB << i for i in range(5)]  # to 128 MB
@@ -54,10 +54,23 @@ def test_no_knee_where_no_second_pass_is_faster(again: float) -> None:
 
 def test_shares_are_of_the_time_of_a_byte() -> None:
     (half,) = sweep((0.5,))
-    assert kept(half, 900e6) == pytest.approx(0.5)
-    assert kept(Reread(MB, 100e6, 90e6), 900e6) == 0.0
-    assert kept(Reread(MB, 100e6, 950e6), 900e6) == 1.0
-    assert kept(Reread(MB, 900e6, 900e6), 900e6) == 0.0
+    assert kept(half, 100e6, 900e6) == pytest.approx(0.5)
+    assert kept(Reread(MB, 100e6, 90e6), 100e6, 900e6) == 0.0
+    assert kept(Reread(MB, 100e6, 950e6), 100e6, 900e6) == 1.0
+
+
+def test_a_first_pass_may_have_come_from_memory_as_well() -> None:
+    """The largest set was read before all others, and is there still where all of it fits."""
+    sets = sweep((1, 1, 1, 1, 1))
+    sets[-1] = Reread(SIZES[-1], 880e6, 900e6)
+    assert rates(sets) == pytest.approx((100e6, 900e6))
+    assert knee(sets) == Knee(128 * MB, None)
+
+
+def test_a_slow_first_pass_moves_no_knee() -> None:
+    sets = sweep((1, 1, 0, 0, 0))
+    sets[3] = Reread(SIZES[3], 40e6, 100e6)
+    assert knee(sets) == Knee(16 * MB, 56 * MB)
 
 
 def test_sweeps_are_bracketed_together() -> None:

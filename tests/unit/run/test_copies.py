@@ -157,5 +157,5 @@ def test_a_dataset_without_a_folder_above_it_is_refused(
 
 def test_a_copy_without_room_is_refused(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10))
-    with pytest.raises(DatasetError, match="a copy of jpeg for first_touch needs .* MB free"):
+    with pytest.raises(DatasetError, match=r"a copy of jpeg for first_touch needs .* MB free"):
         copies.check([trial(data).case], data)

@@ -31,9 +31,7 @@ def files(folder: Path, *sizes: int) -> List[Path]:
 
 
 @pytest.mark.parametrize("sizes", [(MIB,), (5000,) * 210, (0, 700_000, 1, 348_575)])
-def test_each_set_is_twice_as_large_as_the_one_before(
-    tmp_path: Path, sizes: List[int]
-) -> None:
+def test_each_set_is_twice_as_large_as_the_one_before(tmp_path: Path, sizes: List[int]) -> None:
     found = files(tmp_path, *sizes)
     sets = reread.cut(found)
     nbytes = [sum(block.length for block in blocks) for blocks in sets]
@@ -47,7 +45,9 @@ def test_each_set_is_twice_as_large_as_the_one_before(
 
 
 def test_files_that_are_too_small_are_refused_with_what_it_takes(tmp_path: Path) -> None:
-    with pytest.raises(TrialFailed, match=r"0\.4 MB: .* takes 0 MB at least, and twice the servers"):
+    with pytest.raises(
+        TrialFailed, match=r"0\.4 MB: .* takes 0 MB at least, and twice the servers"
+    ):
         reread.cut(files(tmp_path, 6 * (64 << 10)))
 
 
@@ -99,7 +99,7 @@ def test_what_the_clients_own_cache_served_is_never_called_the_servers(
     crew: _crew.Crew, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = sweep(crew, 0.9, monkeypatch)
-    with pytest.raises(TrialFailed, match="18432 of 20480 bytes .* a cache of this client"):
+    with pytest.raises(TrialFailed, match=r"18432 of 20480 bytes .* a cache of this client"):
         made.once(blocks(one))
 
 
