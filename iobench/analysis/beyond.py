@@ -106,8 +106,8 @@ def _sets(record: Record) -> list[Reread]:
 def _words(knee: Knee | None, largest: int) -> str:
     if knee is None:
         return (
-            f"the second pass is no faster at any size up to {largest / 1e6:,.0f} MB: the servers "
-            "keep nothing of it, held all of it before, or are as fast from their disks"
+            f"second passes are not clearly faster at any size up to {largest / 1e6:,.0f} MB: the "
+            "servers keep nothing of it, held all of it before, or are as fast from their disks"
         )
     if knee.high is None:
         return (

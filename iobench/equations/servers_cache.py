@@ -11,8 +11,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-#: Memory must be so many times as fast as storage, or nothing is told apart.
-FASTER = 1.5
+#: So many times as fast as its first pass a second one must be for at least so many sets, and for
+#: half of those that count as kept, or nothing is told apart: rates vary.
+FASTER, LEAST_SETS = 1.5, 2
 #: Share of a set that its second pass took from memory, from which on the set counts as kept.
 KEPT = 0.5
 #: Data that are so many times as large as a cache have at most a fifth of their bytes in it, as
@@ -63,19 +64,20 @@ def kept(found: Reread, storage_per_s: float, memory_per_s: float) -> float:
 
 
 def knee(sets: Sequence[Reread]) -> Knee | None:
-    """Return the knee of one sweep; None where no pass is faster than others.
+    """Return the knee of one sweep; None where second passes are not clearly faster.
 
     Then the servers keep nothing of what was read, or held all of it before the first pass, or
     their memory is no faster than their storage.
     """
     ordered = sorted(sets, key=lambda s: s.nbytes)
-    if not ordered:
+    faster = [s.again_per_s >= FASTER * s.first_per_s for s in ordered]
+    if sum(faster) < LEAST_SETS:
         return None
     storage, memory = rates(ordered)
-    shares = [kept(s, storage, memory) for s in ordered] if memory >= FASTER * storage else []
-    if not any(share >= KEPT for share in shares):
+    shares = [kept(s, storage, memory) for s in ordered]
+    last = max((i for i, share in enumerate(shares) if share >= KEPT), default=-1)
+    if sum(faster[: last + 1]) < max(LEAST_SETS, (last + 1) / 2):
         return None
-    last = max(i for i, share in enumerate(shares) if share >= KEPT)
     high = sum(s.nbytes for s in ordered[: last + 2]) if ordered[last + 1 :] else None
     return Knee(int(shares[last] * ordered[last].nbytes), high)
 
