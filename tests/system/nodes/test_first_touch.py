@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -21,12 +22,15 @@ SAMPLES = 64
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Three hosts that share one disk, and the data on it."""
+    """Three hosts that share one disk, and the data on it; they see the file that holds it."""
     for capability in ("hosts", "loop", "mpirun"):
         need(capability)
     top = tmp_path_factory.mktemp("first-touch")
     folder = top / "shared"
-    with disk(top / "image", folder, 256 << 20):
+    with (
+        tempfile.TemporaryDirectory(dir=Path(__file__).parent) as name,
+        disk(Path(name, "image"), folder, 256 << 20),
+    ):
         make.make("imagenet-like", folder / "set", samples=SAMPLES, seed=1)
         with hosts(folder, 3) as found:
             yield found
