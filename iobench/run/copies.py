@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Protocol
 
 from iobench.backends.placements import _content
-from iobench.core import registry, stages
+from iobench.core import records, registry, stages
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.dataset import files_of, form_root
-from iobench.core.errors import DatasetError
+from iobench.core.errors import DatasetError, TrialFailed
 from iobench.host.agent import LOCAL, Agent
+from iobench.host.remote_agent import RemoteAgent
 from iobench.host.striping import stripe
 from iobench.run import placed_folders
 from iobench.run.worker_process import TrialSettings
@@ -74,14 +75,30 @@ def _on_the_mount(case: Case) -> bool:
 
 
 @contextmanager
-def untouched(case: Case, dataset: Dataset, writer: Writer = LOCAL) -> Iterator[Dataset]:
-    """Have a copy written of what a case reads, and nothing of it read; it is removed afterwards.
+def untouched(
+    trial: Trial, dataset: Dataset, settings: TrialSettings
+) -> Iterator[tuple[Dataset, str]]:
+    """Have a copy written of what a trial reads, and nothing of it read; it is removed afterwards.
 
-    ``writer``: the agent of the node that writes it.  Raises DatasetError as :func:`make` does, and
-    what the agent raises.
+    By a node that reads nothing of it, if there is one.  Yield the copy, and what the record says
+    of it.  Raises TrialFailed where it cannot be made.
     """
-    with _copied(case, dataset, FIRST_TOUCH, writer) as made:
-        yield made
+    other = _beside(trial, settings)
+    said = f"{records.FIRST_TOUCH}, {records.BY_ANOTHER}" if other else records.FIRST_TOUCH
+    with ExitStack() as undo:
+        try:
+            copied = _copied(trial.case, dataset, FIRST_TOUCH, other or LOCAL)
+            made = undo.enter_context(copied)
+        except DatasetError as error:
+            raise TrialFailed(str(error)) from None
+        yield made, said
+
+
+def _beside(trial: Trial, settings: TrialSettings) -> RemoteAgent | None:
+    """Return the agent of a node that reads nothing of a trial; None where there is none."""
+    readers = trial.case.nodes
+    found = settings.nodes.after(readers) if settings.nodes else None
+    return None if found and readers == 1 and found.node == settings.agent.name() else found
 
 
 def check(cases: Sequence[Case], dataset: Dataset, what: str = FIRST_TOUCH) -> None:

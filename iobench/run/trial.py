@@ -19,16 +19,13 @@ from iobench.core.dataset import files_of
 from iobench.core.errors import (
     BackendUnavailable,
     CacheStateError,
-    DatasetError,
     ImageError,
     SpecError,
     TrialFailed,
 )
 from iobench.core.records import (
-    BY_ANOTHER,
     EXPLORATORY,
     FAILED,
-    FIRST_TOUCH,
     INVALID,
     UNKNOWN,
     VALID,
@@ -39,8 +36,7 @@ from iobench.core.records import (
     Slices,
 )
 from iobench.host import scratch
-from iobench.host.agent import LOCAL, NodeAgent, Trace
-from iobench.host.remote_agent import RemoteAgent
+from iobench.host.agent import NodeAgent, Trace
 from iobench.run import (
     cache_proof,
     cache_state,
@@ -166,7 +162,9 @@ class Attempt:
             if self._stage.starts:
                 self._prepare_software()
             if copies.touches_first(self.trial, self._settings):
-                self._touch_first()
+                copied = copies.untouched(self.trial, self._dataset, self._settings)
+                self._dataset, self._beyond = self._held.enter_context(copied)
+                self._look_at(_files(self.trial, self._dataset, None), self.where)
             with worker_of(self.trial, self._dataset, work, self._settings, self._place) as worker:
                 try:
                     self.ready_s = worker.wait_ready()
@@ -213,23 +211,6 @@ class Attempt:
             "files": len(found.files),
             "bytes": found.nbytes,
         }
-
-    def _beside(self) -> RemoteAgent | None:
-        """Return the agent of a node that reads nothing of this trial; None where there is none."""
-        nodes, readers = self._settings.nodes, self.trial.case.nodes
-        found = nodes.after(readers) if nodes else None
-        return None if found and readers == 1 and found.node == self.host else found
-
-    def _touch_first(self) -> None:
-        """Read a copy that nobody has read since it was written, on another node if possible."""
-        other = self._beside()
-        try:
-            copied = copies.untouched(self.trial.case, self._dataset, other or LOCAL)
-            self._dataset = self._held.enter_context(copied)
-        except DatasetError as error:
-            raise TrialFailed(str(error)) from None
-        self._look_at(_files(self.trial, self._dataset, None), self.where)
-        self._beyond = f"{FIRST_TOUCH}, {BY_ANOTHER}" if other else FIRST_TOUCH
 
     def count(self) -> None:
         """Begin to count what crosses the mount of the data."""
