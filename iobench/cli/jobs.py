@@ -13,7 +13,7 @@ from rich.text import Text
 
 from iobench.cli.console import JSON, PATH, err, out, print_json
 from iobench.cli.run import RESULTS, typed, with_places
-from iobench.core import units
+from iobench.core import registry, units
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.jobs import JobRequest
@@ -110,10 +110,11 @@ def _judged(
         text, where = load.read(name)
         try:
             keys = {key: options[key] for key in ("image", "data", "budget")}
-            spec = foresee.judged(text, where, **keys).spec
+            foreseen = foresee.judged(text, where, **keys)
+            spec, notes = foreseen.spec, list(foreseen.notes)
         except BackendUnavailable as error:
             err.print(f"note: {error}: the job must find it on its own node", soft_wrap=True)
-            spec = load.parse_text(text, where, image=options["image"])
+            spec, notes = load.parse_text(text, where, image=options["image"]), []
         if units.seconds(options["budget"] or spec.budget) > time_s:
             err.print(
                 f"note: the budget of {spec.name} is longer than a job's {duration(time_s)}: it "
@@ -121,7 +122,16 @@ def _judged(
                 soft_wrap=True,
             )
         texts.append(jobs.SpecText(spec.name, text))
-        cases += expand(spec)
+        found = expand(spec)
+        for runtime in dict.fromkeys(case.runtime for case in found):
+            if reason := registry.unavailable("runtimes", runtime):
+                notes.append(
+                    f"runtime {runtime} does not run here ({reason}): the job's node must have it, "
+                    "or get it by --module or --setup"
+                )
+        for note in notes:
+            err.print(f"note: {note}", soft_wrap=True)
+        cases += found
     return texts, cases
 
 

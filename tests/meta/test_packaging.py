@@ -374,7 +374,7 @@ def test_without_root_the_tests_say_what_to_ask_for(tree: Path, tmp_path: Path) 
     assert "Ask for `apt-get install make git patchelf mmdebstrap fio chromium " in asked
     assert "podman runc uidmap fuse-overlayfs charliecloud squashfs-tools " in asked
     assert " glusterfs-server glusterfs-client moosefs-master moosefs-chunkserver " in asked
-    assert " moosefs-client sshfs iproute2 openmpi-bin openssh-client" in asked
+    assert " moosefs-client sshfs iproute2 openmpi-bin mpich openssh-client" in asked
     assert asked.endswith(" gcc libc6-dev`")
 
 

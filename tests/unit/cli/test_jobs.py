@@ -139,6 +139,17 @@ def test_a_dry_run_prints_the_script_and_makes_nothing(iobench: Iobench, tmp_pat
     assert not (tmp_path / "results").exists()
 
 
+def test_what_is_known_beforehand_is_said_before_the_queue(
+    iobench: Iobench, tmp_path: Path
+) -> None:
+    text = '[case]\npipeline = "null:null"\n[matrix]\nruntime = ["bare", "charliecloud"]\n'
+    (tmp_path / "two.toml").write_text('name = "two"\nbudget = "1s"\n' + text)
+    done = iobench("submit", "two.toml", "--time", "1h", "--dry-run", PATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "note: budget = 1 s cannot hold the ladder" in done.stderr
+    assert "note: runtime charliecloud does not run here (" in done.stderr
+
+
 @pytest.mark.parametrize(
     "lines",
     [
