@@ -14,7 +14,7 @@ from iobench.plan.contrasts import contrasts
 from iobench.plan.ladder import ladder
 from iobench.plan.rules import COLD_SLICE_S, rules
 from iobench.spec.contrast_rules import check_cache, matches
-from iobench.spec.load import expand, pipeline
+from iobench.spec.load import expand, extra_cases, pipeline
 from iobench.spec.schema import ContrastSpec, Spec
 
 #: Axes whose members have options.
@@ -133,10 +133,12 @@ def _of_contrast(wanted: ContrastSpec, rule: ContrastRule) -> Iterator[Finding]:
 
 def _of_members(spec: Spec, cases: Sequence[Case]) -> Iterator[Finding]:
     """Yield what the cases' own members, or what they are together, do not use."""
-    typed = {*spec.case.model_fields_set, *(key for table in spec.matrix for key in table)}
-    typed |= {key for extra in spec.cases for key in extra.model_fields_set}
+    extras = extra_cases(spec, cases)
+    matrix = {key for table in spec.matrix for key in table}
     lines: dict[Finding, list[str]] = {}
     for case in cases:
+        extra = extras.get(case.label)
+        typed = {*spec.case.model_fields_set, *(extra.model_fields_set if extra else matrix)}
         for key, why in _of_case(case).items():
             axis, dot, option = key.partition(".")
             wrote = option in getattr(case, axis) if dot else key in typed

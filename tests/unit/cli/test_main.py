@@ -281,8 +281,9 @@ def test_a_dry_run_makes_nothing_and_knows_what_there_is(tmp_path: Path) -> None
 def test_the_spec_of_all_loaders_plans(tmp_path: Path) -> None:
     done = iobench("run", "loaders", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for case in ("torch:jpeg", "threads:tar", "torch defaults"):
-        assert case in done.stdout
+    for trial in ("load-warm-torch-jpeg", "train-cold-threads-tar", "compute"):
+        assert f"-ladder-{trial}" in done.stdout
+    assert " has no effect" not in done.stderr
 
 
 def test_an_argument_without_effect_is_not_ignored(tmp_path: Path) -> None:

@@ -176,6 +176,14 @@ def test_the_users_dataset_counts_in_place_of_the_recipe(tmp_path: Path) -> None
     notes("[case]\nbatch = 4", data=Path(made.root))
 
 
+def test_a_key_that_another_case_has_is_not_remarked_on() -> None:
+    beside = "[[cases]]\npipeline = 'lmdb'\nprefetch = 3\n"
+    idle = "[[cases]]\npipeline = 'jpeg'\nworkers = 0\n"
+    assert not notes(beside + idle)
+    (said,) = notes(beside + idle + "prefetch = 3\n")
+    assert said.startswith("prefetch of torch:jpeg has no effect: ")
+
+
 def test_keys_that_the_users_folder_replaces_are_said(tmp_path: Path) -> None:
     text = "[dataset]\nrecipe = 'smoke'\nsamples = 8\n[case]\nbatch = 4"
     assert not notes(text, data=tmp_path), "of a tree so many are drawn"
