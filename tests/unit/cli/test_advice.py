@@ -46,5 +46,5 @@ def test_predict_answers_how_many_are_fed_in_one_command(tmp_path: Path) -> None
     assert "a100" not in text
     assert plot.read_text().startswith("<svg")
     document = json.loads(invoked("predict", "--json"))
-    assert {"predictions", "feeds"} == {*document}
+    assert {"predictions", "feeds", "not_known"} == {*document}
     assert all(p["rate"]["value"] > 0 for p in document["predictions"])
