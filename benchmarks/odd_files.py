@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import odd_streams
+
 SIDE = 224
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 #: Colour of the pictures too narrow to hold a crop: any resize of them has this colour too.
@@ -92,16 +94,10 @@ def marked(data: bytes, *segments: bytes) -> bytes:
     return SOI + b"".join(segments) + data[2:]
 
 
-def patched(
-    data: bytes, *, precision: int = 8, frame: int = 0, height: int = SIDE, width: int = SIDE
-) -> bytes:
-    """Return the file with another frame header: bits a value, kind of frame, size."""
+def resized(data: bytes, *, height: int = SIDE, width: int = SIDE) -> bytes:
+    """Return the file with another size in its frame header."""
     at = next(i for i in range(len(data)) if data[i] == 0xFF and data[i + 1] in (0xC0, 0xC2))
-    head = bytearray(data)
-    head[at + 1] = frame or head[at + 1]
-    head[at + 4] = precision
-    head[at + 5 : at + 9] = struct.pack(">HH", height, width)
-    return bytes(head)
+    return data[: at + 5] + struct.pack(">HH", height, width) + data[at + 9 :]
 
 
 def swapped_profile() -> bytes:
@@ -183,11 +179,11 @@ def refused(pixels: np.ndarray, plain: bytes) -> Iterator[Odd]:
     yield Odd("cmyk-adobe", cmyk)
     yield Odd("cmyk", cmyk.replace(adobe, b""))
     yield Odd("ycck", cmyk.replace(adobe, adobe[:-1] + b"\x02"))
-    yield Odd("12-bit", patched(plain, precision=12, frame=0xC1))
-    yield Odd("16-bit-lossless", patched(plain, precision=16, frame=0xC3))
-    yield Odd("arithmetic", patched(plain, frame=0xC9))
-    yield Odd("no-height", patched(plain, height=0))
-    yield Odd("huge", patched(plain, height=65500, width=65500))
+    yield Odd("12-bit", odd_streams.TWELVE_BITS)
+    yield Odd("16-bit-lossless", odd_streams.LOSSLESS)
+    yield Odd("arithmetic", odd_streams.ARITHMETIC)
+    yield Odd("no-height", resized(plain, height=0))
+    yield Odd("huge", resized(plain, height=65500, width=65500))
     yield Odd("truncated", plain[: len(plain) // 2])
     yield Odd("truncated-and-closed", plain[: len(plain) // 2] + EOI)
     yield Odd("zeros-inside", plain[: len(plain) // 2] + bytes(len(plain) // 2) + EOI)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pydantic
@@ -65,13 +65,13 @@ class Drawn:
 @st.composite
 def specs(draw: st.DrawFn) -> Drawn:
     """Draw a spec: from the schema or shipped, with up to two changes."""
-    document = draw(
-        st.one_of(documents(), documents(), st.sampled_from(shipped()).map(copy.deepcopy))
-    )
+    changes = draw(st.sampled_from([0, 0, 0, 1, 1, 1, 2]))
+    valid = st.sampled_from(shipped()).map(copy.deepcopy)
+    # what one change does is seen where all was well before
+    document = draw(st.one_of(*([documents()] * (1 if changes == 1 else 3)), valid, valid))
     changed: Path = ()
     kind = "schema"
     before = toml(document).encode()
-    changes = draw(st.sampled_from([0, 0, 0, 1, 1, 1, 2]))
     for _ in range(changes):
         kind, changed = _mutate(draw, document)
     kind = "several" if changes > 1 else kind
@@ -101,7 +101,7 @@ def _mutate(draw: st.DrawFn, document: dict[str, Any]) -> tuple[str, Path]:
     parent, key = get(document, path[:-1]), path[-1]
     kind = draw(st.sampled_from(["odd", "odd", "odd", "other", "delete", "twice", "typo", "move"]))
     if kind == "odd":
-        parent[key] = draw(st.sampled_from(ODD))
+        parent[key] = copy.deepcopy(draw(st.sampled_from(ODD)))
     elif kind == "other" and isinstance(key, str) and key in known_values():
         value = draw(known_values()[key])
         parent[key] = [value] if path[0] == "matrix" else value
@@ -124,6 +124,24 @@ def _mutate(draw: st.DrawFn, document: dict[str, Any]) -> tuple[str, Path]:
                 get(document, target)[key] = copy.deepcopy(parent[key])
                 path = (*target, key)
     return kind, path
+
+
+def single_changes() -> Iterator[Drawn]:
+    """Yield the shipped specs with every odd value at every place, and a typo in every key."""
+    for document in shipped():
+        before = toml(document).encode()
+        for path in places(document):
+            changes = [(path, odd, "odd") for odd in ODD]
+            if isinstance(key := path[-1], str):
+                value = get(document, path)
+                changes += [((*path[:-1], typo), value, "typo") for typo in (key[1:], f"{key}s")]
+            for where, value, kind in changes:
+                changed = copy.deepcopy(document)
+                parent = get(changed, where[:-1])
+                if kind == "typo":
+                    del parent[path[-1]]
+                parent[where[-1]] = value
+                yield Drawn(toml(changed).encode(), changed, where, kind, None, before)
 
 
 def _broken(draw: st.DrawFn, data: bytes) -> bytes:

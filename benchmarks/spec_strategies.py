@@ -75,7 +75,7 @@ def known_values() -> Mapping[str, st.SearchStrategy[Any]]:
         "pipeline": pipelines(),
         "image": word([*registry.names("stacks") * 3, "docker://debian:12", "/no/such.sif"]),
         "order": word(["stored", "shuffled", "window:64", "shards:64"]),
-        "striping": st.one_of(st.just({}), options_of(striping.striping)),
+        "striping": options_of(striping.striping),
         "transform": word(sorted(transforms.TRANSFORMS)),
         "recipe": word(recipes.names()),
         "world_size": word([1, 1, 1, 2]),

@@ -94,7 +94,7 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
         for i, contrast in enumerate(spec.contrasts):
             contrast_rules.check(f"contrasts[{i}]", contrast, named(spec, contrast.over))
             if contrast.base != "fastest" and contrast.over == "pipeline":
-                pipeline(str(contrast.base))
+                _check_base(f"contrasts[{i}].base", str(contrast.base))
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
     return spec
@@ -103,6 +103,13 @@ def parse(document: Mapping[str, Any], where: str = "spec") -> Spec:
 def servers_cache_bytes(spec: Spec) -> int:
     """Return the stated size of the servers' cache in bytes, 0 for none; raises SpecError."""
     return nbytes(spec.servers_cache, "servers_cache") if spec.servers_cache else 0
+
+
+def _check_base(where: str, base: str) -> None:
+    try:
+        pipeline(base)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
 
 
 def _check_values(value: Any, at: Sequence[str | int] = ()) -> None:

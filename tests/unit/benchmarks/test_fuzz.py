@@ -13,8 +13,11 @@ from benchmarks import fuzz
 from benchmarks.spec_mutations import Drawn
 from benchmarks.spec_strategies import documents, toml
 from iobench.cli import console
-from iobench.core import registry
+from iobench.core import options, registry, stages
+from iobench.core.cases import STEADY
 from iobench.core.errors import SpecError
+from iobench.core.order import SHARINGS
+from iobench.core.striping import striping
 from iobench.plan import foresee, unused
 from iobench.spec import schema
 
@@ -24,6 +27,12 @@ def test_300_specs_plan_or_are_refused_in_one_plain_line() -> None:
     assert tally.total == 300
     assert not tally.worst, "\n".join(f"{kind}: {seen}" for kind, seen in tally.worst.items())
     assert min(tally.kinds["valid"], tally.kinds["refused"]) > 50, tally.kinds
+
+
+def test_every_100th_single_change_to_a_shipped_spec_is_named() -> None:
+    tally = fuzz.sweep(every=101)
+    assert tally.total > 300
+    assert not tally.worst, "\n".join(f"{kind}: {seen}" for kind, seen in tally.worst.items())
 
 
 def judged(document: dict[str, Any], folder: Path, **facts: Any) -> str:
@@ -55,7 +64,22 @@ def test_a_refusal_without_key_and_value_is_found(tmp_path: Path) -> None:
     assert judged(document, tmp_path, changed=("case", "batch"), kind="odd") == "refused"
     before = {"before": b'name = "x"', "kind": "typo"}
     kind = judged(document, tmp_path, changed=("case", "order"), **before)
-    assert kind == "names neither key nor value: case.order"
+    assert kind == "does not name the key: case.order"
+
+
+def test_a_refusal_that_does_not_say_what_is_allowed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(text: str, *_: object, **__: object) -> None:
+        if "batch" in text:
+            raise SpecError("batch is wrong")
+
+    monkeypatch.setattr(foresee, "judged", refuse)
+    kind = judged(
+        {"name": "x", "case": {"batch": 0}}, tmp_path, changed=("case", "batch"), kind="odd",
+        before=b'name = "x"',
+    )  # fmt: skip
+    assert kind == "does not name value or what is allowed: case.batch"
 
 
 def test_accepted_nonsense_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +101,16 @@ def test_a_key_that_is_ignored_in_silence_is_found(
 
 
 def test_every_key_and_member_is_drawn() -> None:
-    models = (schema.Spec, schema.DatasetSpec, schema.ExtraCase, schema.LadderSpec)
+    models = (
+        schema.Spec, schema.DatasetSpec, schema.ExtraCase, schema.LadderSpec, schema.MlperfSpec,
+    )  # fmt: skip
     left = {key for model in (*models, schema.ContrastSpec) for key in model.model_fields}
-    for axis in ("loaders", "formats", "trainers", "runtimes", "launchers", "placements"):
+    for axis in (
+        "loaders", "formats", "decoders", "trainers", "runtimes", "launchers", "placements",
+    ):  # fmt: skip
         left |= set(registry.names(axis))
+    left |= {*stages.rungs(), "cold", "warm", STEADY, *SHARINGS, "rank", "node", "shards", "window"}
+    left |= {*options.accepted(striping)}
     for number in range(1, 9):
         if not left:
             break

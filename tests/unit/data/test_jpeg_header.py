@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import odd_files
+from benchmarks import odd_files, odd_streams
 from iobench.core import transforms
 from iobench.data import jpeg_header
 from iobench.data.defects import MOST_PIXELS, defect
@@ -53,6 +53,9 @@ def test_the_frame_is_read() -> None:
     assert jpeg_header.frame(PLAIN) == (0xC0, 8, 224, 224, 3)
     progressive = odd_files.jpeg(odd_files.picture(40, 50), progressive=True)
     assert jpeg_header.frame(progressive) == (0xC2, 8, 40, 50, 3)
+    assert jpeg_header.frame(odd_streams.TWELVE_BITS) == (0xC1, 12, 24, 32, 3)
+    assert jpeg_header.frame(odd_streams.LOSSLESS) == (0xC3, 16, 24, 32, 3)
+    assert jpeg_header.frame(odd_streams.ARITHMETIC) == (0xC9, 8, 24, 32, 3)
     assert jpeg_header.frame(b"\xff\xd8") is None
     assert jpeg_header.frame(PLAIN[:30]) is None
 
@@ -71,6 +74,6 @@ def test_no_bytes_make_it_fail() -> None:
 
 def test_a_picture_of_any_size_is_not_decoded() -> None:
     """64 Kpixels a side would take 12 GiB of memory, whatever the file holds."""
-    huge = odd_files.patched(PLAIN, height=65500, width=65500)
+    huge = odd_files.resized(PLAIN, height=65500, width=65500)
     assert MOST_PIXELS < 65500 * 65500
     assert defect(huge) == ("size", "65500x65500")
