@@ -33,7 +33,11 @@ _BLOCK = 512  # tar: a header is one, a member is padded to whole ones
 
 
 class DaliLoader:
-    """One epoch of one rank through one DALI pipeline, built here and first run by ``batches``."""
+    """One epoch of one rank through one DALI pipeline, built here and first run by ``batches``.
+
+    One that reads LMDB is built there too: it opens the database, and the read-ahead around its
+    first page would come in before the clock starts.
+    """
 
     def __init__(
         self,
@@ -61,13 +65,19 @@ class DaliLoader:
         self._mmap, self._antialias, self._device = mmap, antialias, device
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
         self._links = itertools.count()
-        self._pipe: Any = self._build(start_method)
+        self._start_method = start_method
+        walks = self._native and self._form != "jpeg"
+        if walks:
+            _check_stored(request)
+        self._pipe: Any = None if walks and self._form == "lmdb" else self._build()
 
     def batches(self) -> Iterator[Batch]:
         """Run the pipeline ``len(ids) // batch`` times, from an empty queue.
 
         Raises DatasetError, naming the sample, when one cannot be read, decoded or cropped.
         """
+        if self._pipe is None:
+            self._pipe = self._build()
         for k, ids in enumerate(self._request.batches()):
             try:
                 outputs = self._pipe.run()
@@ -97,7 +107,7 @@ class DaliLoader:
             self._folder.cleanup()
             self._folder = None
 
-    def _build(self, start_method: str) -> Any:
+    def _build(self) -> Any:
         request = self._request
         on_gpu = self._device == "mixed"
         seed = transforms.SampleRandom(request.seed, request.epoch).below(_SEEDS)
@@ -111,7 +121,7 @@ class DaliLoader:
             exec_dynamic=True,
             seed=seed,
             py_num_workers=max(request.workers, 1),
-            py_start_method=start_method,
+            py_start_method=self._start_method,
         )
         with pipe:
             stored, facts = self._source()
@@ -137,7 +147,6 @@ class DaliLoader:
             files = [self._named(str(paths[i])) for i in ids]
             stored, seen = fn.readers.file(files=files, labels=ids, **common)
             return stored, {"ids": seen}
-        _check_stored(request)
         if self._form == "lmdb":
             stored, labels = fn.readers.caffe(path=self._named(str(request.root)), **common)
             return stored, {"labels": labels}
