@@ -64,7 +64,7 @@ def _workers(case: Case, asked: TuneSettings) -> Sequence[Value]:
 
 
 def _prefetch(case: Case, asked: TuneSettings) -> Sequence[Value]:
-    return (1, 2, 4, 8) if case.loader in ("torch", "dali", "spdl", "webdataset") else ()
+    return (1, 2, 4, 8) if case.loader in ("torch", "dali", "spdl", "grain", "webdataset") else ()
 
 
 def _threads(case: Case, asked: TuneSettings) -> Sequence[Value]:

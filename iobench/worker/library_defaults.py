@@ -208,6 +208,40 @@ def _failed(files: List[Path]) -> str:
         return f"{counted(list(pipeline), len(files))}; no error"
 
 
+def _remainders(files: List[Path]) -> str:
+    """One epoch in batches of four (``drop_remainder=True``), made by four worker processes."""
+    import grain
+
+    source: Any = grain.MapDataset.source(range(len(files)))
+    batches = source.to_iter_dataset().batch(BATCH, drop_remainder=True)
+    iterator = iter(batches.mp_prefetch(grain.MultiprocessingOptions(2 * WORKERS)))
+    seen = [int(i) for batch in iterator for i in batch]
+    iterator.close()
+    return counted(seen, len(files))
+
+
+def _iterated_again(files: List[Path]) -> str:
+    """Two epochs of a dataset that is shuffled by a seed (``shuffle(seed=1)``)."""
+    import grain
+
+    source: Any = grain.MapDataset.source(range(len(files)))
+    dataset = source.shuffle(seed=1).to_iter_dataset()
+    return f"{len({tuple(map(int, dataset)) for _ in range(2)})} order in 2 epochs"
+
+
+def _grain_ranks(files: List[Path]) -> str:
+    """One epoch on four ranks through Grain's DataLoader, which keeps the remainder by its name."""
+    import grain
+
+    seen: List[int] = []
+    for rank in range(RANKS):
+        shard = grain.sharding.ShardOptions(rank, RANKS)
+        sampler = grain.samplers.IndexSampler(len(files), shard, num_epochs=1)
+        loader: Any = grain.DataLoader(data_source=range(len(files)), sampler=sampler)
+        seen += [int(i) for i in loader]
+    return counted(seen, len(files))
+
+
 DEFAULTS: Dict[str, Default] = {
     default.name: default
     for default in (
@@ -231,6 +265,12 @@ DEFAULTS: Dict[str, Default] = {
                 _uneven_ranks, "equally many samples a rank: ranks that exchange gradients wait"),
         Default("WebDataset with fewer shards than workers", "webdataset", "webdataset",
                 _too_few_shards, "more shards, or empty_check=False: workers without one idle"),
+        Default("Grain batch(drop_remainder=True), then mp_prefetch", "grain", "grain",
+                _remainders, "batch before to_iter_dataset, or behind mp_prefetch"),
+        Default("Grain shuffle(seed), iterated once an epoch", "grain", "grain", _iterated_again,
+                "repeat(epochs) behind shuffle, or another seed"),
+        Default("Grain DataLoader, ShardOptions(drop_remainder=False)", "grain", "grain",
+                _grain_ranks, "MapDataset.source(...)[rank::ranks], whose shares differ by one"),
     )
 }  # fmt: skip
 

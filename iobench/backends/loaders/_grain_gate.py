@@ -16,7 +16,7 @@ _START_S = 120.0  # in which the worker processes must be up
 _NUMBER = struct.Struct("q")
 
 
-class Gate:
+class PipeGate:
     """Two named pipes: what Grain's workers are given is pickled, and no semaphore can be.
 
     ``enter``: for ``mp_prefetch`` as ``worker_init_fn``; nothing of the dataset is opened before.

@@ -15,7 +15,7 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence, Union
 import numpy as np
 
 from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe, stacked
-from iobench.backends.loaders._grain_gate import Gate
+from iobench.backends.loaders._grain_gate import PipeGate
 from iobench.backends.loaders._torch_workers import check_shared_memory
 from iobench.core import transforms
 from iobench.core.cases import Batch, Case
@@ -37,7 +37,7 @@ class GrainLoader:
         transforms.single_thread()  # imports the libraries before the clock starts
         apart = processes and request.workers > 0
         threads = 0 if apart else request.workers
-        self._samples = _Samples(request, _readers(request, max(threads, 1)))
+        self._samples = _SampleMaker(request, _readers(request, max(threads, 1)))
         #: With threads the buffer's, in which the batches are that are being made.
         self.queue_batches = _queued(request) if apart else threads * request.prefetch
         source: Any = grain.MapDataset.source(request.batches().ravel().tolist())
@@ -46,11 +46,11 @@ class GrainLoader:
         )
         ahead = grain.ReadOptions(threads, threads * request.prefetch)
         dataset = batches.to_iter_dataset(ahead)
-        self._gate: Optional[Gate] = None
+        self._gate: Optional[PipeGate] = None
         if apart:
             if request.stage == "load":
                 check_shared_memory("grain", request, self.queue_batches)
-            self._gate = Gate(request.workers)
+            self._gate = PipeGate(request.workers)
             workers = grain.MultiprocessingOptions(request.workers, request.prefetch)
             dataset = dataset.mp_prefetch(workers, self._gate.enter)
         self._iterator: Any = iter(dataset)
@@ -108,14 +108,14 @@ def _readers(request: LoadRequest, count: int) -> List[Reader]:
     return [reader, *(copy.deepcopy(reader) for _ in range(count - 1))]
 
 
-class _Samples:
+class _SampleMaker:
     """The map's function: makes a batch of one sample, or says why there is none."""
 
     def __init__(self, request: LoadRequest, readers: Sequence[Reader]) -> None:
         self._made_of = request, readers
         self._shape = transforms.transform(request.transform).shape
         self._fills = request.stage == "load"
-        self._makers = [_Maker(request, each) for each in readers]
+        self._makers = [_OwnMaker(request, each) for each in readers]
         self._free = iter(self._makers)
         self._own = threading.local()
 
@@ -139,7 +139,7 @@ class _Samples:
             maker.close()
 
 
-class _Maker(BatchMaker):
+class _OwnMaker(BatchMaker):
     """One thread's; Grain does not wait for its threads when an epoch is left."""
 
     def __init__(self, request: LoadRequest, reader: Reader) -> None:

@@ -134,6 +134,9 @@ SHOWN = {
     "WebDataset(nodesplitter=split_by_node)": "8, 6, 6, 6 samples on 4 ranks",
     "WebDataset with fewer shards than workers": "1 shard, 2 workers: the epoch ends with "
     "ValueError",
+    "Grain batch(drop_remainder=True), then mp_prefetch": "16 for 26 samples: 0 repeated, 10 lost",
+    "Grain shuffle(seed), iterated once an epoch": "1 order in 2 epochs",
+    "Grain DataLoader, ShardOptions(drop_remainder=False)": "24 for 26 samples: 0 repeated, 2 lost",
 }
 NEEDS = {"DALI": "dali", "SPDL": "spdl", "WebD": "webdataset", "Grai": "grain"}
 
