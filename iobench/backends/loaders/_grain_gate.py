@@ -9,7 +9,7 @@ import struct
 import tempfile
 from typing import Any, List
 
-from iobench.core import transforms
+from iobench.core import registry, transforms
 from iobench.core.errors import BackendUnavailable
 
 _START_S = 120.0  # in which the worker processes must be up
@@ -63,6 +63,8 @@ class PipeGate:
 
 
 def _enter(up: str, go: str, *of_grain: Any) -> None:
+    for axis in ("formats", "decoders"):
+        registry.names(axis)  # plug-ins can be imported from now on: what is unpickled next may be
     transforms.single_thread()
     with open(up, "wb", buffering=0) as pipe:
         pipe.write(_NUMBER.pack(os.getpid()))

@@ -125,7 +125,7 @@ class _SampleMaker:
     def __call__(self, sample: int) -> Union[Batch, IobenchError]:
         """Return the sample as a batch, as far as the stage goes."""
         if not hasattr(self._own, "maker"):
-            self._own.maker = next(self._free)
+            self._own.maker = next(self._free, self._makers[0])
         data = np.empty((1, *self._shape), np.float32) if self._fills else None
         try:
             made: Batch = self._own.maker.make(np.array([sample], np.int64), data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import signal
@@ -222,3 +223,28 @@ def test_processes_that_do_not_come_up_are_stopped(
 
 def children() -> set[int]:
     return {process.pid for process in multiprocessing.active_children() if process.pid}
+
+
+PLUGGED = """
+from iobench.backends.formats.tar import TarFormat
+from iobench.core.members import FormatBackend
+
+
+class Plugged(TarFormat):
+    pass
+
+
+BACKEND = FormatBackend(Plugged, "tar by another name")
+"""
+
+
+def test_processes_read_a_format_that_is_plugged_in(
+    request_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "formats").mkdir()
+    (tmp_path / "formats/plugged.py").write_text(PLUGGED)
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(tmp_path))
+    request = request_of(workers=1)
+    plugged = registry.load("formats", "plugged").make()
+    batches = run(dataclasses.replace(request, format=plugged), processes=True)
+    assert [i for batch in batches for i in batch.ids] == request.ids.tolist()

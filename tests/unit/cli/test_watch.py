@@ -124,6 +124,11 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"it ended and did not say {words!r}")
 
 
+def unanswered(mount: Path) -> str:
+    """Return what is said of this mount; others may be silent meanwhile, and are named too."""
+    return f"the filesystem at {re.escape(str(mount))} .fuse.* has not answered for"
+
+
 def run(folder: Path, mount: Path) -> subprocess.Popen[str]:
     words = [*RUN, "--data", str(mount), "--out", "out", "--results", "results"]
     return started(words, cwd=folder, stderr=subprocess.PIPE)
@@ -132,10 +137,9 @@ def run(folder: Path, mount: Path) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_a_mount_that_is_silent_is_named_and_waited_for(tmp_path: Path) -> None:
     with silent(tmp_path) as (mount, daemon), run(tmp_path, mount) as process:
-        line = until(process, "has not answered for")
-        assert f"the filesystem at {mount} (fuse" in line
+        until(process, unanswered(mount))
         daemon.send_signal(signal.SIGCONT)
-        assert str(mount) in until(process, "answers again, after")
+        until(process, f"the filesystem at {mount} answers again, after")
         assert "VALID" in process.communicate()[0]
     assert process.returncode == 0
 
@@ -143,7 +147,7 @@ def test_a_mount_that_is_silent_is_named_and_waited_for(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_user_who_does_not_wait_for_a_silent_mount_is_heard(tmp_path: Path) -> None:
     with silent(tmp_path) as (mount, _), run(tmp_path, mount) as process:
-        until(process, "has not answered for")
+        until(process, unanswered(mount))
         process.send_signal(signal.SIGINT)
         until(process, "interrupted while a filesystem did not answer; .*same command")
         assert process.wait(30) == 130
@@ -176,9 +180,9 @@ def test_results_on_a_mount_that_is_silent_are_waited_for(tmp_path: Path) -> Non
         results = mount.path / "results"
         with suite(tmp_path, tmp_path / "out", results) as process:
             stop_at(process, mount, results, "runs/*.json")
-            assert f"the filesystem at {mount.path} (fuse" in until(process, "has not answered for")
+            until(process, unanswered(mount.path))
             mount.daemon.send_signal(signal.SIGCONT)
-            assert str(mount.path) in until(process, "answers again, after")
+            until(process, f"the filesystem at {mount.path} answers again, after")
             assert "VALID" in process.communicate()[0]
             assert process.returncode == 0
         assert (results / "latest" / "report.html").exists()
@@ -190,7 +194,7 @@ def test_results_on_a_silent_mount_go_on_after_an_interruption(tmp_path: Path) -
         results = mount.path / "results"
         with suite(tmp_path, tmp_path / "out", results) as process:
             stop_at(process, mount, results, "runs/*.json")
-            until(process, "has not answered for")
+            until(process, unanswered(mount.path))
             process.send_signal(signal.SIGINT)
             line = until(process, "interrupted while a filesystem did not answer")
             assert process.wait(60) == 130
@@ -212,8 +216,7 @@ def test_a_report_is_written_while_the_mount_of_the_data_is_silent(tmp_path: Pat
         results = tmp_path / "results"
         with suite(tmp_path, mount.path / "out", results) as process:
             stop_at(process, mount, results, "trials.csv")
-            line = until(process, "has not answered for")
-            assert f"the filesystem at {mount.path} (fuse" in line
+            until(process, unanswered(mount.path))
             assert "</html>" in (results / "latest" / "report.html").read_text()
             mount.daemon.send_signal(signal.SIGCONT)
             assert "report: " in process.communicate()[0]
