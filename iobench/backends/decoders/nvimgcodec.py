@@ -20,7 +20,7 @@ _OWN = threading.local()
 
 def decode(data: Any) -> np.ndarray:
     """Return the pixels of a bytes-like JPEG.  Raises ValueError where the library finds none."""
-    from nvidia import nvimgcodec
+    import nvidia.nvimgcodec as nvimgcodec
 
     if getattr(_OWN, "process", 0) != os.getpid():  # a fork has none of its parent's threads
         backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
