@@ -9,9 +9,8 @@ from iobench.analysis.evidence import Evidence
 from iobench.analysis.trainer_results import MlperfResult
 from iobench.core.cases import Case
 from iobench.core.records import Record
+from iobench.core.stages import FEED
 from iobench.equations import mlperf, stats
-
-FEED = "feed"
 
 
 def mlperf_of(found: Evidence, case: Case) -> MlperfResult | None:

@@ -15,6 +15,8 @@ from iobench.core import registry
 from iobench.core.protocols import Measured
 from iobench.core.records import IoCounters
 
+#: The stage whose accelerators' utilisation counts as MLPerf Storage's.
+FEED = "feed"
 #: What the loop saw, the I/O meanwhile, and further fields of the rank's result.
 Outcome = Tuple[Measured, IoCounters, Dict[str, Any]]
 

@@ -50,6 +50,9 @@ def _of_suite(spec: Spec, plan: Plan) -> Iterator[Finding]:
         )
     sized = "sd_bytes" in spec.dataset.model_fields_set and not spec.dataset.mean_bytes
     yield from _unless(not sized, "dataset.sd_bytes", "it goes with dataset.mean_bytes")
+    if spec.mlperf:
+        fed = any(trial.stage == stages.FEED for trial in trials)
+        yield from _unless(fed, "mlperf", f"no case runs stage {stages.FEED!r}")
     if "compute_s" in typed:
         computing = any(not stages.of(trial.stage).reads for trial in trials)
         yield from _unless(computing, "compute_s", "no case runs stage 'compute'")

@@ -56,6 +56,12 @@ def notes(text: str, **others: Any) -> list[str]:
             ["cases[0].stages", "the list is empty"],
         ),
         ("[ladder]\nrepeats = 1000000", ["ladder.repeats = 1000000", "at most 1000"]),
+        (
+            "[matrix]\npipeline = ['jpeg', 'lmdb']\n[[contrasts]]\nbase = '=1+1'",
+            ["contrasts[0].base", "'=1+1'", "write loader:format"],
+        ),
+        ("[mlperf]\nworkload = 'unet3d'\nau = 2.0", ["mlperf.au = 2.0", "at most 1"]),
+        ("[mlperf]\nworkload = 'unet3d'\naus = 0.9", ["mlperf: unknown key 'aus'", "'au'"]),
     ],
 )
 def test_what_would_fail_late_is_refused(text: str, words: list[str]) -> None:
@@ -89,6 +95,7 @@ def test_a_gpu_that_is_not_here_is_said(
     [
         ("stage_to = '/scratch'", "stage_to"),
         ("max_repeated_pairs = 3", "max_repeated_pairs"),
+        ("[mlperf]\nworkload = 'unet3d'\nau = 0.9", "mlperf"),
         ("compute_s = 3\n[ladder]\nstages = ['read']", "compute_s"),
         (
             "allow_drop_caches = true\n[ladder]\ncaches = ['warm']\nstages = ['read']",
