@@ -65,7 +65,6 @@ def _torch(case: Case) -> str:
 _DECODE = {
     "simplejpeg": "simplejpeg.decode_jpeg(data)",
     "opencv": "cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR_RGB)",
-    "nvimgcodec": "nvimgcodec.Decoder(device_id=-99999).decode(data)",
     "pillow": "PIL.Image.open(file).convert('RGB')",
 }
 
