@@ -116,6 +116,7 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         if case.label in labels
     }
     ladders = [(c.case, plots.ladder(c, suite)) for c in shown]
+    table = rates.by(suite)
     return {
         "ladders": [(name, svg) for name, svg in ladders if svg],
         "stalls": plots.stall_breakdown(shown, suite),
@@ -134,8 +135,8 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         "forest": plots.forest([c for c in suite.contrasts if "runtime" not in c.over]),
         "forest_runtimes": plots.forest([c for c in suite.contrasts if "runtime" in c.over]),
         "waits": plots.waits(waits),
-        "rates": "" if across else rate_plot.rates(rates.by(suite)),
-        "rates_note": rates.by(suite).note,
+        "rates": "" if across else rate_plot.rates(table),
+        "rates_note": table.note,
         "left_out": len(cases) - len(shown),
     }
 
