@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any, Dict
 
+import numpy as np
+
+from iobench.core.errors import DatasetError
 from iobench.core.protocols import Reader
 
 OPEN_SHARDS = 64  # that a reader keeps
+
+
+def stored_index(path: Path, of: str) -> np.ndarray:
+    """Return the index beside a format's files: int64 (samples, 4); ``of``: shards or records.
+
+    Raises DatasetError where it cannot be read or is another array.
+    """
+    try:
+        index: np.ndarray = np.load(path)
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"cannot read {path}: {error}; convert again") from None
+    if index.dtype != np.int64 or index.shape[1:] != (4,) or (index < 0).any():
+        raise DatasetError(f"{path} is no index of {of}: convert again")
+    return index
 
 
 class LazyReader(Reader):

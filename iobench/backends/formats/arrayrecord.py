@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Iterable, List, Sequence, Tuple
 import numpy as np
 
 from iobench.backends.formats._example import example
-from iobench.backends.formats._reader import LazyReader
+from iobench.backends.formats._reader import LazyReader, stored_index
 from iobench.core.cases import Dataset, Extent
 from iobench.core.errors import DatasetError
 from iobench.core.members import FormatBackend
@@ -37,12 +37,7 @@ class ArrayRecordReader(LazyReader):
 
     def __init__(self, root: Path) -> None:
         self._path = str(root / DATA)
-        try:
-            self._index = np.load(root / INDEX)
-        except (OSError, ValueError) as error:
-            raise DatasetError(f"cannot read {root / INDEX}: {error}; convert again") from None
-        if self._index.dtype != np.int64 or self._index.shape[1:] != (4,):
-            raise DatasetError(f"{root / INDEX} is no index of records: convert again")
+        self._index = stored_index(root / INDEX, "records")
         super().__init__(len(self._index))
 
     def read(self, index: int) -> Tuple[memoryview, int]:

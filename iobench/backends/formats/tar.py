@@ -14,7 +14,7 @@ from typing import Annotated, Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from iobench.backends.formats._reader import ShardReader
+from iobench.backends.formats._reader import ShardReader, stored_index
 from iobench.core.cases import Dataset, Extent
 from iobench.core.errors import DatasetError
 from iobench.core.members import FormatBackend
@@ -29,14 +29,8 @@ class TarReader(ShardReader):
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
-        try:
-            self._index = np.load(root / INDEX)
-        except (OSError, ValueError) as error:
-            raise DatasetError(f"cannot read {root / INDEX}: {error}; convert again") from None
-        index = self._index
-        if index.dtype != np.int64 or index.shape[1:] != (4,) or (index < 0).any():
-            raise DatasetError(f"{root / INDEX} is no index of shards: convert again")
-        super().__init__(len(index))
+        self._index = stored_index(root / INDEX, "shards")
+        super().__init__(len(self._index))
 
     def read(self, index: int) -> Tuple[bytes, int]:
         """Return (JPEG, label): bytes, by one pread.  Raises DatasetError on a short read."""
