@@ -12,8 +12,8 @@ from iobench.core.cases import Case
 from iobench.host import container_io, engines, filesystems
 from iobench.run.command import wants_gpu
 
-#: Filesystem members whose files are in memory, and those of this machine's own disks.
-IN_MEMORY, OF_DISKS = ("tmpfs",), ("", "posix", "tmpfs")
+#: Filesystem members whose files are in memory.
+IN_MEMORY = ("tmpfs",)
 #: Distribution that reads by GPUDirect Storage.
 KVIKIO = "kvikio"
 
@@ -72,7 +72,7 @@ def identity(case: Case, facts: Facts) -> Iterator[CaseFinding]:
 def far_store(facts: Facts) -> Iterator[CaseFinding]:
     """Yield that the engine's images and upper layers are on other machines."""
     filesystem, folder = facts.store
-    if filesystem not in OF_DISKS:
+    if filesystem not in engines.OF_THIS_MACHINE:
         yield CaseFinding(
             "image store",
             f"images and upper layers are in {folder}, on {filesystem}: files of the image are "

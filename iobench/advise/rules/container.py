@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from iobench.advise.findings import Diagnosis, Rule, Scene
 from iobench.analysis.case_results import CaseResult, CommunicationResult
 from iobench.equations.stats import SLOWER
+from iobench.host.engines import OF_THIS_MACHINE
 
 #: What a failed trial's reason says of a full /dev/shm.
 FULL_SHM = ("/dev/shm", "bus error")
@@ -77,7 +78,7 @@ def _udev(scene: Scene) -> Iterator[Diagnosis]:
 
 
 def _store(scene: Scene) -> Iterator[Diagnosis]:
-    if (on := scene.case.seen.store) not in _LOCAL:
+    if (on := scene.case.seen.store) not in OF_THIS_MACHINE:
         starts = scene.case.startup_s.value if scene.case.startup_s else None
         yield Diagnosis(
             f"the engine keeps images and upper layers on {on}: imports, and what is written "
@@ -162,8 +163,6 @@ def _slower(scene: Scene) -> Iterator[Diagnosis]:
         )
 
 
-#: Of the machine's own disks or memory; "": the runtime has no store.
-_LOCAL = ("", "posix", "tmpfs")
 _DOCS = "docs/containers.md"
 _ANY = ("warm",)  # found once a case, whatever the cache
 
