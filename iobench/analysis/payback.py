@@ -37,24 +37,23 @@ def staging(found: Evidence, contrast: Contrast, outcome: Outcome) -> StagingRes
     seconds = [p.seconds_per_sample[1] for p in complete_pairs(found, contrast)]
     epoch_s = found.plan.dataset.samples * median(seconds) if seconds else 0.0
 
-    def epochs(ratio: float | None) -> float | None:
-        if ratio is None or not math.isfinite(ratio) or ratio >= 1 or not epoch_s:
-            return None
-        return place.seconds / (epoch_s * (1 - ratio))
+    def one_node(ratio: float | None) -> Staging:
+        finite = math.nan if ratio is None or not math.isfinite(ratio) else ratio
+        return Staging(place.seconds, place.bytes, epoch_s, epoch_s * finite)
 
     spread = outcome.simultaneous
     mount = storage_of(found, base)
     known = mount and contrast.cache == "cold" and outcome.ratio and epoch_s
     bandwidth = mount.bandwidth if mount and known else None
-    one_node = Staging(place.seconds, place.bytes, epoch_s, epoch_s * (outcome.ratio or 1.0))
+    measured = one_node(outcome.ratio)
     return StagingResult(
         seconds=place.seconds,
         bytes=place.bytes,
-        pays_after_epochs=epochs(outcome.ratio),
-        low=epochs(spread.low) if spread else None,
-        high=epochs(spread.high) if spread else None,
+        pays_after_epochs=measured.epochs,
+        low=one_node(spread.low).epochs if spread else None,
+        high=one_node(spread.high).epochs if spread else None,
         shared_bytes_per_s=bandwidth,
-        at_nodes=[NodesPayback(n, *one_node.at(n, bandwidth)) for n in NODES] if bandwidth else [],
+        at_nodes=[NodesPayback(n, *measured.at(n, bandwidth)) for n in NODES] if bandwidth else [],
     )
 
 
