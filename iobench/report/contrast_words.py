@@ -11,7 +11,7 @@ from iobench.analysis.contrast_results import (
     Outcome,
     StagingResult,
 )
-from iobench.report import numbers
+from iobench.report import numbers, words
 from iobench.report.numbers import NONE, bracketed, limits, milliseconds, number, percent
 
 #: So many pairs and more are not counted.
@@ -242,10 +242,7 @@ def scope(contrast: ContrastResult) -> str:
 
 def scoped(contrasts: Iterable[ContrastResult]) -> list[str]:
     """Return one line for each different scope, with the arms that it holds for."""
-    found: dict[str, dict[str, None]] = {}
-    for contrast in contrasts:
-        if contrast.allocations:
-            found.setdefault(scope(contrast), {})[contrast.arm] = None
+    found = words.grouped((scope(c), c.arm) for c in contrasts if c.allocations)
     return [
         f"verdicts of {'all arms' if len(found) == 1 else ', '.join(arms)} hold {text}"
         for text, arms in found.items()
