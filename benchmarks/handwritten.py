@@ -360,6 +360,24 @@ def webdataset_loop(task, index, ids):
     return whole()
 
 
+# -- Loops that make sample by sample, and then stack them -------------------------------------
+
+
+def sample_of(source):
+    def make(i):
+        data, label = source.read(i)
+        row = np.empty((3, 224, 224), np.float32)
+        augment(data, row)
+        return row, label
+
+    return make
+
+
+def stack(samples):
+    rows, labels = zip(*samples)
+    return np.stack(rows), np.array(labels)
+
+
 # -- SPDL: threads that make sample by sample --------------------------------------------------
 
 
@@ -368,18 +386,7 @@ def spdl_loop(task, index, ids):
     from spdl.pipeline import PipelineBuilder
 
     cv2.setNumThreads(1)
-    source = Jpegs(task, index)
-
-    def make(i):
-        data, label = source.read(i)
-        row = np.empty((3, 224, 224), np.float32)
-        augment(data, row)
-        return row, label
-
-    def stack(samples):
-        rows, labels = zip(*samples)
-        return np.stack(rows), np.array(labels)
-
+    make = sample_of(Jpegs(task, index))
     pipeline = (
         PipelineBuilder()
         .add_source(ids.tolist())
@@ -407,19 +414,8 @@ def grain_loop(task, index, ids):
     cv2.setNumThreads(1)
     source = KINDS[task["format"]](task, index)
     source.open()
-
-    def make(i):
-        data, label = source.read(i)
-        row = np.empty((3, 224, 224), np.float32)
-        augment(data, row)
-        return row, label
-
-    def stack(samples):
-        rows, labels = zip(*samples)
-        return np.stack(rows), np.array(labels)
-
     threads = task["workers"]
-    batches = grain.MapDataset.source(ids.tolist()).map(make)
+    batches = grain.MapDataset.source(ids.tolist()).map(sample_of(source))
     batches = batches.batch(task["batch"], drop_remainder=True, batch_fn=stack)
     ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads * task["prefetch"])
     return iter(batches.to_iter_dataset(ahead))
