@@ -76,6 +76,7 @@ class LoaderBackend(Backend[Any]):
     the data among ranks (a form that is not named: every order that is one sequence, any sharing;
     no sharing: one rank only).  ``probe``:
     serial, (request, samples) -> read_s, decode_s, transform_s, one entry a sample.
+    ``each_worker``: each of its workers makes ``prefetch`` batches ahead, not all together.
     ``in_turn``: batch k is made by worker k modulo their number, and its option ``in_order`` off
     delivers batches as they are made.  ``decoding_threads``: (case) -> threads of a rank that read
     and decode, of all its processes together; 0 of a loader that reads nothing.  ``also_audited``:
@@ -93,10 +94,15 @@ class LoaderBackend(Backend[Any]):
     decodes: bool = False
     turns: str = ""  # why its decoder turns pictures by their EXIF orientation; "": it does not
     threads: int = 0  # of its decoder, fixed: a case's ``workers``; 0 if the user may set those
+    each_worker: bool = False
     in_turn: bool = False
     decoding_threads: Callable[[Case], int] = lambda case: max(case.workers, 1)
     also_audited: Tuple[Mapping[str, Scalar], ...] = ()
     probe: Optional[Callable[[LoadRequest, int], Mapping[str, Sequence[float]]]] = None
+
+    def ahead(self, workers: int, prefetch: int) -> int:
+        """Return how many batches of a rank are made ahead of its trainer."""
+        return workers * prefetch if self.each_worker else prefetch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -277,8 +277,9 @@ def _unusable(case: Case) -> str:
 
 def queue_bytes(case: Case) -> int:
     """Return the bytes of the batches that wait in a loader's queue and in the trainer's hands."""
-    ahead = case.workers * case.prefetch if case.loader == "torch" else case.prefetch
-    return (ahead + 1) * case.world_size * transforms.batch_bytes(case.transform, case.batch)
+    ahead = registry.load("loaders", case.loader).ahead(case.workers, case.prefetch)
+    batches: int = (ahead + 1) * case.world_size
+    return batches * transforms.batch_bytes(case.transform, case.batch)
 
 
 def named(case: Case, current: Case) -> Case:

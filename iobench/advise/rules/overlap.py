@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from iobench.advise.findings import NOTHING, Diagnosis, Rule, Scene
 from iobench.analysis.case_results import PrepStall
+from iobench.core import registry
+from iobench.core.errors import SpecError
 from iobench.equations import pipeline, roofline
 from iobench.equations.stats import Interval
 
 #: A pipeline at or above this AU needs no cure.
 FINE_AU = 0.95
-#: Loaders whose workers each make ``prefetch`` batches ahead.
-EACH_WORKER = ("torch", "threads", "webdataset")
 #: Steps that keep less of a core busy than this have no thread pool to speak of.
 BUSY = 0.5
 
@@ -80,9 +80,13 @@ def _slow_sample(scene: Scene) -> Iterator[Diagnosis]:
 
 
 def _made_ahead(scene: Scene) -> int:
-    """Return how many batches are made ahead: a DataLoader's workers have so many each."""
+    """Return how many batches are made ahead; as many as prefetch by a plug-in that is not here."""
     case = scene.case
-    return case.prefetch * (max(case.workers, 1) if case.loader in EACH_WORKER else 1)
+    try:
+        backend = registry.load("loaders", case.loader)
+    except SpecError:
+        return case.prefetch
+    return int(backend.ahead(max(case.workers, 1), case.prefetch))
 
 
 def _prefetch(scene: Scene) -> Iterator[Diagnosis]:

@@ -172,6 +172,7 @@ BACKEND = LoaderBackend(
     libraries={"grain": "grain"},
     stack="torch",
     decodes=True,
+    each_worker=True,
     probe=probe,
     unused=_unused,
 )

@@ -127,6 +127,7 @@ BACKEND = LoaderBackend(
     "threads over any format's reader, in the trainer's process (or apart): needs no torch",
     requires=REQUIRES,
     decodes=True,
+    each_worker=True,
     probe=probe,
     judge=_judge,
     unused=_unused,

@@ -146,6 +146,7 @@ BACKEND = LoaderBackend(
     "torch DataLoader over any format's reader: worker processes, prefetch, pinned memory",
     requires=("torch", *REQUIRES),
     decodes=True,
+    each_worker=True,
     in_turn=True,
     decoding_threads=_decoding_threads,
     also_audited=({"in_order": False}, {"threads": 4}),

@@ -210,5 +210,6 @@ BACKEND = LoaderBackend(
     orders={"tar": frozenset({"shards"})},
     sharings={"tar": frozenset({"disjoint"})},
     decodes=True,
+    each_worker=True,
     unused=_unused,
 )
