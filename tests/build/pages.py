@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Callable, Tuple, TypeVar
 
+from iobench.host import page_cache, page_lock
 from iobench.host.page_cache import Residency
 
 T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def warm(files: Sequence[Path]) -> Iterator[None]:
+    """Read ``files`` and keep their pages meanwhile, locked where this user may lock them."""
+    page_cache.warm(files)
+    with page_lock.lock(files):
+        yield
 
 
 def read_whole(

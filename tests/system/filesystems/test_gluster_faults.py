@@ -238,7 +238,7 @@ def test_a_lost_brick_fails_the_trials_that_need_it(volume: Gluster, tmp_path: P
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("read-only", "cannot write to {}/.*: Read-only file system"),
+        ("read-only", "{}/.*: Read-only file system"),
         ("full", "No space left on device|no directory of files .* of the free space"),
     ],
 )

@@ -15,6 +15,7 @@ from iobench.core import registry
 from iobench.core.records import IoCounters
 from iobench.host import filesystems, io_counters, mounts, page_cache
 from iobench.host.mounts import MountInfo, mount_of
+from tests.build import pages
 from tests.capabilities import need
 
 
@@ -137,9 +138,9 @@ def test_an_overlay_is_counted_by_the_disk_below_it() -> None:
             page_cache.evict([path])
             cold = page_cache.residency([path]).fraction
             before = io_counters.snapshot()
-            page_cache.warm([path])
-            io = io_counters.difference(before, io_counters.snapshot())
-            warm = page_cache.residency([path])
+            with pages.warm([path]):
+                io = io_counters.difference(before, io_counters.snapshot())
+                warm = page_cache.residency([path])
             count = filesystem.crossed(io, {}).nbytes
         finally:
             subprocess.run(["umount", str(merged)], check=True)

@@ -17,7 +17,7 @@ from iobench.core.errors import BackendUnavailable, TrialFailed
 from iobench.host import fio, page_cache
 from iobench.host.agent import Agent, FioResult
 from iobench.run import ceiling
-from tests.build.pages import read_whole
+from tests.build import pages
 from tests.capabilities import need
 
 
@@ -87,7 +87,7 @@ def test_cold_files_every_byte_once_in_order(disk: Path) -> None:
         assert page_cache.residency(files).fraction == 0.0
         return ceiling.run(ceiling.plan(samples, jobs=2, batch=8), ceiling.Fio(disk / "work"))
 
-    done, after = read_whole(replay, lambda: page_cache.residency(files))
+    done, after = pages.read_whole(replay, lambda: page_cache.residency(files))
     assert not done.invalid
     assert done.io_bytes == done.wanted_bytes == sum(path.stat().st_size for path in files)
     assert done.storage_bytes >= done.io_bytes
@@ -111,7 +111,7 @@ def test_a_shard_stays_open_and_only_its_extents_are_read(disk: Path) -> None:
         page_cache.evict([path])
         return ceiling.run(ceiling.plan(half, jobs=1, batch=8), ceiling.Fio(disk / "work"))
 
-    done, wanted = read_whole(replay, lambda: resident(half))
+    done, wanted = pages.read_whole(replay, lambda: resident(half))
     assert not done.invalid
     assert done.io_bytes == sum(s[0].length for s in half)
     words = [word for word, _ in logged(disk / "work")]
@@ -134,7 +134,7 @@ def test_a_map_without_read_ahead_is_replayed_page_by_page(disk: Path) -> None:
             read_ahead=False,
         )
 
-    done, wanted = read_whole(replay, lambda: resident(half))
+    done, wanted = pages.read_whole(replay, lambda: resident(half))
     assert not done.invalid
     assert done.io_bytes == sum(s[0].length for s in half)
     assert "a page" in done.note
@@ -147,10 +147,10 @@ def test_a_map_without_read_ahead_is_replayed_page_by_page(disk: Path) -> None:
 def test_a_warm_pattern_can_be_repeated(disk: Path) -> None:
     need("fio")
     samples = tree(disk / "tree", samples=8)
-    page_cache.warm([Path(s[0].path) for s in samples])
-    done = ceiling.run(
-        ceiling.plan(samples, jobs=2, batch=2, repeat=50), ceiling.Fio(disk / "work")
-    )
+    with pages.warm([Path(s[0].path) for s in samples]):
+        done = ceiling.run(
+            ceiling.plan(samples, jobs=2, batch=2, repeat=50), ceiling.Fio(disk / "work")
+        )
     assert not done.invalid
     assert done.samples == 400
     assert done.storage_bytes < 0.01 * done.io_bytes
