@@ -62,7 +62,10 @@ sys.argv = [script, folder]
 runpy.run_path(script, run_name="__main__")
 """
 #: What is pasted into a script's own call; how many samples a batch has is the script's matter.
-PASTED = ("num_workers", "prefetch_factor", "in_order", "multiprocessing_context", "pin_memory")
+PASTED = (
+    "num_workers", "prefetch_factor", "persistent_workers", "in_order", "multiprocessing_context",
+    "pin_memory",
+)  # fmt: skip
 
 
 def causes() -> dict[str, dict[str, Any]]:

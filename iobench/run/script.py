@@ -59,7 +59,10 @@ def runner(command: Sequence[str], usual: Case, seconds: float) -> RunTrial:
 
 
 def changed(case: Case, usual: Case) -> dict[str, Any]:
-    """Return the keywords of DataLoader, and ``threads``, in which a case differs from a script."""
+    """Return the keywords of DataLoader, and ``threads``, in which a case differs from a script.
+
+    Workers of changed settings stay from epoch to epoch, as in the code that is printed of them.
+    """
     found: dict[str, Any] = {}
     if case.workers != usual.workers:
         found["num_workers"] = case.workers
@@ -67,8 +70,11 @@ def changed(case: Case, usual: Case) -> dict[str, Any]:
         found["prefetch_factor"] = case.prefetch
     if case.loader_options.get("in_order", True) != usual.loader_options.get("in_order", True):
         found["in_order"] = case.loader_options.get("in_order", True)
-    threads = case.trainer_options.get("threads", 0)
-    return {**found, **({"threads": threads} if threads else {})}
+    if threads := case.trainer_options.get("threads", 0):
+        found["threads"] = threads
+    if found and case.workers:
+        found["persistent_workers"] = True
+    return found
 
 
 def _ran(

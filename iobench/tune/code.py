@@ -44,6 +44,7 @@ def _torch(case: Case) -> str:
     words["num_workers"] = case.workers
     if case.workers:
         words["prefetch_factor"] = case.prefetch
+        words["persistent_workers"] = True  # as measured
         if not case.loader_options.get("in_order", True):
             words["in_order"] = False
         if method := case.loader_options.get("start_method"):
@@ -124,7 +125,7 @@ def _spdl(case: Case) -> str:
 def _webdataset(case: Case) -> str:
     words: dict[str, Any] = {"batch_size": None, "num_workers": case.workers}
     if case.workers:
-        words["prefetch_factor"] = case.prefetch
+        words |= {"prefetch_factor": case.prefetch, "persistent_workers": True}
     return "\n".join(
         [
             "import webdataset as wds",

@@ -14,7 +14,7 @@ import socket
 import sys
 from array import array
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from iobench.core.cases import Batch, Case, Dataset, Plan, Trial, to_json
 from iobench.core.clock import clock
@@ -82,22 +82,39 @@ class _Readings:
         self._io = IoCounters()
         self._began = clock()
 
-    def of(self, batches: Iterator[Any], *, seconds: float = 0.0) -> Iterator[Any]:
-        """Yield the batches; no more after so many ``seconds`` (0: all)."""
+    def of(
+        self,
+        batches: Iterator[Any],
+        *,
+        seconds: float = 0.0,
+        loader: Optional[Iterable[Any]] = None,
+    ) -> Iterator[Any]:
+        """Yield the batches; no more after so many ``seconds`` (0: all).
+
+        ``loader``: gives the next epoch where one is shorter than that.  The time until its first
+        batch counts as any other.
+        """
         request, ready, done = self._times
-        alive = [worker.pid for worker in getattr(batches, "_workers", ())]
+        alive = _workers(batches)
         before = io_counters.snapshot(alive)
         self._began = start = now = clock()
         try:
-            for batch in batches:
-                request.append(now)
-                ready.append(clock())
-                yield batch
-                self._samples.append(samples_of(batch))
-                now = clock()
-                done.append(now)
-                if seconds and now - start > seconds:
-                    break
+            epoch: Optional[Iterator[Any]] = batches
+            while epoch is not None:
+                steps = len(done)
+                for batch in epoch:
+                    request.append(now)
+                    ready.append(clock())
+                    yield batch
+                    self._samples.append(samples_of(batch))
+                    now = clock()
+                    done.append(now)
+                    if seconds and now - start > seconds:
+                        loader = None
+                        break
+                # one without a step has no more batches
+                epoch = iter(loader) if loader is not None and len(done) > steps else None
+                alive = _workers(epoch) or alive
             if done:
                 done[-1] = _finished()
         finally:
@@ -122,6 +139,11 @@ class _Readings:
             fingerprint=fingerprint.collect(Path.cwd(), {"torch": "torch", "numpy": "numpy"}),
             notes={"queue_batches": ahead, "case": to_json(_case(loader))},
         )
+
+
+def _workers(batches: Optional[Iterator[Any]]) -> List[int]:
+    """Return the processes of a DataLoader's epoch; those of earlier ones have been reaped."""
+    return [worker.pid for worker in getattr(batches, "_workers", ())]
 
 
 def samples_of(batch: Any) -> int:
@@ -163,7 +185,7 @@ def _ordered(loader: Iterable[Any], order: Order) -> Iterator[Any]:
         first = next(batches)
         del batches
         batches = iter(lambda: first, object())
-    measured = readings.of(batches, seconds=order.seconds)
+    measured = readings.of(batches, seconds=order.seconds, loader=found)
     if order.stage == LOAD:  # the body of the user's loop does not run
         for _ in measured:
             pass

@@ -36,7 +36,8 @@ def test_it_can_be_changed_by_hand_and_from_outside(name: str) -> None:
     found = Case(workers=5, prefetch=7, batch=99, trainer="torch",
                  loader_options={"in_order": False}, trainer_options={"threads": 3})  # fmt: skip
     new = strangers.pasted(text, code(found, decodes=False))
-    wanted = {"num_workers": "5", "prefetch_factor": "7", "in_order": "False"}
+    wanted = {"num_workers": "5", "prefetch_factor": "7", "persistent_workers": "True",
+              "in_order": "False"}  # fmt: skip
     assert keywords(new) == {**keywords(text), **wanted}
     assert "set_num_threads(3)" in new
 

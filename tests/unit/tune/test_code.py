@@ -27,11 +27,14 @@ def test_dataloader_keywords_make_a_dataloader() -> None:
     loader: Any = torch.utils.data.DataLoader(list(range(64)), **words)  # type: ignore[arg-type]
     assert (loader.num_workers, loader.prefetch_factor, loader.batch_size) == (2, 4, 32)
     assert loader.in_order is False
+    assert loader.persistent_workers is True
     assert "by 4 threads" in text
     assert "torch.set_num_threads(2)" in text
     assert "simplejpeg.decode_jpeg" in text
     assert "simplejpeg" not in code(TORCH, decodes=False)
-    assert "prefetch_factor" not in code(dataclasses.replace(TORCH, workers=0))
+    alone = code(dataclasses.replace(TORCH, workers=0))
+    assert "prefetch_factor" not in alone
+    assert "persistent_workers" not in alone
 
 
 @pytest.mark.parametrize("case", [
@@ -51,7 +54,7 @@ def test_webdataset_s_pipeline_has_the_buffer_and_the_workers_that_were_measured
     text = code(case)
     assert ".shuffle(500)" in text
     assert ".batched(48)" in text
-    assert "batch_size=None, num_workers=3, prefetch_factor=2" in text
+    assert "batch_size=None, num_workers=3, prefetch_factor=2, persistent_workers=True" in text
     assert "prefetch_factor" not in code(dataclasses.replace(case, workers=0))
 
 
