@@ -11,7 +11,8 @@ the client's). Figures are medians of repeats. Wanted: the ceiling within 3 % of
 
 The fetch stall is T(cold) - T(warm) of `train`, on files of the recipe `records`: they are read
 whole and hardly decoded, so that a cold epoch waits for the device all the time (readers of one
-large file read ahead of others, and the last samples cost no bytes). Its arithmetic:
+large file read ahead of others, and the last samples cost no bytes). Of 1 MB each: opening a file
+below a cluster takes a millisecond, which is as long as 0.1 MB at 100 MB/s. Its arithmetic:
 (bytes on the disk / rate - burst) / samples - T(warm), where each page of the files is read once,
 and the burst is what an idle blk-throttle lets through at once, 0.1 s worth of bytes (throtl_slice
 in the kernel's block/blk-throttle.c). Wanted: the measured stall within 5 % of it.
@@ -35,6 +36,7 @@ from iobench.analysis.storage import storage_of
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.dataset import files_of
 from iobench.core.records import VALID, Record
+from iobench.data import make
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build.gluster import gluster
 from tests.build.servers import Evicting
@@ -42,6 +44,8 @@ from tests.build.servers import Evicting
 RATES_MB_S, IOPS = (20, 50, 100), (300,)
 CEILING_WITHIN, READ_WITHIN, STALL_WITHIN = 0.03, 0.05, 0.05
 SLICE_S = 0.1
+#: Of a file, where the fetch stall is measured.
+RECORD_BYTES = 1_000_000
 PAGE = 4096
 Limit = Callable[[dict[str, int]], contextlib.AbstractContextManager[object]]
 
@@ -234,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=PARTS, nargs="*", default=PARTS, help="parts to measure")
     parser.add_argument("--step-s", type=float, default=0.004, help="the trainer's, for stalls")
-    parser.add_argument("--batch", type=int, default=16, help="of the trainer")
+    parser.add_argument("--batch", type=int, default=4, help="of the trainer")
     parser.add_argument("--blocks", type=int, default=4, help="cold and warm, for a stall")
     options = parser.parse_args(argv)
     limits = [{"read_bps": int(1e6 * rate)} for rate in options.rates]
@@ -251,7 +255,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 with limit(each):
                     add(row(options.below, each, data, measured(data, settings, options)))
         if "stall" in options.only:
-            data = suites.dataset(root, "records", options.samples, [])
+            sizes = (RECORD_BYTES, 1)
+            count = options.samples // 8
+            data = make.make("records", root / "records", samples=count, sizes=sizes)
             for each in limits:
                 with limit(each):
                     add(stall(each["read_bps"], data, settings, options))

@@ -6,6 +6,7 @@ A new key, option or member is drawn without a change here.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import math
 import types
@@ -57,6 +58,7 @@ def _readable(name: str) -> bool:
     return (stored.partition("-")[2] or "jpeg") in contents and (takes is None or stored in takes)
 
 
+@functools.cache  # making them takes longer than drawing from them
 def known_values() -> Mapping[str, st.SearchStrategy[Any]]:
     """Return key -> the values that are known for keys whose type alone does not tell them."""
     word = st.sampled_from

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.records import VALID, Record
+from iobench.core.records import INVALID, VALID, Record
 from iobench.run.cache_state import MAPPED_MAX
 from iobench.run.trial import TrialSettings, run_trial
 from tests.build import containers
@@ -60,7 +60,11 @@ def check(record: Record, cache: str, ranks: int = 1) -> None:
 @pytest.mark.parametrize("cache", ["cold", "warm"])
 @pytest.mark.parametrize("runtime", ["bare", *containers.RUNTIMES])
 def test_one_rank(data: Dataset, runtime: str, cache: str) -> None:
-    check(started(data, cache, runtime), cache)
+    for _ in range(3):  # the software of bare is these tests' own: another one may have mapped it
+        record = started(data, cache, runtime)
+        if record.status != INVALID:
+            break
+    check(record, cache)
 
 
 @pytest.mark.parametrize("mode", ["sif", "sandbox"])
