@@ -54,8 +54,9 @@ JARGON = re.compile(
 LONGEST = 2100
 #: Keys that another one refers to: a refusal may name that one instead.
 REFERRED_TO_BY = {"name": "base", "instead": "base"}
-#: Keys that a plan does not hold: a description, and a folder that is looked at when it is used.
-NOT_IN_A_PLAN = ("about", "stage_to")
+#: Keys that a plan does not hold: a description, a folder that is looked at when it is used, what
+#: is left out where a library is missing.
+NOT_IN_A_PLAN = ("about", "stage_to", "optional")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 #: How a refusal says what is allowed, or what to do.
 ALLOWED = re.compile(
@@ -220,10 +221,12 @@ def _ignored(drawn: Drawn, foreseen: foresee.Foreseen) -> Outcome | None:
 
 
 def _means(path: tuple[str | int, ...], value: Any) -> Any:
-    """Return a value without its short form: ``lmdb`` is the pipeline ``torch:lmdb``."""
+    """Return a value by its other name: ``lmdb`` is the pipeline ``torch:lmdb``."""
     if "pipeline" in path and isinstance(value, str):
         with contextlib.suppress(IobenchError):
             return load.pipeline(value)
+    if path[-1] == "over" and value == "ranks_per_node":
+        return "world_size"  # on one node
     return value
 
 

@@ -76,6 +76,12 @@ def _of_ladder(spec: Spec, plan: Plan) -> Iterator[Finding]:
         for cache in spec.ladder.caches:
             state = check_cache("ladder.caches", cache)
             yield from _unless(state in there, "ladder.caches", f"no trial of it can be {state}")
+    if "stages" in typed:
+        made = {trial.stage for trial in trials}
+        every_own = bool(spec.cases) and not spec.matrix  # said below
+        for name in () if every_own else spec.ladder.stages:
+            key = f"{name!r} in ladder.stages"
+            yield from _unless(name in made, key, "no case has a trial of it")
     for key in sorted({"digest", "probe"} & typed):
         other = spec.ladder.model_copy(update={key: not getattr(spec.ladder, key)})
         flipped = ladder(spec.model_copy(update={"ladder": other}), plan.cases)

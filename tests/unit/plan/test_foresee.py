@@ -113,6 +113,10 @@ def test_a_gpu_that_is_not_here_is_said(
             "[case]\nplacement = 'tmpfs'\n[ladder]\ncaches = ['cold', 'warm']",
             "ladder.caches",
         ),
+        (
+            "[case]\ntrainer = 'null'\n[ladder]\nstages = ['read', 'h2d']",
+            "'h2d' in ladder.stages",
+        ),
         ("[case]\npipeline = 'null:null'\n[ladder]\ndigest = false", "ladder.digest"),
         ("[case]\npipeline = 'null:null'\n[ladder]\nprobe = true", "ladder.probe"),
         ("[ladder]\ndigest = true\n[[cases]]\nbatch = 8", "ladder.digest"),
