@@ -34,7 +34,7 @@ remove_podman_images() {
     podman_images | grep -vxF "$kept" | xargs -r podman rmi >/dev/null 2>&1
 }
 
-MOST=3
+MOST=5
 tests() { # marker, how the work is shared, words before pytest: runs the tests of a marker
     marker=$1 shared=$2
     shift 2

@@ -196,8 +196,13 @@ class Gluster:
 
     def served(self) -> int:
         """Return the bytes that the bricks have read for clients, since the volume started."""
-        text = self.ask("volume", "profile", NAME, "info", "cumulative")
-        return sum(int(n) for n in re.findall(r"Data Read: (\d+) bytes", text))
+        for _ in range(20):  # a busy brick's answer can be missing
+            text = self.ask("volume", "profile", NAME, "info", "cumulative")
+            read = re.findall(r"Data Read: (\d+) bytes", text)
+            if len(read) == len(self.bricks):
+                return sum(map(int, read))
+            time.sleep(0.5)
+        raise AssertionError(f"not every brick says what it has read: {text}")
 
 
 @contextlib.contextmanager

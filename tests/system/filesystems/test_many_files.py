@@ -123,14 +123,16 @@ def started(disk: Path, results: str) -> subprocess.Popen[bytes]:
     """Start the suite; return when files are created beside the data."""
     (disk / "files.toml").write_text(SPEC)
     words = ["run", str(disk / "files.toml"), "--out", str(disk / "out"), "--results", results]
-    process = subprocess.Popen(
-        [*IOBENCH, *words], cwd=disk, env=env(disk), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    said = disk / "said"
+    with open(said, "wb") as file:
+        process = subprocess.Popen(
+            [*IOBENCH, *words], cwd=disk, env=env(disk), start_new_session=True, stdout=file,
+            stderr=file,
+        )  # fmt: skip
     for _ in range(600):
         if any(len(list(folder.iterdir())) > 1000 for folder in left(disk)):
             return process
-        assert process.poll() is None
+        assert process.poll() is None, said.read_text()
         time.sleep(0.05)
     raise AssertionError("no files were created")
 
