@@ -76,12 +76,6 @@ def _of_ladder(spec: Spec, plan: Plan) -> Iterator[Finding]:
         for cache in spec.ladder.caches:
             state = check_cache("ladder.caches", cache)
             yield from _unless(state in there, "ladder.caches", f"no trial of it can be {state}")
-    if "stages" in typed:
-        made = {trial.stage for trial in trials}
-        every_own = bool(spec.cases) and not spec.matrix  # said below
-        for name in () if every_own else spec.ladder.stages:
-            key = f"{name!r} in ladder.stages"
-            yield from _unless(name in made, key, "no case has a trial of it")
     for key in sorted({"digest", "probe"} & typed):
         other = spec.ladder.model_copy(update={key: not getattr(spec.ladder, key)})
         flipped = ladder(spec.model_copy(update={"ladder": other}), plan.cases)
@@ -92,6 +86,11 @@ def _of_ladder(spec: Spec, plan: Plan) -> Iterator[Finding]:
             own = all(key in extra.model_fields_set for extra in spec.cases)
             if key in typed and own:
                 yield f"ladder.{key}", "every case has its own"
+    elif "stages" in typed:
+        made = {trial.stage for trial in trials}
+        for name in spec.ladder.stages:
+            key = f"{name!r} in ladder.stages"
+            yield from _unless(name in made, key, "no case has a trial of it")
 
 
 def _unless(used: bool, key: str, why: str) -> Iterator[Finding]:
