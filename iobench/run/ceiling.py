@@ -61,6 +61,18 @@ class CeilingPlan:
         """Bytes of all reads."""
         return self.repeat * sum(extent.length for reader in self.readers for extent in reader)
 
+    @property
+    def distinct_bytes(self) -> int:
+        """Bytes of the files that are read at all; samples of one HDF5 chunk share theirs."""
+        distinct = 0
+        path, end = "", 0
+        for extent in sorted({extent for reader in self.readers for extent in reader}):
+            if extent.path != path:
+                path, end = extent.path, 0
+            distinct += max(0, extent.offset + extent.length - max(end, extent.offset))
+            end = max(end, extent.offset + extent.length)
+        return distinct
+
 
 @dataclasses.dataclass(frozen=True)
 class Ceiling:
@@ -80,6 +92,7 @@ class Ceiling:
     note: str = ""
     invalid: str = ""
     opens: int = 0  # of files, by all readers
+    distinct_bytes: int = 0  # of the files; the others that were read came from memory
     nodes: tuple[Mapping[str, Any], ...] = ()  # what each of several read
 
 
@@ -180,9 +193,14 @@ def run(plan: CeilingPlan, *fios: Fio, mapped: bool = False, read_ahead: bool = 
         cut = (tuple(page for e in reader for page in _pages(e)) for reader in plan.readers)
         plan = dataclasses.replace(plan, readers=tuple(cut))
     done, nodes = _together(plan, fios, read_ahead)
+    distinct = plan.distinct_bytes
     notes = [PAGED_NOTE if paged else MAPPED_NOTE] if mapped else []
     if done.runtime_s < ENOUGH_S:
         notes.append(f"a short run: {done.runtime_s:.2f} s")
+    if distinct < (1 - BYTES_TOLERANCE) * plan.wanted_bytes:
+        notes.append(
+            f"read again, so from memory: {1 - distinct / plan.wanted_bytes:.0%} of the bytes"
+        )
     return alike(
         Ceiling,
         done,
@@ -193,6 +211,7 @@ def run(plan: CeilingPlan, *fios: Fio, mapped: bool = False, read_ahead: bool = 
         samples=plan.samples,
         note="; ".join([*notes, *_uneven(nodes)]),
         invalid=_judge(done, plan),
+        distinct_bytes=distinct,
         opens=plan.repeat * sum(len({e.path for e in reader}) for reader in plan.readers),
         nodes=nodes,
     )
@@ -225,8 +244,8 @@ def _together(
     )
     return whole, tuple(
         {"node": fio.node, "readers": len(share.readers), "io_bytes": one.io_bytes,
-         "storage_bytes": one.storage_bytes, "runtime_s": one.runtime_s,
-         "bytes_per_s": one.bytes_per_s}
+         "distinct_bytes": share.distinct_bytes, "storage_bytes": one.storage_bytes,
+         "runtime_s": one.runtime_s, "bytes_per_s": one.bytes_per_s}
         for fio, share, one in zip(fios, shares, each)
     )  # fmt: skip
 

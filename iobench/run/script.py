@@ -125,11 +125,14 @@ def _waited(
 
 
 def settings_of(command: Sequence[str], seconds: float, limit_s: float) -> Case:
-    """Return the settings that a script has now, of a first run; raises TrialFailed."""
+    """Return the settings that a script has now, of a first run; raises TrialFailed.
+
+    ``samples`` are those of its first epoch, as far as that went.
+    """
     trial = Trial("first", Case(trainer="torch"), TRAIN, "warm")
     rank = _ran(command, trial, {}, seconds, limit_s)
     found = _CASE.validate_python(rank.notes["case"])
-    return dataclasses.replace(found, format="jpeg", samples=max(1, sum(rank.steps.samples)))
+    return dataclasses.replace(found, format="jpeg", samples=max(1, rank.notes["epoch_samples"]))
 
 
 def ladder(case: Case, repeats: int) -> tuple[Trial, ...]:

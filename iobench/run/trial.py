@@ -289,12 +289,13 @@ class Attempt:
             node.proof = dataclasses.replace(node.proof, programs=programs, beyond=self._beyond)
 
     def _by_fio(self, node: TrialNode) -> IoCounters | None:
-        """Return what fio counted on a node; None where the ranks themselves read."""
+        """Return what fio read on a node, each byte once; None where the ranks themselves read."""
         if not self._stage.by_fio:
             return None
         parts = {part["node"]: part for part in self.ceiling.get("nodes", ())}
         found = parts.get(node.name, self.ceiling)
-        return IoCounters(rchar=found["io_bytes"], read_bytes=found["storage_bytes"])
+        nbytes = found.get("distinct_bytes", found["io_bytes"])
+        return IoCounters(rchar=nbytes, read_bytes=found["storage_bytes"])
 
     def _judge(self, traced: Trace | None) -> Verdict:
         """Return (status, reasons), and note what of the ranks a reader should know."""

@@ -22,7 +22,7 @@ from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.protocols import ImageUse
 from iobench.core.records import RankResult
-from iobench.host import columns, scratch
+from iobench.host import columns, lock_waits, scratch
 from iobench.host.agent import LOCAL, Agent, NodeAgent
 from iobench.run import cache_state, command, ended, placed_folders, rank_results, ranks
 from iobench.run.command import Started
@@ -248,10 +248,17 @@ class Worker:
             )
         late = self.listener.unfinished()
         who = f" ({late}: no result)" if late else ""
-        raise TrialFailed(
-            f"ran longer than limit_s = {limit_s:g}{who}; raise it in the spec, or take fewer "
-            "samples"
-        )
+        raise TrialFailed(f"ran longer than limit_s = {limit_s:g}{who}; {self._cure()}")
+
+    def _cure(self) -> str:
+        """Return what to do about a trial that ran too long, and why, where it can be seen."""
+        for path, count in lock_waits.waited_for(self.process.pid).items():
+            return (
+                f"{count} of its threads and processes waited for a lock of {path}, which another "
+                "process holds or its filesystem does not hand on: end that process, or do "
+                "without locks there (lmdb: lock = false)"
+            )
+        return "raise it in the spec, or take fewer samples"
 
     def _why(self) -> str:
         """Return in one line why there is no result: a rank's own error, else how it ended."""

@@ -79,6 +79,7 @@ class _Readings:
     def __init__(self) -> None:
         self._times = array("d"), array("d"), array("d")
         self._samples = array("q")
+        self._epoch = 0  # steps of the first
         self._io = IoCounters()
         self._began = clock()
 
@@ -112,6 +113,7 @@ class _Readings:
                     if seconds and now - start > seconds:
                         loader = None
                         break
+                self._epoch = self._epoch or len(done)
                 # one without a step has no more batches
                 epoch = iter(loader) if loader is not None and len(done) > steps else None
                 alive = _workers(epoch) or alive
@@ -137,7 +139,11 @@ class _Readings:
             io=self._io,
             began_s=start,
             fingerprint=fingerprint.collect(Path.cwd(), {"torch": "torch", "numpy": "numpy"}),
-            notes={"queue_batches": ahead, "case": to_json(_case(loader))},
+            notes={
+                "queue_batches": ahead,
+                "epoch_samples": sum(self._samples[: self._epoch or count]),
+                "case": to_json(_case(loader)),
+            },
         )
 
 

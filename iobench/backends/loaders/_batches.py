@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from typing import Any, Dict, List, MutableSequence, Optional, Sequence, Union
+from typing import (
+    Any,
+    Dict,
+    List,
+    MutableSequence,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Union,
+)
 
 import numpy as np
 
@@ -32,6 +41,17 @@ def touch(data: Any) -> int:
     return int(flat.size)
 
 
+class Sample(NamedTuple):
+    """One sample, for loaders that stack batches of single ones."""
+
+    data: Optional[np.ndarray]  # (3, 224, 224) float32 after load, None after read and decode
+    label: int
+    id: int
+    nbytes: int  # encoded
+    digest: Optional[str]  # of the stored bytes, in the untimed twin
+    marks: Sequence[float]  # clock readings: as it began and after each part
+
+
 class BatchMaker:
     """Makes the batches that one process, or one thread, is asked for.
 
@@ -44,6 +64,8 @@ class BatchMaker:
         self._decode = registry.decoder(request.decoder)
         opened = request.format.open(request.dataset, request.root) if reader is None else reader
         self._reader = opened
+        self._loads = request.stage == "load"
+        self._alone = request.stage == "read"
 
     def make(self, ids: np.ndarray, data: Optional[np.ndarray] = None) -> Batch:
         """Return the batch of these samples, as far as the stage goes.
@@ -51,9 +73,7 @@ class BatchMaker:
         ``data``: what the stage ``load`` fills, (len(ids), *shape) float32.  Raises DatasetError,
         naming the sample, when one cannot be read, decoded or transformed.
         """
-        request = self._request
-        if request.stage != "read":
-            transforms.single_thread()
+        self._stay_alone()
         labels = np.empty(len(ids), np.int64)
         marks = array("d")
         now = clock()
@@ -64,14 +84,33 @@ class BatchMaker:
             for row, sample in enumerate(ids.tolist()):
                 marks.append(now)
                 stored, labels[row] = self._reader.read(sample)
-                if request.digest:
+                if self._request.digest:
                     digests.append(sample_digest(stored))
                 nbytes += self._work(stored, sample, None if data is None else data[row], marks)
                 now = marks[-1]
         except (DatasetError, OSError, ValueError) as error:
-            raise DatasetError(at(request, sample, error)) from error
+            raise DatasetError(at(self._request, sample, error)) from error
         times = np.frombuffer(marks)
-        return Batch(data, labels, ids, nbytes, digests if request.digest else None, times)
+        return Batch(data, labels, ids, nbytes, digests if self._request.digest else None, times)
+
+    def sample(self, sample: int) -> Union[Sample, IobenchError]:
+        """Return one sample, as far as the stage goes, or why there is none."""
+        self._stay_alone()
+        marks = [clock()]
+        try:
+            stored, label = self._reader.read(sample)
+            digest = sample_digest(stored) if self._request.digest else None
+            row = np.empty(self._transform.shape, np.float32) if self._loads else None
+            nbytes = self._work(stored, sample, row, marks)
+        except (DatasetError, OSError, ValueError) as error:
+            return DatasetError(at(self._request, sample, error))
+        return Sample(row, label, sample, nbytes, digest, marks)
+
+    def _stay_alone(self) -> None:
+        """Keep OpenCV on this thread, from the first batch or sample on."""
+        if not self._alone:
+            transforms.single_thread()
+            self._alone = True
 
     def _work(
         self, stored: Any, sample: int, row: Optional[np.ndarray], marks: MutableSequence[float]
@@ -110,15 +149,22 @@ def joined(parts: Sequence[Batch], data: Any) -> Batch:
     )
 
 
-def stacked(samples: Sequence[Union[Batch, IobenchError]]) -> Union[Batch, IobenchError]:
-    """Return the batch of these batches of one sample, or the first error among them."""
-    made: List[Batch] = []
+def stacked(samples: Sequence[Union[Sample, IobenchError]]) -> Union[Batch, IobenchError]:
+    """Return the batch of these samples, or the first error among them."""
+    made: List[Sample] = []
     for each in samples:
         if isinstance(each, IobenchError):
             return each
         made.append(each)
-    data = None if made[0].data is None else np.concatenate([each.data for each in made])
-    return joined(made, data)
+    rows, labels, ids, nbytes, digests, marks = zip(*made)
+    return Batch(
+        None if rows[0] is None else np.stack(rows),
+        np.array(labels, np.int64),
+        np.array(ids, np.int64),
+        sum(nbytes),
+        None if digests[0] is None else list(digests),
+        np.array(marks).ravel(),
+    )
 
 
 def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:

@@ -12,9 +12,7 @@ import copy
 import threading
 from typing import Any, Iterator, List, Mapping, Optional, Sequence, Union
 
-import numpy as np
-
-from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe, stacked
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker, Sample, probe, stacked
 from iobench.backends.loaders._grain_gate import PipeGate
 from iobench.backends.loaders._torch_workers import check_shared_memory
 from iobench.core import transforms
@@ -109,12 +107,10 @@ def _readers(request: LoadRequest, count: int) -> List[Reader]:
 
 
 class _SampleMaker:
-    """The map's function: makes a batch of one sample, or says why there is none."""
+    """The map's function: makes a sample, or says why there is none."""
 
     def __init__(self, request: LoadRequest, readers: Sequence[Reader]) -> None:
         self._made_of = request, readers
-        self._shape = transforms.transform(request.transform).shape
-        self._fills = request.stage == "load"
         self._makers = [_OwnMaker(request, each) for each in readers]
         self._free = iter(self._makers)
         self._own = threading.local()
@@ -122,15 +118,11 @@ class _SampleMaker:
     def __reduce__(self) -> Any:
         return type(self), self._made_of
 
-    def __call__(self, sample: int) -> Union[Batch, IobenchError]:
-        """Return the sample as a batch, as far as the stage goes."""
+    def __call__(self, sample: int) -> Union[Sample, IobenchError]:
+        """Return the sample, as far as the stage goes, or why there is none."""
         if not hasattr(self._own, "maker"):
             self._own.maker = next(self._free, self._makers[0])
-        data = np.empty((1, *self._shape), np.float32) if self._fills else None
-        try:
-            made: Batch = self._own.maker.make(np.array([sample], np.int64), data)
-        except IobenchError as error:
-            return error
+        made: Union[Sample, IobenchError] = self._own.maker.sample(sample)
         return made
 
     def close(self) -> None:
@@ -146,12 +138,12 @@ class _OwnMaker(BatchMaker):
         super().__init__(request, reader)
         self._closed, self._lock = False, threading.Lock()
 
-    def make(self, ids: np.ndarray, data: Optional[np.ndarray] = None) -> Batch:
-        """Return the batch of these samples.  Raises DatasetError after :meth:`close`, too."""
+    def sample(self, sample: int) -> Union[Sample, IobenchError]:
+        """Return one sample, or why there is none: after :meth:`close`, too."""
         with self._lock:
             if self._closed:
-                raise DatasetError("the loader is closed")
-            return super().make(ids, data)
+                return DatasetError("the loader is closed")
+            return super().sample(sample)
 
     def close(self) -> None:
         """Close the Reader when it is not in use.  Idempotent."""

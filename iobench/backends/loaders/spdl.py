@@ -11,9 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Iterator, Union
 
-import numpy as np
-
-from iobench.backends.loaders._batches import REQUIRES, BatchMaker, probe, stacked
+from iobench.backends.loaders._batches import REQUIRES, BatchMaker, Sample, probe, stacked
 from iobench.core import transforms
 from iobench.core.cases import Batch
 from iobench.core.errors import DatasetError, IobenchError
@@ -30,8 +28,6 @@ class SpdlLoader:
 
         transforms.single_thread()  # imports the libraries before the clock starts
         workers = max(request.workers, 1)
-        self._shape = transforms.transform(request.transform).shape
-        self._fills = request.stage == "load"
         #: The sink's; six, and one in parts, that SPDL keeps between its stages; single samples.
         self.queue_batches = request.prefetch + 7 + -(-(workers + 4) // request.batch)
         reader = request.format.open(request.dataset, request.root)
@@ -70,13 +66,9 @@ class SpdlLoader:
         for maker in self._makers:
             maker.close()
 
-    def _sample(self, sample: int) -> Union[Batch, IobenchError]:
-        """Return a batch of one sample, or why there is none."""
-        data = np.empty((1, *self._shape), np.float32) if self._fills else None
-        try:
-            made: Batch = self._own.maker.make(np.array([sample], np.int64), data)
-        except IobenchError as error:
-            return error
+    def _sample(self, sample: int) -> Union[Sample, IobenchError]:
+        """Return a sample, or why there is none."""
+        made: Union[Sample, IobenchError] = self._own.maker.sample(sample)
         return made
 
 

@@ -68,7 +68,7 @@ def test_the_stated_queue_is_what_waits_in_it(request_of: Any, workers: int, pre
     loader = opened(request_of(workers=workers, prefetch=prefetch))
     made: list[int] = []
     for maker in loader._samples._makers:
-        maker.make = counted(maker.make, made)
+        maker._reader.read = counted(maker._reader.read, made)
     batches = loader.batches()
     next(batches)
     waiting = settled(lambda: len(made)) - BATCH
@@ -79,10 +79,10 @@ def test_the_stated_queue_is_what_waits_in_it(request_of: Any, workers: int, pre
     assert 1 <= len(grain_threads) <= workers
 
 
-def counted(make: Any, made: list[int]) -> Any:
-    def count(ids: np.ndarray, data: Any = None) -> Any:
-        made.extend(ids.tolist())
-        return make(ids, data)
+def counted(read: Any, made: list[int]) -> Any:
+    def count(index: int) -> Any:
+        made.append(index)
+        return read(index)
 
     return count
 
@@ -91,7 +91,7 @@ def test_nothing_is_read_before_the_loop_begins(request_of: Any) -> None:
     loader = opened(request_of(workers=2))
     made: list[int] = []
     for maker in loader._samples._makers:
-        maker.make = counted(maker.make, made)
+        maker._reader.read = counted(maker._reader.read, made)
     time.sleep(0.3)
     assert made == []
     loader.close()

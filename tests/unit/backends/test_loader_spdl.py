@@ -43,7 +43,7 @@ def test_the_stated_queue_is_what_waits_in_it(
     loader = registry.load("loaders", "spdl").make(request)
     made = []
     for maker in loader._makers:
-        maker.make = counted(maker.make, made)
+        maker._reader.read = counted(maker._reader.read, made)
     batches = loader.batches()
     next(batches)
     while True:  # until nothing more is made: the queues are full
@@ -57,10 +57,10 @@ def test_the_stated_queue_is_what_waits_in_it(
     assert loader.queue_batches - 1 < waiting / batch <= loader.queue_batches
 
 
-def counted(make: Any, made: list[int]) -> Any:
-    def count(ids: np.ndarray, data: Any = None) -> Any:
-        made.extend(ids.tolist())
-        return make(ids, data)
+def counted(read: Any, made: list[int]) -> Any:
+    def count(index: int) -> Any:
+        made.append(index)
+        return read(index)
 
     return count
 

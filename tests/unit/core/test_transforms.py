@@ -16,7 +16,7 @@ from tests.build import photos
 def made(name: str, pixels: np.ndarray, *parts: int) -> np.ndarray:
     chosen = transforms.transform(name)
     row = np.full(chosen.shape, np.nan, np.float32)
-    chosen.apply(pixels, transforms.SampleRandom(*parts), row)
+    chosen.apply(pixels, transforms.SampleRandom(*parts or (0,)), row)
     return row
 
 

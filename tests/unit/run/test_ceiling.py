@@ -12,12 +12,15 @@ from typing import Any, Iterator, List, Tuple
 
 import pytest
 
-from iobench.core.cases import Extent
+from iobench.core import registry
+from iobench.core.cases import Case, Extent, Trial
 from iobench.core.errors import BackendUnavailable, TrialFailed
+from iobench.core.records import VALID
 from iobench.host import fio, page_cache
 from iobench.host.agent import Agent, FioResult
-from iobench.run import ceiling
-from tests.build import pages
+from iobench.run import ceiling, prepare
+from iobench.run.trial import TrialSettings, run_trial
+from tests.build import containers, pages
 from tests.capabilities import need
 
 
@@ -66,6 +69,31 @@ def test_no_workers_is_one_reader_and_repeats_count() -> None:
     plan = ceiling.plan(samples, jobs=0, batch=2, repeat=3)
     assert len(plan.readers) == 1
     assert (plan.wanted_bytes, plan.samples) == (105, 15)
+
+
+def test_bytes_that_samples_share_count_once() -> None:
+    """Samples of a chunk read it whole; others overlap, and two files have equal places."""
+    places = [("a", 0, 10), ("a", 0, 10), ("a", 5, 10), ("a", 20, 5), ("b", 0, 10), ("b", 2, 3)]
+    plan = ceiling.plan([[Extent(*place)] for place in places], jobs=2, batch=1, repeat=2)
+    assert (plan.wanted_bytes, plan.distinct_bytes) == (2 * 48, 15 + 5 + 10)
+
+
+def test_chunks_that_samples_share_are_read_cold(disk: Path) -> None:
+    """Every sample reads its chunk whole: all but the first time from memory."""
+    for capability in ("fio", "hdf5", "torch"):
+        need(capability)
+    data = containers.small_dataset(disk, samples=32)
+    options = {"chunk": 8}
+    case = Case(
+        format="hdf5", content="raw", loader="torch", trainer="null", location=data.root, batch=4,
+        format_options=options, layout=registry.layout_of("hdf5", options),
+    )  # fmt: skip
+    prepare.forms([case], data, lambda *_: None)
+    record = run_trial(Trial("1", case, "ceiling", "cold"), data, 1, TrialSettings(limit_s=120.0))
+    assert (record.status, record.reasons) == (VALID, ())
+    assert record.ceiling["io_bytes"] == 8 * record.ceiling["distinct_bytes"]
+    assert record.cache.bytes_needed == record.ceiling["distinct_bytes"]
+    assert "from memory: 88% of the bytes" in record.ceiling["note"]
 
 
 def resident(samples: List[List[Extent]]) -> page_cache.Residency:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -186,6 +187,22 @@ def test_a_rank_that_runs_too_long(tmp_path: Path) -> None:
         started(tmp_path, [f"{JOIN}driver.send(Ready()){SLEEP}"], limit_s=3.0) as worker,
         fails("^ran longer than limit_s = 3; raise it in the spec", 3.0),
     ):
+        worker.wait_ready()
+        worker.release()
+        worker.results()
+
+
+def test_a_rank_that_waits_for_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock.mdb"
+    waits = f"import fcntl\nfcntl.lockf(open({str(path)!r}, 'r+'), fcntl.LOCK_EX)\n"
+    with (
+        open(path, "w") as held,
+        started(tmp_path, [f"{JOIN}driver.send(Ready())\n{waits}"], limit_s=3.0) as worker,
+        fails(
+            r"^ran longer than limit_s = 3; 1 of .* waited for a lock of \S*/lock\.mdb, which ", 3.0
+        ),
+    ):
+        fcntl.lockf(held, fcntl.LOCK_EX)
         worker.wait_ready()
         worker.release()
         worker.results()

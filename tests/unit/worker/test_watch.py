@@ -104,7 +104,7 @@ def test_started_by_its_user_a_script_does_what_it_did(command: List[str]) -> No
 
 def test_a_script_s_parts_are_measured_and_nothing_after_the_loop_runs(command: List[str]) -> None:
     usual = script.settings_of(command, 0.2, 60.0)
-    assert (usual.workers, usual.batch) == (0, 4)
+    assert (usual.workers, usual.batch, usual.samples) == (0, 4, 200)  # an epoch's
     for trial in script.ladder(usual, 1):
         rank = script._ran(command, trial, {}, 0.05, 60.0)
         assert len(rank.steps.done_s) > 50, trial.stage  # an epoch is shorter: others follow
