@@ -51,6 +51,7 @@ class FormatBackend(Backend[Format]):
     ``fileless``: nothing on disk, so no cache state and no ceiling.  ``mapped``: reads go through
     mmap, which fio cannot replay (the ceiling's record states it).  ``shared``: contents of which
     several samples lie in a unit that is read whole.  ``per_file``: a sample is a whole file.
+    ``locking``: its option, a truth, with which readers wait for each other's lock of a file.
     """
 
     contents: FrozenSet[str] = frozenset({"jpeg"})
@@ -58,6 +59,7 @@ class FormatBackend(Backend[Format]):
     mapped: bool = False
     shared: FrozenSet[str] = frozenset()
     per_file: bool = False
+    locking: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,18 +22,22 @@ import functools
 import json
 import os
 import shlex
+import signal
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
-from iobench.core.clock import utc
+from iobench.core.clock import clock, utc
 from iobench.core.errors import IobenchError, one_line
 from iobench.host import mounts, probes
 
 NAME = ".lock"
 SLOTS, SLOT = 32, 1024
+#: Until then a process that was started waits for a lock, seconds.
+WAITING_S = 0.5
 #: Network filesystem -> mount options that keep its locks on the node.
 BETWEEN_NODES = {
     "ceph": (),
@@ -289,6 +293,40 @@ def _refused(name: str) -> int:
     except OSError:
         return 1
     return 0
+
+
+def unshared(folder: Path, *, waiting: int = 8, wait_s: float = 2.0) -> str:
+    """Return why a lock in ``folder`` is not shared with those who wait for it, else "".
+
+    One process turns its lock for writing into one for reading, which ``waiting`` others wait for,
+    as LMDB's readers do.  OSError where this user cannot write there.
+    """
+    with tempfile.NamedTemporaryFile(prefix=".iobench-lock-", dir=folder) as file:
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        left = [_waiting(file.name) for _ in range(waiting)]
+        try:
+            time.sleep(WAITING_S)
+            fcntl.lockf(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            end = clock() + wait_s
+            while left and clock() < end:
+                left = [pid for pid in left if not os.waitpid(pid, os.WNOHANG)[0]]
+                time.sleep(0.01)
+            return f"{len(left)} of {waiting} that waited for it did not get it" if left else ""
+        finally:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _waiting(name: str) -> int:
+    """Start a process that waits until it can lock a file for reading, and ends; return its id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        fcntl.lockf(os.open(name, os.O_RDONLY), fcntl.LOCK_SH)
+    finally:
+        os._exit(0)
 
 
 def notice(folder: Path) -> str:

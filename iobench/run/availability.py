@@ -6,6 +6,7 @@ A runtime that a spec names alone (``case.runtime``, ``[[cases]]``) must run, or
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from iobench.core.own_images import is_own
 from iobench.core.protocols import Say
 from iobench.core.registry import runtime_of, stack_of
 from iobench.data import striped
-from iobench.host import tools
+from iobench.host import files, locks, tools
 from iobench.images import catalogue, docker_daemon, forms
 from iobench.plan.resolve import fit
 from iobench.run.command import check_launcher, images_for
@@ -73,12 +74,11 @@ def fitted(
     """Leave out the cases of the matrix that this host or the data's mount cannot serve.
 
     Optional ones beside it too.  Return the rest, and notes on it.  ``missing``: runtimes that
-    cannot run here.  ``root``: the dataset's folder, where striping is tried; None: it is not.
+    cannot run here.  ``root``: the dataset's folder, where striping and locks are tried; None: not.
     Raises BackendUnavailable for another case that the spec names alone, and where none is left.
     """
     cases = expand(fit(spec, missing)[0])
-    why = {case.label: _lacks(case) or (striped.refused(case, root) if root else "")
-           for case in cases}  # fmt: skip
+    why = {case.label: _lacks(case) or (_refused(case, root) if root else "") for case in cases}
     why = {label: reason for label, reason in why.items() if reason}
     extras = extra_cases(spec, cases)
     for label, extra in extras.items():
@@ -86,7 +86,7 @@ def fitted(
             raise BackendUnavailable(f"case {label}: {why[label]}")
     if len(why) == len(cases):
         raise BackendUnavailable(next(iter(why.values())))
-    keys = ("pipeline", "decoder", "runtime", "trainer", "striping")
+    keys = ("pipeline", "decoder", "runtime", "trainer", "striping", "format_options", "workers")
     refused = [case for case in cases if case.label in why and case.label not in extras]
     left_out: list[Filter] = [{key: [getattr(case, key)] for key in keys} for case in refused]
     notes = [f"{label}: left out: {reason}" for label, reason in why.items()]
@@ -117,6 +117,23 @@ def _lacks(case: Case) -> str:
     for axis, name in registry.loading(case).items():
         if reason := registry.unavailable(axis, name):
             return f"{axis[:-1]} {name!r} cannot run here: {reason}"
+    return ""
+
+
+def _refused(case: Case, root: Path) -> str:
+    """Return why the filesystem of the dataset's folder does not do what a case asks of it."""
+    option = registry.load("formats", case.format).locking
+    readers = case.world_size * max(case.workers, 1)
+    waits = option and case.format_options.get(option) and readers > 1
+    if waits and (reason := _unshared(files.nearest(root.absolute()))):
+        return f"{option} = true: a lock there is not shared: {reason}"
+    return striped.refused(case, root)
+
+
+@functools.lru_cache(maxsize=8)
+def _unshared(folder: Path) -> str:
+    with contextlib.suppress(OSError):  # nothing is written there
+        return locks.unshared(folder)
     return ""
 
 

@@ -248,17 +248,8 @@ class Worker:
             )
         late = self.listener.unfinished()
         who = f" ({late}: no result)" if late else ""
-        raise TrialFailed(f"ran longer than limit_s = {limit_s:g}{who}; {self._cure()}")
-
-    def _cure(self) -> str:
-        """Return what to do about a trial that ran too long, and why, where it can be seen."""
-        for path, count in lock_waits.waited_for(self.process.pid).items():
-            return (
-                f"{count} of its threads and processes waited for a lock of {path}, which another "
-                "process holds or its filesystem does not hand on: end that process, or do "
-                "without locks there (lmdb: lock = false)"
-            )
-        return "raise it in the spec, or take fewer samples"
+        cure = lock_waits.words(self.process.pid) or "raise it in the spec, or take fewer samples"
+        raise TrialFailed(f"ran longer than limit_s = {limit_s:g}{who}; {cure}")
 
     def _why(self) -> str:
         """Return in one line why there is no result: a rank's own error, else how it ended."""

@@ -209,4 +209,5 @@ BACKEND = FormatBackend(
     requires=("lmdb",),
     contents=frozenset({"jpeg", "raw"}),
     mapped=True,
+    locking="lock",
 )

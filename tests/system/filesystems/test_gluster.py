@@ -15,7 +15,7 @@ import pytest
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.records import EXPLORATORY, INVALID, VALID, Record
 from iobench.data import convert, make
-from iobench.host import filesystems, io_counters, page_cache
+from iobench.host import filesystems, io_counters, locks, page_cache
 from iobench.host.agent import LOCAL
 from iobench.run import copies
 from iobench.run.block import run_block
@@ -107,6 +107,11 @@ def test_warm_is_valid_and_the_bricks_are_left_alone(cluster: Cluster) -> None:
     record = attempted(planned, cluster.dataset, TrialSettings())
     assert (record.status, record.reasons) == (VALID, ())
     assert cluster.volume.served() - before <= record.cache.bytes_needed  # to warm it
+
+
+def test_a_lock_that_its_holder_shares_reaches_nobody_who_waits(cluster: Cluster) -> None:
+    """So LMDB's readers would hang with ``lock = true``, and are left out."""
+    assert locks.unshared(cluster.volume.mount) == "8 of 8 that waited for it did not get it"
 
 
 def test_a_neighbour_on_the_mount_is_not_taken_for_the_trial(cluster: Cluster) -> None:

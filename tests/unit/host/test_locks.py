@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from iobench.core.errors import DatasetError
-from iobench.host import files, locks, mounts
+from iobench.host import files, lock_waits, locks, mounts
 from tests.build import fuse
 
 HOLD = """
@@ -236,6 +236,23 @@ def test_locks_are_tried_between_two_processes(
     assert [p.name for p in folder.iterdir() if "lock-" in p.name] == []
     monkeypatch.setattr(fcntl, "lockf", lambda *_: None)  # as where each has its own lock
     assert locks.broken(folder) == "two processes had one lock there"
+
+
+def test_whether_a_lock_is_shared_with_those_who_wait_is_tried(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert locks.unshared(folder, waiting=3) == ""
+    real = fcntl.lockf
+
+    def keeps(fd: int, how: int) -> None:  # as where those who wait are not woken
+        if how != fcntl.LOCK_SH | fcntl.LOCK_NB:
+            real(fd, how)
+
+    monkeypatch.setattr(fcntl, "lockf", keeps)
+    why = locks.unshared(folder, waiting=3, wait_s=0.2)
+    assert why == "3 of 3 that waited for it did not get it"
+    assert [p.name for p in folder.iterdir() if "lock-" in p.name] == []
+    assert lock_waits.waited_for(os.getpid()) == {}  # who waited has been ended
 
 
 @pytest.mark.parametrize("path", ["/x/iobench/cli/__main__.py", "iobench.cli", "/y/bin/iobench"])

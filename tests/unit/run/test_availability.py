@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 
 from iobench.core import registry
 from iobench.core.errors import BackendUnavailable
+from iobench.host import locks
 from iobench.plan import rules
 from iobench.run import availability
 from iobench.spec import load
@@ -90,3 +92,22 @@ def test_the_defaults_are_the_libraries_own() -> None:
     )  # fmt: skip
     order = "input" if spdl_case.loader_options["in_order"] else "completion"
     assert order == of_spdl["output_order"]
+
+
+def test_readers_that_would_wait_for_a_lock_for_ever_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reader has nobody to wait for; other options and formats are not concerned."""
+    options = [{"lock": True}, {"lock": False}, {}]
+    matrix = {"pipeline": ["torch:lmdb"], "format_options": options, "workers": [1, 2]}
+    spec = load.parse({"name": "t", "matrix": matrix})
+    availability._unshared.cache_clear()
+    assert availability.fitted(spec, {}, tmp_path / "not made yet") == (spec, [])
+    monkeypatch.setattr(locks, "unshared", lambda _: "5 of 8 that waited for it did not get it")
+    availability._unshared.cache_clear()
+    left, notes = availability.fitted(spec, {}, tmp_path)
+    availability._unshared.cache_clear()
+    assert len(load.expand(left)) == len(load.expand(spec)) - 1
+    assert not [c for c in load.expand(left) if c.format_options.get("lock") and c.workers > 1]
+    (note,) = notes
+    assert note.endswith("a lock there is not shared: 5 of 8 that waited for it did not get it")
