@@ -103,7 +103,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "check_warmable": LOCAL.check_warmable,
     "residency": _residency,
     "set_fraction": _set_fraction,
-    "drop_caches": lambda: LOCAL.drop_caches(allowed=True),
+    "drop_caches": lambda names: LOCAL.drop_caches(allowed=True, names=names),
     "fio": lambda folder, options, jobs, limit_s: dataclasses.asdict(
         LOCAL.fio(Path(folder), options, jobs, time_limit_s=limit_s)
     ),

@@ -111,10 +111,10 @@ class RemoteAgent:
         found = self._call("set_fraction", samples, fraction, seed, _names(files))
         return Residency(**found)
 
-    def drop_caches(self, *, allowed: bool) -> None:
+    def drop_caches(self, *, allowed: bool, names: bool = False) -> None:
         """See :func:`iobench.host.page_cache.drop_caches`."""
         if allowed:
-            self._call("drop_caches")
+            self._call("drop_caches", names)
 
     def fio(
         self,

@@ -128,7 +128,10 @@ def _kept(proof: CacheProof) -> str:
     """Return whose bytes were counted and what the client's caches held, as a sentence's end."""
     arms = f"; the {proof.arms} arms of its block were counted together" if proof.arms > 1 else ""
     held = ", ".join(f"{name} {n / 1e6:.1f} MB" for name, n in proof.caches.items() if n)
-    return arms + (f"; in this client's own caches were {held}" if held else "")
+    if not held:
+        return arms
+    cure = "`allow_drop_caches = true`, or a new mount, empties them"
+    return f"{arms}; in this client's own caches were {held}: {cure}"
 
 
 def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:

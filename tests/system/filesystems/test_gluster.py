@@ -157,6 +157,22 @@ def test_small_files_that_quick_read_keeps_are_never_called_cold(cluster: Cluste
     assert "quick-read" in record.reasons[0]
 
 
+def test_what_the_client_daemon_keeps_goes_with_the_kernel_s_names(cluster: Cluster) -> None:
+    """As ``allow_drop_caches`` allows: the kernel tells the daemon of every file it forgets."""
+    for option in ("performance.quick-read", "performance.io-cache"):
+        cluster.volume.set(option, "on")
+    try:
+        small = make.make("smoke", cluster.volume.mount / "forgotten", samples=48, seed=1)
+        for _ in range(3):
+            planned = trial(small, "read", "cold")
+            record = run_trial(planned, small, 1, TrialSettings(allow_drop_caches=True))
+            assert (record.status, record.reasons) == (VALID, ())
+            assert record.cache.label == "client-cold"
+    finally:
+        for option in ("performance.quick-read", "performance.io-cache"):
+            cluster.volume.set(option, "off")
+
+
 @contextlib.contextmanager
 def arms(dataset: Dataset) -> Iterator[Tuple[list[Trial], TrialSettings]]:
     """Two cold arms that take turns, each with a copy of the data on the volume."""
