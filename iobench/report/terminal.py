@@ -125,15 +125,20 @@ def _print(console: Console, *lines: Text) -> None:
 
 
 def _has_rate(case: CaseResult, *caches: str) -> bool:
-    rungs = itertools.product(("train", "load", "read"), caches)
+    rungs = itertools.product(("train", "load", *words.BELOW), caches)
     return any(words.rate(case, *rung) for rung in rungs)
 
 
 def _limits(cases: Sequence[CaseResult]) -> Table:
-    """Return two rows a pipeline: cold with its fetch stall, warm with its prep stall."""
-    rates = [Column(head, justify="right") for head in ("load/s", "train/s", "AU")]
+    """Return two rows a pipeline: cold with its fetch stall, warm with its prep stall.
+
+    Where nothing was loaded or trained, they have the rates of the rungs below.
+    """
+    rungs = tuple(dict.fromkeys(rung for rung, _ in words.below(cases))) or words.OF_JOBS
+    jobs = rungs == words.OF_JOBS
+    rates = [Column(f"{rung}/s", justify="right") for rung in rungs]
     named = Column("pipeline", overflow="fold")
-    table = plain_table(named, "", *rates, "stall, share of time", "limit")
+    table = plain_table(named, "", *rates, *(("AU", "stall, share of time", "limit") * jobs))
     for case in cases:
         name = case.case
         for cache, kind in (("cold", "fetch"), ("warm", "prep")):
@@ -142,11 +147,8 @@ def _limits(cases: Sequence[CaseResult]) -> Table:
             table.add_row(
                 name,
                 cache,
-                numbers.value(words.rate(case, "load", cache)),
-                numbers.value(words.rate(case, "train", cache)),
-                words.au(case, cache),
-                _stall(case, kind),
-                _regime(case.limits[cache]),
+                *(numbers.value(words.rate(case, rung, cache)) for rung in rungs),
+                *((words.au(case, cache), _stall(case, kind), _regime(case.limits[cache])) * jobs),
             )
             name = ""
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -36,6 +37,23 @@ def rate(case: CaseResult, stage: str, cache: str) -> Interval | None:
     ``warm`` also finds a pipeline without files, whose cache state is ``-``.
     """
     return case.rate(stage, cache) or (case.rate(stage, "-") if cache == "warm" else None)
+
+
+#: Rungs whose rates a summary shows: of a training job, and of what is below it.
+OF_JOBS, BELOW = ("load", "train"), ("ceiling", "read", "decode")
+
+
+def below(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
+    """Return the measured (rung, cache state) pairs of cases that neither loaded nor trained.
+
+    Nothing where one did: then its rates and limits are the summary.
+    """
+
+    def measured(stages: Sequence[str]) -> list[tuple[str, str]]:
+        pairs = itertools.product(stages, ("cold", "warm"))
+        return [pair for pair in pairs if any(rate(case, *pair) for case in cases)]
+
+    return [] if measured(OF_JOBS) else measured(BELOW)
 
 
 def rungs(case: CaseResult) -> int:

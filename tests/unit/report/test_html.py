@@ -113,6 +113,23 @@ def test_a_screen_says_what_limits_who_wins_and_what_to_do(document: SuiteResult
     assert "228 of 229 trials VALID, 1 INVALID" in text
 
 
+def test_where_nothing_was_loaded_or_trained_the_rates_below_are_shown(
+    suite: tuple[Plan, List[Record]],
+) -> None:
+    whole, records = suite
+    left = [r for r in records if r.trial.stage in words.BELOW and not r.trial.contrast]
+    plan = dataclasses.replace(whole, trials=tuple(r.trial for r in left), contrasts=())
+    found = analyse(plan, left)
+    screen, page = shown(found, 160), html.render(plan, left, found)
+    assert "ceiling/s" in screen
+    assert "train/s" not in screen
+    table = page[page.index('<table class="stack">') :].partition("</table>")[0]
+    assert "n/a" not in table
+    for heading in ("ceiling/s cold", "read/s cold", "read/s warm", "decode/s warm"):
+        assert table.count(f'data-h="{heading}"') == table.count('class="name"') > 0
+    assert "Nothing was loaded or trained" in page
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_no_line_of_the_tables_is_cut(document: SuiteResult, width: int) -> None:
     text = shown(document, width)
