@@ -91,8 +91,19 @@ def _missing(found: Evidence, contrasts: Sequence[ContrastResult]) -> list[str]:
         open_ = result.outcome.verdict == stats.NO_VERDICT and not result.final
         if result.outcome.ratio is None or open_:
             what = f"{result.arm} against {result.base}, {result.stage} {result.cache}"
-            lines.append(f"{what}: {result.outcome.note}")
+            lines.append(f"{what}: {result.outcome.note}{_lost(found, result)}")
     return lines if found.plan.phase == 2 else [*lines, "the comparisons have not begun"]
+
+
+def _lost(found: Evidence, result: ContrastResult) -> str:
+    """Return why a contrast has no pair: a reason of a trial of its arms, in brackets."""
+    if result.pairs:
+        return ""
+    of = [(label, result.stage, result.cache) for label in (result.arm, result.base)]
+    last = [r for r in found.last.values() if r.trial.contrast and not enters(r)]
+    reasons = [r.reasons[0] for r in last if r.reasons
+               and (r.trial.case.label, r.trial.stage, r.trial.cache) in of]  # fmt: skip
+    return f" ({reasons[0]})" if reasons else ""
 
 
 def _checks(found: Evidence) -> Checks:

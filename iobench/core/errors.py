@@ -109,3 +109,10 @@ def near(name: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean {close[0]!r}? allowed" if close else "; allowed"
     return f"{meant}: {', '.join(known) or 'none'}"
+
+
+def plain(error: BaseException) -> str:
+    """Return an error's words; of one of the system the file and what is wrong, no number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union, overload
 
-from iobench.core.errors import ResultsError
+from iobench.core.errors import ResultsError, plain
 from iobench.core.records import NO_STEPS, RankResult, Steps
 
 #: Columns of a rank's result as it is sent and stored: name -> number of values.
@@ -44,7 +44,7 @@ class Column(Sequence[float]):
         except _DAMAGE as error:
             record = self.path.parent.with_name(f"{self.path.parent.name}.json")
             raise ResultsError(
-                f"cannot read {self.path}: {error}; move {record} away and "
+                f"cannot read {self.path}: {plain(error)}; move {record} away and "
                 f"`iobench run --resume --results {record.parents[1]}` runs that trial again"
             ) from error
         return found if dtype is None else found.astype(dtype, copy=False)

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -215,14 +215,21 @@ class Store:
         """Return trial id -> its last record, where that is usable (VALID or EXPLORATORY)."""
         return {i: r for i, r in last_attempts(self.records()).items() if enters(r)}
 
-    def lock(self) -> contextlib.AbstractContextManager[Sequence[locks.Holder]]:
-        """Hold the suite: two drivers at once would spoil each other's trials."""
-        return locks.held(
-            self.folder,
-            lambda who: ResultsError(
-                f"{self.folder} is being run by {who}: wait for it or stop it"
-            ),
-        )
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[Sequence[locks.Holder]]:
+        """Hold the suite: two drivers at once would spoil each other's trials.
+
+        What was begun to be written when its filesystem went away is removed.
+        """
+
+        def busy(who: str) -> ResultsError:
+            return ResultsError(f"{self.folder} is being run by {who}: wait for it or stop it")
+
+        with locks.held(self.folder, busy) as others:
+            for left in (*self.folder.glob(".*.tmp"), *self.folder.glob("runs/.*.tmp")):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+            yield others
 
     def _journal(self) -> list[dict[str, Any]]:
         try:

@@ -22,7 +22,7 @@ from iobench.backends.loaders import _batches
 from iobench.core import channel, clock, registry, stages
 from iobench.core.cases import STEADY, Extent, Task, alike, to_json
 from iobench.core.dataset import files_of, form_root, load_index, stored_sizes
-from iobench.core.errors import IobenchError
+from iobench.core.errors import IobenchError, plain
 from iobench.core.order import epochs
 from iobench.core.protocols import LoadRequest
 from iobench.core.records import RankResult
@@ -48,12 +48,14 @@ def main(argv: List[str]) -> int:
         result = run(task, driver, born)
     except IobenchError as error:
         result = _failed(driver, f"{type(error).__name__}: {error}")
+    except OSError as error:  # its last line is shown
+        result = _failed(driver, f"{traceback.format_exc(limit=8)}\n{plain(error)}")
     except Exception:  # noqa: BLE001  (whatever a framework raises is this trial's result)
         result = _failed(driver, traceback.format_exc(limit=8))
     try:
         counts = columns.write(invitation.parent, result)
     except OSError as error:
-        result, counts = _failed(driver, f"its columns cannot be written: {error}"), {}
+        result, counts = _failed(driver, f"its columns cannot be written: {plain(error)}"), {}
     driver.send(channel.Result({**to_json(columns.bare(result)), "columns": counts}))
     if result.error and driver.world_size > 1:
         os._exit(1)  # MPI's own exit would wait for ranks that wait for this one

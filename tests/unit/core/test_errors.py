@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from iobench.core.errors import environment
+from iobench.core.errors import environment, plain
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,16 @@ def test_the_remedy_is_for_what_is_missing(error: OSError, words: str) -> None:
 def test_what_is_none_of_these_is_a_bug() -> None:
     with pytest.raises(OSError, match="Bad file"):
         environment(OSError(errno.EBADF, "Bad file descriptor"))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/data/a.jpg"), "/data/a.jpg: No such file"),  # noqa: E501
+        (OSError("neither number nor file"), "neither number nor file"),
+        (ValueError("a damaged file"), "a damaged file"),
+    ],
+)  # fmt: skip
+def test_plain_words_have_no_number_of_an_error(error: Exception, words: str) -> None:
+    assert plain(error) == words

@@ -56,7 +56,12 @@ def test_a_protocols_own_messages_are_no_neighbours() -> None:
 def test_what_the_client_kept_is_named() -> None:
     proof = dataclasses.replace(COLD, bytes_storage=5, caches={"io-cache": 14_000_000, "q": 0})
     (reason,) = judge("cold", "read", proof)[1]
-    assert reason.endswith("in this client's own caches were io-cache 14.0 MB")
+    assert reason.endswith(
+        "in this client's own caches were io-cache 14.0 MB: a new mount or "
+        "`allow_drop_caches = true` empties them"
+    )
+    (reason,) = judge("cold", "read", dataclasses.replace(proof, label="client-cold"))[1]
+    assert reason.endswith("io-cache 14.0 MB: a new mount empties them")
 
 
 def test_arms_that_were_counted_together_are_named() -> None:

@@ -116,6 +116,18 @@ def test_two_drivers_cannot_share_a_suite(tmp_path: Path) -> None:
         pass
 
 
+def test_what_was_begun_when_its_filesystem_went_away_is_removed(tmp_path: Path) -> None:
+    suite = store.create(tmp_path, "x")
+    suite.save_plan(plan("0001-x"))
+    (suite.folder / "runs").mkdir(exist_ok=True)
+    left = [suite.folder / ".plan.json.tmp", suite.folder / "runs" / ".0001-x.1.json.tmp"]
+    for path in left:
+        path.write_text("{")
+    with suite.lock():
+        assert not any(path.exists() for path in left)
+    assert (suite.folder / "plan.json").exists()
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     suite = store.create(tmp_path, "x")
     suite.save_plan(plan("0001-x"))
