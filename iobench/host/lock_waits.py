@@ -33,13 +33,15 @@ def waited_for(pid: int) -> Dict[str, int]:
 
 def words(pid: int) -> str:
     """Return in one line which lock it waits for, and what to do about it; "" for none."""
-    for path, count in waited_for(pid).items():
-        return (
-            f"{count} of its threads and processes waited for a lock of {path}, which another "
-            "process holds or its filesystem does not hand on: end that process, or do without "
-            "locks there (lmdb: lock = false)"
-        )
-    return ""
+    found = waited_for(pid)
+    if not found:
+        return ""
+    path, count = next(iter(found.items()))
+    return (
+        f"{count} of its threads and processes waited for a lock of {path}, which another "
+        "process holds or its filesystem does not hand on: end that process, or do without "
+        "locks there (lmdb: lock = false)"
+    )
 
 
 def _path(task: Path) -> str:

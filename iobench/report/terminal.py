@@ -125,7 +125,7 @@ def _print(console: Console, *lines: Text) -> None:
 
 
 def _has_rate(case: CaseResult, *caches: str) -> bool:
-    rungs = itertools.product(("train", "load", *words.BELOW), caches)
+    rungs = itertools.product((*words.OF_JOBS, *words.BELOW), caches)
     return any(words.rate(case, *rung) for rung in rungs)
 
 

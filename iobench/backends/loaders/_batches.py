@@ -21,7 +21,7 @@ from iobench.core import registry, transforms
 from iobench.core.cases import Batch
 from iobench.core.clock import clock
 from iobench.core.dataset import sample_digest
-from iobench.core.errors import DatasetError, IobenchError
+from iobench.core.errors import DatasetError, IobenchError, plain
 from iobench.core.protocols import LoadRequest, Reader
 
 #: What transforming imports; a decoder names its own.
@@ -206,5 +206,5 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
 
 def at(request: LoadRequest, sample: int, error: Exception) -> str:
     """Return one line that names the sample and says what is wrong with it."""
-    text = " ".join(str(error).split())
+    text = " ".join(plain(error).split())
     return f"sample {sample} of {request.root}: {text}"
