@@ -24,20 +24,22 @@ IF_LOADED = {
     "protobuf": "google.protobuf",
     "tensorflow": "tensorflow",
 }
-#: Environment variables that set thread counts, change allocators or steer a library.
+#: Environment variables that set thread counts, change allocators or steer a library, such as by
+#: the instructions that it uses (OPENBLAS_CORETYPE): other sums, and another speed.
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "GLIBC_TUNABLES",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
     "NUMEXPR_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
     "PYTHONMALLOC",
 )
 #: So do all whose name begins so.
 FAMILIES = (
-    "DALI_", "GOMP_", "HDF5_", "KMP_", "MALLOC_", "MKL_", "OMP_", "OMPI_MCA_btl", "OMPI_MCA_coll",
-    "OMPI_MCA_mpi_yield", "OMPI_MCA_pml", "OPENCV_", "TORCH_", "UCX_",
+    "ATEN_", "BLIS_", "CUBLAS_", "CUDNN_", "DALI_", "DNNL_", "GOMP_", "GOTO_", "HDF5_", "KMP_",
+    "MALLOC_", "MKL_", "NPY_", "NVPL_", "OMP_", "OMPI_MCA_btl", "OMPI_MCA_coll",
+    "OMPI_MCA_mpi_yield", "OMPI_MCA_pml", "ONEDNN_", "OPENBLAS_", "OPENCV_", "PYTORCH_", "TORCH_",
+    "UCX_",
 )  # fmt: skip
 
 #: What differs between nodes of one kind: an NFS client's address, the GPU that a job was given.

@@ -43,6 +43,16 @@ def on_bare_metal() -> Dict[str, str]:
     return {}
 
 
+def case_of(trainer: str, pipeline: str, order: str, data: Dataset) -> Case:
+    """Return the case of a small net on bare metal."""
+    loader, form, content = load.pipeline(pipeline)
+    return Case(
+        label=f"{trainer} {pipeline}", loader=loader, format=form, content=content, order=order,
+        trainer=trainer, trainer_options={"net": "small", "classes": 48, "losses": True},
+        image="caffe", location=data.root, batch=8, workers=1, transform="crop224", seed=3,
+    )  # fmt: skip
+
+
 def losses(case: Case, data: Dataset) -> str:
     """Train one epoch of six steps; return its losses, in as many digits as a float32 has."""
     settings = TrialSettings(images=containers.images_of(case), limit_s=120)
@@ -64,12 +74,7 @@ def test_the_losses_are_those_of_bare_metal(
     order: str,
     runtime: str,
 ) -> None:
-    loader, form, content = load.pipeline(pipeline)
-    bare = Case(
-        label=f"{trainer} {pipeline}", loader=loader, format=form, content=content, order=order,
-        trainer=trainer, trainer_options={"net": "small", "classes": 48, "losses": True},
-        image="caffe", location=data.root, batch=8, workers=1, transform="crop224", seed=3,
-    )  # fmt: skip
+    bare = case_of(trainer, pipeline, order, data)
     need("caffe")
     inside = dataclasses.replace(bare, runtime=runtime)
     containers.needs(inside)
@@ -79,3 +84,22 @@ def test_the_losses_are_those_of_bare_metal(
         other = losses(dataclasses.replace(bare, seed=4, trainer_options=options), data)
         assert other != on_bare_metal[bare.label], "the seed changes nothing: nothing is compared"
     assert losses(inside, data) == on_bare_metal[bare.label]
+
+
+@pytest.mark.parametrize("runtime", containers.RUNTIMES)
+def test_a_container_has_the_instructions_that_were_chosen_outside(
+    data: Dataset,
+    services: None,
+    on_bare_metal: Dict[str, str],
+    runtime: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need("caffe")
+    inside = dataclasses.replace(case_of("caffe", "native:lmdb", "stored", data), runtime=runtime)
+    containers.needs(inside)
+    for core in ("Nehalem", "Haswell"):  # with and without fused multiply-add: other sums
+        monkeypatch.setenv("OPENBLAS_CORETYPE", core)
+        bare = dataclasses.replace(inside, runtime="bare")
+        on_bare_metal.setdefault(core, losses(bare, data))
+        assert losses(inside, data) == on_bare_metal[core]
+    assert on_bare_metal["Nehalem"] != on_bare_metal["Haswell"], "the choice changes nothing"

@@ -60,6 +60,11 @@ def test_thread_counts_and_affinity_differ() -> None:
     assert any(line.startswith("affinity:") for line in lines) == (len(os.sched_getaffinity(0)) > 1)
 
 
+def test_variables_that_choose_a_library_s_instructions_count() -> None:
+    chosen = {"OPENBLAS_CORETYPE": "Nehalem", "ATEN_CPU_CAPABILITY": "default", "EDITOR": "vi"}
+    assert list(fingerprint.steering(chosen)) == ["ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE"]
+
+
 def test_the_mount_under_the_data_differs() -> None:
     lines = differences(collect_in({}), collect_in({}, path="/dev/shm"))
     assert any(line.startswith("mount fstype:") and "tmpfs" in line for line in lines)
