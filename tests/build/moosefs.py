@@ -74,16 +74,21 @@ class MooseFS:
         self._await()
 
     def _await(self) -> None:
-        """Wait until the servers have told the master of their room, and it tells the client."""
+        """Wait until all servers have told the master of their room, and it tells the client.
+
+        What is written before that has one copy, and is copied to the other server in the middle
+        of a test.
+        """
         probe = self.mount / ".probe"
         for _ in range(200):
             with contextlib.suppress(OSError):
                 probe.write_bytes(b"x")
+                copies = self.info(probe).count("status:VALID")
                 probe.unlink()
-                if os.statvfs(self.mount).f_bavail:
+                if copies == len(SERVERS) and os.statvfs(self.mount).f_bavail:
                     return
             time.sleep(0.1)
-        raise AssertionError("no chunk server took a byte")
+        raise AssertionError("not every chunk server took a byte")
 
     def info(self, file: Path) -> str:
         """Return what the servers' own tool says of a file's chunks."""

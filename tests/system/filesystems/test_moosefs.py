@@ -62,7 +62,7 @@ def test_it_is_described_as_what_it_is(mounted: Mounted) -> None:
     file = next(root.rglob("*.jpg"))
     layout = filesystems.describe_mount(file)["layout"]
     assert layout == "not known: can't connect to master"  # which is in a network of its own
-    assert re.match(r"1 chunks, [12] valid copies on 10\.", chunks(mounted.filesystem.info(file)))
+    assert re.match(r"1 chunks, 2 valid copies on 10\.", chunks(mounted.filesystem.info(file)))
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,6 @@ def test_a_filesystem_that_hangs_on_one_node(cluster: Hosts) -> None:
             (reason,) = failed(cluster, 1, 2 * limit_s)["reasons"]
             assert re.search(r"node h2", reason), reason
             assert time.monotonic() - begun < 2 * limit_s + SLACK_S
-        until(lambda: not pids(host, "iobench"), GONE_S)
+        until(lambda: not pids(host, RANK) and not pids(host, AGENT), GONE_S)
         os.kill(server, signal.SIGCONT)
         check_it_goes_on(cluster)
