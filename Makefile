@@ -21,7 +21,7 @@ RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGE
 BENCHMARKS := aa bridge-cost cached-curve caffe-time caffe-wait ceilings cold-turns dataset-generation \
 	explain faults fidelity fuzz gpu harness-cost head-of-line known-truths littles-law pixels \
 	power power-turns predict regimes scale scale-model slices slowed-node start-rest strangers tune \
-	turn-noise versus-fio
+	turn-noise versions versus-fio
 
 .PHONY: help setup setup-extra data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \
 	$(BENCHMARKS:%=bench-%)

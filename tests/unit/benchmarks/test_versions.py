@@ -1,0 +1,67 @@
+"""What is judged of two versions' runs: widths, verdicts, coverage, contradictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+from benchmarks import versions
+from benchmarks.versions import Seen
+
+
+def contrast(name: str, ratio: float, half: float, verdict: str) -> Dict[str, Any]:
+    interval = {"low": ratio - half, "high": ratio + half}
+    return {
+        "id": name, "primary": True, "cache": "warm", "base_name": "bare", "ratio": ratio,
+        "verdict": verdict, "interval": interval, "simultaneous": interval,
+        "ratios": [ratio] * 12,
+    }  # fmt: skip
+
+
+def seen(*contrasts: Dict[str, Any], quiet: bool = True) -> Seen:
+    return Seen("2020-01-01T00:00:00Z", contrasts, quiet)
+
+
+def six(half: float, **kw: Any) -> List[Seen]:
+    return [seen(contrast("a", 1.0, half, "EQUIVALENT"), **kw) for _ in range(6)]
+
+
+def test_narrow_intervals_that_agree_meet_the_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert versions.judge(six(0.08), six(0.01))
+    assert "median half-width 1.00%, of the old 8.00%: 0.13 of it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (six(0.03), six(0.01)),  # not a quarter
+        (six(0.08), six(0.02)),  # too wide for a quiet hour
+        (six(0.08), six(0.01)[:5]),  # too few
+        (six(0.08), [*six(0.01)[:4], *[seen(contrast("a", 1.0, 0.01, "INCONCLUSIVE"))] * 2]),
+        (six(0.08), [*six(0.01), seen(contrast("a", 1.05, 0.01, "SLOWER"))] * 3),  # not covered
+    ],
+)
+def test_what_is_not_good_enough(old: List[Seen], new: List[Seen]) -> None:
+    assert not versions.judge(old, new)
+
+
+def test_faster_here_and_slower_there_is_a_contradiction() -> None:
+    runs = [seen(contrast("a", 0.9, 0.2, "FASTER")), seen(contrast("a", 1.1, 0.2, "SLOWER"))]
+    assert versions.contradictions(runs) == ["a"]
+    assert versions.coverage(runs) == (2, 2)
+
+
+def test_a_contrast_without_a_pair_is_infinitely_wide(tmp_path: Path) -> None:
+    folder = tmp_path / "20200101T000000Z-bench-io"
+    folder.mkdir()
+    none = {**contrast("a", 1.0, 0.0, "none"), "ratio": None, "simultaneous": None,
+            "interval": None, "ratios": []}  # fmt: skip
+    other = {**contrast("b", 1.0, 0.1, "EQUIVALENT"), "cache": "cold"}
+    document = {"created": "2020-01-01", "contrasts": [none, other]}
+    (folder / "analysis.json").write_text(json.dumps(document))
+    (run,) = versions.runs(tmp_path)
+    assert (len(run.contrasts), run.decided, run.half_width) == (1, 0, float("inf"))
+    assert run.quiet is None
