@@ -42,7 +42,10 @@ FAST, SIDE = 2, 5000
 
 @dataclasses.dataclass(frozen=True)
 class Planted:
-    """One thing done to a healthy run on purpose; ``names``: the causes that are right."""
+    """One thing done to a healthy run on purpose; ``names``: the causes that are right.
+
+    ``step_s`` 0: so short that loading, measured first, takes ``strength`` times as long.
+    """
 
     kind: str
     names: tuple[str, ...]
@@ -88,10 +91,9 @@ def _many_files(rng: random.Random) -> Planted:
 
 
 def _few_cores(rng: random.Random) -> Planted:
-    """A control group with less CPU time than decoding takes."""
-    strength = rng.uniform(2, 4)
-    case = {"cpus": 1.0, "workers": 3}
-    return Planted("few cores", ("cores",), strength, case, step_s=0.02 / strength)
+    """A control group with less CPU time than decoding takes; loops of many of its periods."""
+    case = {"cpus": 1.0, "workers": 3, "batch": 32, "samples": 2048}
+    return Planted("few cores", ("cores",), rng.uniform(2, 4), case, step_s=0.0)
 
 
 def _slow_sample(rng: random.Random) -> Planted:
@@ -168,9 +170,10 @@ def _different(
     return found
 
 
-def document(planted: Planted, repeats: int) -> dict[str, Any]:
+def document(planted: Planted, repeats: int, stages: Sequence[str] = STAGES) -> dict[str, Any]:
     """Return the spec of a run."""
-    stages = [*STAGES, "ceiling"] if planted.read_iops or planted.read_bps else STAGES
+    if planted.read_iops or planted.read_bps:
+        stages = [*stages, "ceiling"]
     return {
         "name": "explain",
         "budget": "20m",
@@ -186,16 +189,17 @@ def document(planted: Planted, repeats: int) -> dict[str, Any]:
 def scene(planted: Planted, data: Path) -> Iterator[tuple[Dataset, TrialSettings]]:
     """Yield the data and the settings of a run."""
     settings = TrialSettings(compute_s=0.5, decode_delay_s=planted.delay_s)
+    samples = {**CASE, **planted.case}["samples"]
     if planted.huge:
         with tempfile.TemporaryDirectory(prefix="iobench-explain-") as folder:
             yield _with_huge(Path(folder), data, planted.huge), settings
     elif planted.read_bps or planted.read_iops:
         with throttled(1 << 28) as mount:
-            found = dataset(mount.path, "smoke", CASE["samples"], _made(planted))
+            found = dataset(mount.path, "smoke", samples, _made(planted))
             mount.limit(planted.read_bps or None, planted.read_iops or None)
             yield found, dataclasses.replace(settings, enter=mount.enter([]))
     else:
-        yield dataset(data, "smoke", CASE["samples"], _made(planted)), settings
+        yield dataset(data, "smoke", samples, _made(planted)), settings
 
 
 def _made(planted: Planted) -> list[str]:
@@ -223,6 +227,8 @@ def study(planted: Planted, args: Any) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="iobench-explain-") as results,
         scene(planted, args.data) as (found, settings),
     ):
+        if not planted.step_s:
+            planted = _calibrated(planted, found, settings, args.repeats)
         run(document(planted, args.repeats), found, results=Path(results), settings=settings,
             quiet=True)  # fmt: skip
         kept = store.find(Path(results))
@@ -238,6 +244,15 @@ def study(planted: Planted, args: Any) -> dict[str, Any]:
     )
     return {"kind": planted.kind, "strength": planted.strength, "right": right, "first": first,
             "gain": gain, "causes": [f.text for f in causes]}  # fmt: skip
+
+
+def _calibrated(planted: Planted, found: Dataset, settings: TrialSettings, repeats: int) -> Planted:
+    """Return it with steps that take as much less than loading as is planted."""
+    with tempfile.TemporaryDirectory(prefix="iobench-explain-") as results:
+        spec = document(dataclasses.replace(planted, step_s=EASY_S), repeats, ["load"])
+        seen, _ = run(spec, found, results=Path(results), settings=settings, quiet=True)
+    rate = seen["pipelines"][0]["stages"]["load"]["warm"]["samples_per_s"]["value"]
+    return dataclasses.replace(planted, step_s=planted.case["batch"] / rate / planted.strength)
 
 
 def main() -> int:

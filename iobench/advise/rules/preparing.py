@@ -117,6 +117,10 @@ RULES = (
          _PREP),
     Rule("format", "another pipeline of this suite prepares faster", _STALLS, _format, _LOADED,
          _PREP),
+)  # fmt: skip
+
+#: No cause of slow training, but of a wrong reading of its figures.
+CAUTIONS = (
     Rule("decode score", "a rate that looks like the storage's and is that of decoding",
          "docs/method.md, The ladder", _decode_score,
          (("read", "cold"), ("load", "cold"), ("load", "warm")), _PREP, ("cold",)),

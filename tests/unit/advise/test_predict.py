@@ -163,9 +163,9 @@ def test_decoding_on_a_gpu_is_known_from_a_case_that_did_it() -> None:
 
 def test_an_error_that_was_seen_stands_beside_its_kind() -> None:
     assert {*validated.CHECKED} <= {*NAMES}
-    assert one("cached=1").validated == "+24 % where it was checked (one change)"
-    assert "to +70 %" in one("accelerator=h100").validated
-    assert validated.error_of("pipeline") == ""
+    assert one("cached=1").validated == "-0.1 to +8.9 % where it was checked"
+    assert one("cores=4").validated == "+51.5 % where it was checked (one change, to steps of 4 ms)"
+    assert validated.error_of("never-checked") == ""
 
 
 def test_a_mount_feeds_so_many_accelerators() -> None:
