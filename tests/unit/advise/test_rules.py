@@ -270,6 +270,14 @@ def test_most_to_gain_comes_first_and_what_needs_no_cure_last() -> None:
     assert first.gain.value == pytest.approx(10)
 
 
+def test_a_caution_about_figures_comes_after_causes() -> None:
+    misread = {"cache": "cold", "rates": {"load": 300.0}}
+    made = cases({**misread, "cores": 2, "workers": 8, "seen": seen(cpu_count=64)})()
+    none_known = [f.cause for f in advise(suite(made)) if f.gain is None and f.cause != NOTHING]
+    assert none_known[0] == "cpuset"
+    assert none_known[-1] == "decode score"
+
+
 def test_a_gain_that_is_not_seen_is_no_cause() -> None:
     wide = job(rates={"load": 985.0})
     assert [f.cause for f in advise(suite([wide]))] == [NOTHING]
