@@ -16,7 +16,7 @@ from iobench.equations.stats import Interval
 RULES: tuple[Rule, ...] = (
     *storage.RULES, *preparing.RULES, *overlap.RULES, *container.RULES, *preparing.CAUTIONS,
 )  # fmt: skip
-_CAUSES = [rule.cause for rule in RULES]
+_CAUTIONS = {rule.cause for rule in preparing.CAUTIONS}
 CACHES = ("cold", "warm")
 #: A cure that makes training less than this much faster is none.
 WORTH = 1.05
@@ -113,8 +113,8 @@ def _why_missing(scene: Scene, stage: str, cache: str) -> str:
     return known.reason or f"{where} was not measured: add {stage} to the ladder's stages"
 
 
-def _order(finding: Finding) -> tuple[bool, bool, float, int]:
-    """Sort by gain, then what has none that is known by its rule, then what needs no cure."""
+def _order(finding: Finding) -> tuple[bool, bool, bool, float]:
+    """Sort by gain, then what has none that is known, then cautions, then what needs no cure."""
     gain = finding.gain.value if finding.gain else 0.0
-    place = _CAUSES.index(finding.cause) if finding.cause in _CAUSES else len(_CAUSES)
-    return finding.cause == NOTHING, finding.gain is None, -gain, place
+    last = finding.cause == NOTHING, finding.cause in _CAUTIONS
+    return *last, finding.gain is None, -gain

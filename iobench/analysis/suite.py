@@ -99,11 +99,13 @@ def _lost(found: Evidence, result: ContrastResult) -> str:
     """Return why a contrast has no pair: a reason of a trial of its arms, in brackets."""
     if result.pairs:
         return ""
-    of = [(label, result.stage, result.cache) for label in (result.arm, result.base)]
-    last = [r for r in found.last.values() if r.trial.contrast and not enters(r)]
-    reasons = [r.reasons[0] for r in last if r.reasons
-               and (r.trial.case.label, r.trial.stage, r.trial.cache) in of]  # fmt: skip
-    return f" ({reasons[0]})" if reasons else ""
+    arms, rung = (result.arm, result.base), (result.stage, result.cache)
+    lost = (r for r in found.last.values() if r.trial.contrast and r.reasons and not enters(r))
+    for record in lost:
+        trial = record.trial
+        if trial.case.label in arms and (trial.stage, trial.cache) == rung:
+            return f" ({record.reasons[0]})"
+    return ""
 
 
 def _checks(found: Evidence) -> Checks:
