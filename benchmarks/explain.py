@@ -192,7 +192,7 @@ def scene(planted: Planted, data: Path) -> Iterator[tuple[Dataset, TrialSettings
     samples = {**CASE, **planted.case}["samples"]
     if planted.huge:
         with tempfile.TemporaryDirectory(prefix="iobench-explain-") as folder:
-            yield _with_huge(Path(folder), data, planted.huge), settings
+            yield _with_huge(Path(folder), data, samples, planted.huge), settings
     elif planted.read_bps or planted.read_iops:
         with throttled(1 << 28) as mount:
             found = dataset(mount.path, "smoke", samples, _made(planted))
@@ -206,12 +206,12 @@ def _made(planted: Planted) -> list[str]:
     return [form for form in planted.forms if form != "jpeg"]
 
 
-def _with_huge(folder: Path, data: Path, every: int) -> Dataset:
+def _with_huge(folder: Path, data: Path, samples: int, every: int) -> Dataset:
     """Return a tree of the smoke set's pictures in which one of ``every`` is huge, adopted."""
     import numpy as np
     import simplejpeg
 
-    small = dataset(data, "smoke", CASE["samples"], [])
+    small = dataset(data, "smoke", samples, [])
     tree = folder / "tree"
     shutil.copytree(Path(small.jpeg_root or Path(small.root) / "jpeg"), tree)
     grain = np.random.default_rng(1).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)

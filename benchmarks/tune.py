@@ -5,9 +5,10 @@ of few requests or bytes a second, a few huge pictures).  Each has a declared sp
 settings, for the search and the grid alike: all of them are measured once, in drawn order.  Tune's
 winner is then measured again in fresh paired blocks against the grid's best, the best of a sweep of
 workers alone (what others do), the current settings and the defaults of each library: the best of
-many noisy points flatters itself.  Settings equal to the winner's are measured as an arm of their
-own.  Targets: the search, its ladder included, costs at most 20 % of the grid; the ratio of rates,
-winner / grid's best, is at least 0.97 at its lower 95 % limit.
+many noisy points flatters itself.  These loops are ``LONGER`` times as long: a queue that holds a
+large part of a loop's batches flatters it too.  Settings equal to the winner's are measured as an
+arm of their own.  Targets: the search, its ladder included, costs at most 20 % of the grid; the
+ratio of rates, winner / grid's best, is at least 0.97 at its lower 95 % limit.
 
 The fifth bottleneck is the compute, with drawn times of a step: "leave it", and no trial beyond the
 ladder, every time.
@@ -48,6 +49,8 @@ from iobench.tune.tuning import Tuning
 
 SHARE, RATIO = 0.20, 0.97
 SEED = 5
+#: Samples of a loop in the pairs, over those of a loop of the search and of the grid.
+LONGER = 4
 #: Points of a grid.
 FEWEST, MOST = 60, 120
 #: Seconds of a step where the compute is the bottleneck: the logarithm is drawn evenly.
@@ -163,6 +166,7 @@ def compared(
 ) -> dict[str, Any]:  # fmt: skip
     """Measure the winner against each other case in fresh paired blocks; return ratios of rates.
 
+    The loops are of the whole dataset, ``LONGER`` times those of the search.
     ``others``: what it is -> the case.  Equal settings share an arm; one equal to the winner's is
     an arm of its own.
     """
@@ -175,7 +179,7 @@ def compared(
                  group="g01")
         for i, case in enumerate(arms.values(), 1)
     )  # fmt: skip
-    cases = (winner, *arms.values())
+    cases = tuple(dataclasses.replace(case, samples=0) for case in (winner, *arms.values()))
     trials = blocks(contrasts, cases, seed=SEED, start=1)
     whole = dataclasses.replace(
         plan, cases=cases, contrasts=contrasts, trials=tuple(trials), phase=2, rules=()
@@ -192,9 +196,11 @@ def compared(
 def study(one: Bottleneck, args: Any) -> dict[str, Any]:
     """Tune, measure the grid, compare; return the figures."""
     began = clock()
+    most = {"samples": LONGER * CASE["samples"]}
+    longer = dataclasses.replace(one.planted, case={**one.planted.case, **most})
     with (
         tempfile.TemporaryDirectory(prefix="iobench-tune-") as folder,
-        scene(one.planted, args.data) as (data, settings),
+        scene(longer, args.data) as (data, settings),
     ):
         results = Path(folder)
         asked = TuneSettings(

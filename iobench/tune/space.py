@@ -126,11 +126,7 @@ class Space:
             return (
                 f"its queue takes {queue_bytes(case) >> 20} MiB, at most {most >> 20} are allowed"
             )
-        try:
-            check_case(case, "tune")
-        except IobenchError as error:
-            return str(error)
-        return ""
+        return _not_allowed(case)
 
 
 class _Walk:
@@ -248,6 +244,7 @@ def defaults(current: Case, asked: TuneSettings) -> list[Case]:
     """Return the current case with the defaults of each other library that can run it here."""
     moved = (_moved(current, loader, current.format, asked) for loader in DEFAULTS)
     others = [c for c in moved if c.loader != current.loader and not _unusable(c)]
+    others = [c for c in others if not _not_allowed(c)]
     return [named(default_of(case), current) for case in others]
 
 
@@ -264,7 +261,17 @@ def _moved(current: Case, loader: str, form: str, asked: TuneSettings) -> Case:
     return dataclasses.replace(current, loader=loader, format=form, workers=workers, **options)
 
 
+def _not_allowed(case: Case) -> str:
+    """Return what a spec with this case would be refused for, "" where it would not."""
+    try:
+        check_case(case, "tune")
+    except IobenchError as error:
+        return str(error)
+    return ""
+
+
 def _unusable(case: Case) -> str:
+    """Return what this machine lacks for a case, "" where nothing."""
     try:
         members = registry.loading(case)
         if case.runtime == "bare":

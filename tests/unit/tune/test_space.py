@@ -10,6 +10,7 @@ import pytest
 
 from iobench.core.cases import Case
 from iobench.core.errors import ResultsError
+from iobench.spec.case_rules import check_case
 from iobench.tune.bounds import Bounds
 from iobench.tune.knobs import KNOBS
 from iobench.tune.settings import TuneSettings, load
@@ -133,8 +134,12 @@ def test_the_defaults_of_other_libraries_are_cases_of_their_own() -> None:
     for other in defaults(case, asked()):
         assert other.loader != "torch"
         assert other.format == "jpeg"
+        check_case(other, "a library's defaults")
         assert other.prefetch != 9 or other.loader == "spdl"
         assert other.label != case.label
+    tar = dataclasses.replace(case, format="tar", label="torch:tar")
+    everything = [*defaults(case, asked()), *defaults(tar, asked(any_order=True))]
+    assert all(other.stored_form == "tar" for other in everything if other.loader == "webdataset")
 
 
 def test_webdataset_comes_in_with_an_order_of_its_own_where_any_may_be_tried() -> None:
