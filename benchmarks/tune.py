@@ -196,8 +196,8 @@ def compared(
 def study(one: Bottleneck, args: Any) -> dict[str, Any]:
     """Tune, measure the grid, compare; return the figures."""
     began = clock()
-    most = {"samples": LONGER * CASE["samples"]}
-    longer = dataclasses.replace(one.planted, case={**one.planted.case, **most})
+    whole = {**one.planted.case, "samples": LONGER * CASE["samples"]}
+    longer = dataclasses.replace(one.planted, case=whole)
     with (
         tempfile.TemporaryDirectory(prefix="iobench-tune-") as folder,
         scene(longer, args.data) as (data, settings),

@@ -242,10 +242,9 @@ def _others(current: Case, asked: TuneSettings) -> Iterator[tuple[str, str]]:
 
 def defaults(current: Case, asked: TuneSettings) -> list[Case]:
     """Return the current case with the defaults of each other library that can run it here."""
-    moved = (_moved(current, loader, current.format, asked) for loader in DEFAULTS)
-    others = [c for c in moved if c.loader != current.loader and not _unusable(c)]
-    others = [c for c in others if not _not_allowed(c)]
-    return [named(default_of(case), current) for case in others]
+    loaders = (loader for loader in DEFAULTS if loader != current.loader)
+    cases = [default_of(_moved(current, loader, current.format, asked)) for loader in loaders]
+    return [named(case, current) for case in cases if not (_unusable(case) or _not_allowed(case))]
 
 
 def _moved(current: Case, loader: str, form: str, asked: TuneSettings) -> Case:
