@@ -281,10 +281,15 @@ def _unusable(case: Case) -> str:
         return str(error)
 
 
+def ahead(case: Case) -> int:
+    """Return how many batches a rank's loader makes ahead of the trainer."""
+    batches: int = registry.load("loaders", case.loader).ahead(case.workers, case.prefetch)
+    return batches
+
+
 def queue_bytes(case: Case) -> int:
     """Return the bytes of the batches that wait in a loader's queue and in the trainer's hands."""
-    ahead = registry.load("loaders", case.loader).ahead(case.workers, case.prefetch)
-    batches: int = (ahead + 1) * case.world_size
+    batches = (ahead(case) + 1) * case.world_size
     return batches * transforms.batch_bytes(case.transform, case.batch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from statistics import median
 
 from iobench.analysis.evidence import enters, trial_window
@@ -20,7 +20,8 @@ BETTER = 1.02
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """One setting that the search measured: the median rate of its whole trials.
+    """One setting that the search measured: the median rate of its whole trials, or of its finals
+    alone where it has some: it was not chosen by these.
 
     ``early``: it was dominated, and ended before its last step; ``doubtful``: while others used the
     cores.  ``finals``: how many of its ``runs`` were finals.  ``wall_s``: of all of its trials.
@@ -75,12 +76,14 @@ def measured(plan: Plan, records: Iterable[Record], asked: TuneSettings) -> list
     for trial in _trains(plan, asked):
         if trial.id in last:
             by_label.setdefault(trial.case.label, []).append(last[trial.id])
-    return [_tried(name, runs) for name, runs in by_label.items() if runs]
+    finals = {t.id for t in finals_of(plan, asked)}
+    return [_tried(name, runs, finals) for name, runs in by_label.items() if runs]
 
 
-def _tried(name: str, runs: Sequence[Record]) -> Tried:
+def _tried(name: str, runs: Sequence[Record], finals: Container[str]) -> Tried:
     measured = [(r, w) for r in runs if enters(r) and (w := trial_window(r))]
     whole = [w for r, w in measured if not _early(r)] or [w for _, w in measured]
+    whole = [w for r, w in measured if r.trial.id in finals] or whole
     reason = "" if measured else "; ".join(runs[-1].reasons)
     return Tried(
         label=name,
@@ -90,7 +93,7 @@ def _tried(name: str, runs: Sequence[Record]) -> Tried:
         wall_s=sum(r.wall_s for r in runs),
         reason=reason,
         doubtful=any(_early(r) and disturbed(r) for r in runs),
-        finals=sum(r.trial.block > 1 for r in runs),
+        finals=sum(r.trial.id in finals for r in runs),
     )
 
 
@@ -135,7 +138,8 @@ def winner_of(tried: Sequence[Tried], asked: TuneSettings) -> str:
     return best.label if best and (best.samples_per_s or 0.0) > now else ""
 
 
-def ranked(tried: Sequence[Tried], asked: TuneSettings) -> list[Tried]:
-    """Return the settings that ran to their end, but for the current ones, fastest first."""
-    able = [t for t in tried if t.samples_per_s and not t.early and t.label != asked.current]
+def ranked(tried: Sequence[Tried], asked: TuneSettings, *, current: bool = False) -> list[Tried]:
+    """Return the settings that ran to their end, fastest first, the ``current`` ones if asked."""
+    able = [t for t in tried if t.samples_per_s and not t.early]
+    able = [t for t in able if current or t.label != asked.current]
     return sorted(able, key=lambda t: -(t.samples_per_s or 0.0))

@@ -7,7 +7,6 @@ goes on where it stopped.  Settings that were measured once are never measured a
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +19,10 @@ from iobench.plan.blocks import blocks
 from iobench.plan.ladder import compute_key, number, rungs_missing
 from iobench.run.ledger import Ledger
 from iobench.tune.bounds import Bounds
+from iobench.tune.knobs import Knob
 from iobench.tune.search import Search
 from iobench.tune.settings import TuneSettings
-from iobench.tune.space import Space, defaults, key, named, space
+from iobench.tune.space import Space, ahead, defaults, key, named, space
 from iobench.tune.tried import (
     Tried,
     at_ceiling,
@@ -48,12 +48,17 @@ LEAST = 12
 DOUBT = 3
 #: A setting slower than the best so far by this factor ends early.
 DOMINATED = 1.25
+#: A pipeline is near the fastest one within this factor.
+NEAR = 1.1
 #: The search ends after so many settings that were no better.
 PATIENCE = 12
-#: The best so many are measured so many times more before one of them is the winner: usually, and
+#: So many settings are measured so many times more before one of them is the winner: usually, and
 #: where fewer than so many trials may be spent.
 FINALISTS, FINALS = 3, 2
 FEW, FEW_FINALISTS, FEW_FINALS = 40, 2, 1
+#: Steps of a loop that decides, over the batches that its loader makes ahead: those that are made
+#: when a short loop begins to count, and not made anew at its end, flatter a deep queue.
+WHOLE = 3
 #: Pairs of the proof, if the time allows it; never fewer than give an interval.
 PAIRS = 12
 GROUP = "g01"
@@ -132,29 +137,44 @@ class Tuning:
     def _steps(
         self, plan: Plan, space_: Space, tried: Sequence[Tried], starts: Sequence[Case]
     ) -> list[Case]:  # fmt: skip
-        """Return one step from the best setting so far that has not been tried, if there is one.
+        """Return one step that has not been tried, if there is one, from the best setting so far of
+        a pipeline that is near the fastest.
 
-        Knobs along which fewer steps were made come first.  After the first step along each knob,
-        every second setting is the estimator's.
+        Knobs along which fewer steps were made in the pipeline come first.  After the first step
+        along each knob, every second setting is the estimator's.
         """
-        done = {t.label: case_of(plan, t.label) for t in tried}
-        whole = [
-            t for t in tried if t.samples_per_s and not t.early and t.label != self.asked.default
-        ]
-        if not whole:
-            return []
+        leaders = self._leaders(plan, tried)
+        done = [case_of(plan, t.label) for t in tried]
         known = [case_of(plan, self.asked.current), *starts]
-        made = {
-            knob.field: len({knob.value(c) for c in done.values()} - {knob.value(c) for c in known})
-            for knob in space_.knobs
-        }
-        best = done[max(whole, key=lambda t: t.samples_per_s or 0.0).label]
-        first, *later = space_.steps(best) or [[]]
-        steps = sorted(first, key=lambda step: made[step[0].field])
-        steps += itertools.chain(*(later if len(tried) % 2 else ()))
-        keys = {key(case) for case in done.values()}
-        new = (c for _, c in steps if key(c) not in keys and not space_.why_not(c))
-        return list(itertools.islice(new, 1))
+
+        def made(knob: Knob, pipeline: str) -> int:
+            old = {knob.value(case) for case in known}
+            return len({knob.value(c) for c in done if c.pipeline == pipeline} - old)
+
+        rows = [space_.steps(case) for case in leaders]
+        first = [
+            (made(knob, leader.pipeline), rank, step)
+            for leader, row in zip(leaders, rows, strict=True)
+            for rank, (knob, step) in enumerate(row[0] if row else ())
+        ]
+        steps = [step for *_, step in sorted(first, key=lambda each: each[:2])]
+        if len(tried) % 2:
+            steps += [step for row in rows[:1] for later in row[1:] for _, step in later]
+        keys = {key(case) for case in done}
+        return [c for c in steps if key(c) not in keys and not space_.why_not(c)][:1]
+
+    def _leaders(self, plan: Plan, tried: Sequence[Tried]) -> list[Case]:
+        """Return the best setting of each pipeline that is near the fastest, fastest first.
+
+        A pipeline may hand batches over faster than another, and need other settings for it.
+        """
+        able = [t for t in ranked(tried, self.asked, current=True) if t.label != self.asked.default]
+        found: dict[str, Case] = {}
+        for t in able:
+            case = case_of(plan, t.label)
+            if NEAR * (t.samples_per_s or 0.0) > (able[0].samples_per_s or 0.0):
+                found.setdefault(case.pipeline, case)
+        return list(found.values())[:FINALISTS]
 
     def _trials(self, plan: Plan) -> int:
         """Return how many trials may be spent before the proof."""
@@ -199,7 +219,8 @@ class Tuning:
     def _kept_s(self, plan: Plan, ledger: Ledger) -> float:
         """Return seconds that the finals and the proof will need, at least."""
         arms = [case_of(plan, name) for name in (self.asked.current, self.asked.default) if name]
-        trials = [Trial("", case, "train", self.asked.cache) for case in arms]
+        epochs = self._epochs(plan, arms)
+        trials = [Trial("", case, "train", self.asked.cache, epochs=epochs) for case in arms]
         longest = ledger.cost_s(trials[:1])
         finals = math.prod(self._final_counts(plan)) * longest
         return finals + fewest_pairs(ALPHA / max(1, len(arms))) * (ledger.cost_s(trials) + longest)
@@ -209,18 +230,34 @@ class Tuning:
     def _finals(self, plan: Plan, found: Bounds, tried: Sequence[Tried]) -> Plan | None:
         """Return the plan with more trials of the best settings, in turn: the best of many noisy
         figures flatters itself.  None where the best is at the ceiling: no other can be faster.
+
+        The leaders come first: settings of one pipeline differ by less than one trial shows.
         """
         finalists, finals = self._final_counts(plan)
-        best = ranked(tried, self.asked)[:finalists]
-        if len(best) < 2 or nearly_all(found, tried, self.asked):
+        best = [case_of(plan, t.label) for t in ranked(tried, self.asked)]
+        cases = self._leaders(plan, tried)
+        cases = [*cases, *(case for case in best if case not in cases)]
+        cases = [case for case in cases if case in best][:finalists]
+        if len(cases) < 2 or nearly_all(found, tried, self.asked):
             return None
-        cases = [case_of(plan, t.label) for t in best]
+        epochs = self._epochs(plan, cases)
         more = [
-            Trial("", case, "train", self.asked.cache, block=block)
+            Trial("", case, "train", self.asked.cache, block=block, epochs=epochs)
             for block in range(2, finals + 2)
             for case in (cases if block % 2 else reversed(cases))
         ]
         return _with(plan, [], more)
+
+    def _epochs(self, plan: Plan, cases: Sequence[Case]) -> int:
+        """Return how many epochs a loop of each of these has: so many steps that the deepest
+        queue is a small part.  A second epoch is never cold; a script's loop is of seconds.
+        """
+        if self.asked.cache == "cold" or self.asked.script:
+            return 1
+        samples = [(case.samples or plan.dataset.samples) // case.world_size for case in cases]
+        steps = [max(1, n // case.batch) for n, case in zip(samples, cases, strict=True)]
+        needed = WHOLE * max(map(ahead, cases))
+        return max(1, math.ceil(needed / min(steps)))
 
     def _proof(self, plan: Plan, ledger: Ledger, winner: str) -> Plan | None:
         """Return the plan with the winner's own ladder and its pairs; None where none has won."""
@@ -235,7 +272,9 @@ class Tuning:
         plan = _with(plan, [case for case in others if case.label not in known], parts)
         bases = [self.asked.current, self.asked.default, *(case.label for case in others)]
         bases = [b for b in dict.fromkeys(bases) if b not in ("", winner)]
-        arms = [Trial("", case_of(plan, b), "train", self.asked.cache) for b in (winner, *bases)]
+        cases = [case_of(plan, name) for name in (winner, *bases)]
+        epochs = self._epochs(plan, cases)
+        arms = [Trial("", case, "train", self.asked.cache, epochs=epochs) for case in cases]
         spent = sum(r.wall_s for r in ledger.last.values())
         left = self.asked.limit_s - spent - ledger.cost_s(parts)
         fewest = fewest_pairs(ALPHA / max(1, len(bases)))  # fewer can show nothing
@@ -243,7 +282,7 @@ class Tuning:
         contrasts = tuple(
             Contrast(
                 id=f"c{i:02d}", arm=winner, base=base, stage="train", cache=self.asked.cache,
-                margin=self.asked.margin, pairs=pairs, group=GROUP,
+                margin=self.asked.margin, pairs=pairs, group=GROUP, epochs=epochs,
             )
             for i, base in enumerate(bases, 1)
         )  # fmt: skip

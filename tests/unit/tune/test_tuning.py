@@ -15,7 +15,7 @@ from iobench.tune import tuning
 from iobench.tune.answer import CHANGE, LEAVE_IT, NOT_SHOWN, UNFINISHED, answer
 from iobench.tune.settings import default_of
 from iobench.tune.space import defaults, key, space
-from iobench.tune.tried import case_of
+from iobench.tune.tried import case_of, finals_of, measured
 from tests.build.tuned import DOCUMENT, begun, searched, world
 
 
@@ -74,6 +74,41 @@ def test_of_few_settings_a_fifth_is_tried_and_that_is_enough(
     winner = case_of(after, after.contrasts[0].arm)
     assert rates(winner, "train") >= 0.97 * max(rates(case, "train") for case in grid)
     assert answer(after, records, asked).verdict == CHANGE
+
+
+def test_a_pipeline_near_the_fastest_is_a_finalist_and_finals_alone_decide(tmp_path: Path) -> None:
+    """LMDB is 3 % faster, and 3 % slower by its one trial in the search."""
+    seen: Dict[str, int] = Counter()
+    usual = world(600, 150, read=1100)
+
+    def rates(case: Case, stage: str) -> float:
+        seen[case.label] += stage == "train"
+        factor = 1.0
+        if stage == "train" and case.format == "lmdb":
+            factor = 0.97 if seen[case.label] == 1 else 1.03
+        return factor * usual(case, stage)
+
+    only = {"pipeline": ("torch:jpeg", "torch:lmdb"), "workers": (1, 2, 3, 4, 6, 8),
+            "prefetch": (1, 2, 4), "loader_options.in_order": (True, False)}  # fmt: skip
+    plan, asked = begun(tmp_path, document(), formats=("lmdb",), only=only)
+    after, records = searched(tmp_path, plan, asked, rates)
+    finals = finals_of(after, asked)
+    assert {t.case.format for t in finals} == {"jpeg", "lmdb"}
+    winner = answer(after, records, asked).winner
+    assert case_of(after, winner).format == "lmdb"
+    found = next(t for t in measured(after, records, asked) if t.label == winner)
+    assert found.samples_per_s == pytest.approx(1.03 * usual(case_of(after, winner), "train"))
+
+
+def test_a_loop_that_decides_is_longer_than_its_queue(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(samples=192))
+    after, _ = searched(tmp_path, plan, asked, world(2000, 150))
+    deciding = [t for t in after.trials if t in finals_of(after, asked) or t.contrast]
+    assert deciding
+    deepest = max(t.case.workers * t.case.prefetch for t in deciding)
+    assert deepest * 3 > 192 // 16  # one epoch would not do
+    assert all(t.epochs * 192 // 16 >= 3 * t.case.workers * t.case.prefetch for t in deciding)
+    assert all(t.epochs == 1 for t in after.trials if t not in deciding)
 
 
 def test_the_winner_is_proved_against_every_library_if_asked(tmp_path: Path) -> None:
