@@ -61,11 +61,6 @@ iobench.watch = watch
 sys.argv = [script, folder]
 runpy.run_path(script, run_name="__main__")
 """
-#: What is pasted into a script's own call; how many samples a batch has is the script's matter.
-PASTED = (
-    "num_workers", "prefetch_factor", "persistent_workers", "in_order", "multiprocessing_context",
-    "pin_memory",
-)  # fmt: skip
 
 
 def causes() -> dict[str, dict[str, Any]]:
@@ -84,9 +79,9 @@ def by_hand(text: str, changes: Sequence[Sequence[str]]) -> str:
 
 def pasted(text: str, code: str) -> str:
     """Return a script with the keywords, and the threads, that tune's code has."""
-    calls = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call)]
-    words = {k.arg: k.value for call in calls if _name(call) == "DataLoader"
-             for k in call.keywords if k.arg in PASTED}  # fmt: skip
+    lines = [line for line in code.splitlines() if not line.startswith("#")]
+    calls = [_call(line if line.endswith(")") else f"DataLoader({line})") for line in lines]
+    words = {k.arg: k.value for call in calls for k in call.keywords}
     threads = [call.args[0] for call in calls if _name(call) == "set_num_threads"]
     tree = ast.parse(text)
     (main,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "main")
@@ -97,6 +92,14 @@ def pasted(text: str, code: str) -> str:
         elif _name(call) == "set_num_threads" and threads:
             call.args = threads[:1]
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+def _call(line: str) -> ast.Call:
+    """Return a line as the call that it is; raises ValueError for another one."""
+    found = ast.parse(line, mode="eval").body
+    if not isinstance(found, ast.Call):
+        raise ValueError(f"{line!r} is no call")
+    return found
 
 
 def _name(call: ast.Call) -> str:
@@ -172,7 +175,7 @@ def study(name: str, cause: Mapping[str, Any], args: Any) -> dict[str, Any]:
     outside = cause["outside"].partition(":")[0]
     wanted = outside == "yes" and limits["by hand"][0] >= TARGET
     passed = not wanted or tuned_[0] >= TARGET
-    words = " ".join(line for line in answer["code"].splitlines() if "DataLoader(" in line)
+    words = "; ".join(line for line in answer["code"].splitlines() if not line.startswith("#"))
     print(
         f"{name}: {cause['what']}\n"
         f"  tune: {answer['verdict']} in {spent:.0f} s: {words or 'nothing to paste'}\n"
@@ -212,8 +215,8 @@ def main() -> int:
             print(f"not, or not wholly, to be cured from outside: {row['name']}: {row['outside']}")
     if not any(row["wanted"] for row in rows):
         print(f"none of these causes allows {TARGET} x from outside: nothing is shown, draw more")
-    passed = any(row["wanted"] for row in rows) and all(row["passed"] for row in rows)
-    return finish(args, {"seed": seed, "runs": rows}, passed)
+    judged = [row["passed"] for row in rows if row["wanted"]]
+    return finish(args, {"seed": seed, "runs": rows}, all(judged) if judged else None)
 
 
 if __name__ == "__main__":

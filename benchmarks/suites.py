@@ -113,10 +113,14 @@ def studies(
     return finish(args, found, all(each["passed"] for each in found))
 
 
-def finish(args: argparse.Namespace, figures: Any, passed: bool) -> int:
-    """Write the figures where asked, say whether the targets were met, return the exit status."""
+def finish(args: argparse.Namespace, figures: Any, passed: bool | None) -> int:
+    """Write the figures where asked, say whether the targets were met, return the exit status.
+
+    ``passed`` None: nothing that was run has a target.
+    """
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(figures, indent=1, default=str))
-    print("targets met" if passed else "TARGETS MISSED")
-    return 0 if passed else 1
+    words = {None: "nothing shown", True: "targets met", False: "TARGETS MISSED"}
+    print(words[passed])
+    return 1 if passed is False else 0

@@ -9,6 +9,7 @@ from iobench.advise.findings import NOTHING, Finding, Rule, Scene, Unjudged
 from iobench.advise.rules import container, overlap, preparing, storage
 from iobench.analysis.case_results import NoRate
 from iobench.analysis.results import SuiteResult
+from iobench.core.cases import OF_SCRIPT
 from iobench.equations import roofline
 from iobench.equations.stats import Interval
 
@@ -37,14 +38,24 @@ def explain(suite: SuiteResult) -> Explanation:
     for case in suite.pipelines:
         if "null" in (case.loader, case.format, case.trainer):
             continue
-        for cache in CACHES:
+        for cache in caches_of(suite):
             scene = Scene(case, cache, suite)
             found = {rule.cause: [*_find(rule, scene)] for rule in RULES}
             findings += _worth([f for of_rule in found.values() for f in of_rule])
             for rule in RULES:
-                if not found[rule.cause]:
+                if not found[rule.cause] and not of_script(suite):
                     unjudged += _missing(rule, scene)
     return Explanation(sorted(findings, key=_order), unjudged)
+
+
+def caches_of(suite: SuiteResult) -> tuple[str, ...]:
+    """Return the cache states that are judged; of a script nobody sets any."""
+    return ("warm",) if of_script(suite) else CACHES
+
+
+def of_script(suite: SuiteResult) -> bool:
+    """Return whether a script was measured: its parts are all that there is to measure."""
+    return suite.dataset.source == OF_SCRIPT
 
 
 def advise(suite: SuiteResult) -> list[Finding]:
@@ -74,7 +85,7 @@ def _worth(found: Sequence[Finding]) -> list[Finding]:
     if not found or any(f.gain for f in kept) or len(kept) == len(found):
         return kept
     most = max((f for f in found if f.gain), key=lambda f: f.gain.value if f.gain else 0.0)
-    text = f"{most.symptom}; no cure is seen to gain more than {WORTH - 1:.0%}"
+    text = f"{most.symptom}; no cure is shown to gain more than {WORTH - 1:.0%}"
     return [*kept, dataclasses.replace(most, cause=NOTHING, symptom=text, remedy="")]
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from iobench.advise.explain import CACHES
+from iobench.advise.explain import caches_of, of_script
 from iobench.advise.findings import Scene
 from iobench.advise.forecast import Model, model
 from iobench.advise.validated import error_of
@@ -83,7 +83,7 @@ def predict(suite: SuiteResult, wanted: Sequence[str] = (), *, label: str = "") 
     found: list[Prediction] = []
     for case in suite.pipelines:
         if label in ("", case.case) and case.trainer != "null":
-            for cache in CACHES:
+            for cache in caches_of(suite):
                 found += _of_case(Scene(case, cache, suite), asked)
     return found
 
@@ -100,9 +100,9 @@ def _of_case(scene: Scene, asked: Sequence[tuple[str, str]]) -> Iterator[Predict
     base = scene.model
     if not base:
         return
-    for what_if in WHAT_IFS.values():
-        values = [v for name, v in asked if name == what_if.name] or what_if.usual(base)
-        for value in values if not asked or what_if.name in dict(asked) else ():
+    told = [w for w in WHAT_IFS.values() if not (w.tabled and of_script(scene.suite))]
+    for what_if in [WHAT_IFS[name] for name in WHAT_IFS if name in dict(asked)] if asked else told:
+        for value in [v for name, v in asked if name == what_if.name] or what_if.usual(base):
             if after := what_if.make(base, value):
                 yield _prediction(base, after, f"{what_if.name}={value}", what_if.note)
     pipelines = [v for name, v in asked if name == PIPELINE]
@@ -132,7 +132,7 @@ def not_known(suite: SuiteResult, wanted: Sequence[str] = ()) -> list[str]:
     names = {text.partition("=")[0] for text in wanted}
     asked = not names or GPU_DECODE in names
     cores = [c for c in suite.pipelines if c.device != ON_GPU and _decodes(c)]
-    if not asked or not cores or any(any(_gpu_cases(c, suite)) for c in cores):
+    if not asked or not cores or of_script(suite) or any(any(_gpu_cases(c, suite)) for c in cores):
         return []
     return [
         f"{GPU_DECODE}: not known without a GPU run: add a case of loader dali with "

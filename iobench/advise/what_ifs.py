@@ -27,7 +27,8 @@ class WhatIf:
     """One change.  ``make(model, value)`` returns the model after it, None where not known.
 
     ``usual``: the values that are forecast where none is asked for; a number of workers, cores,
-    nodes or jobs is then so many times today's.
+    nodes or jobs is then so many times today's.  ``tabled``: it is of a net in a table, which a
+    script of the user's own need not train.
     """
 
     name: str
@@ -35,6 +36,7 @@ class WhatIf:
     make: Callable[[Model, str], Model | None]
     usual: Callable[[Model], Sequence[str]]
     note: str = ""
+    tabled: bool = False
 
     def gain(self, base: Model | None, value: object = "1") -> Interval | None:
         """Return how many times faster training would be, None where not known."""
@@ -202,7 +204,7 @@ WHAT_IFS = {
         WhatIf("jobs", "so many of these jobs at once here; the rate is one job's", _jobs,
                lambda m: ["2"]),
         WhatIf("accelerator", f"another accelerator: {', '.join(ACCELERATORS)}", _accelerator,
-               lambda m: [*ACCELERATORS], "ResNet-50 at the table's batch"),
+               lambda m: [*ACCELERATORS], "ResNet-50 at the table's batch", tabled=True),
     )
 }  # fmt: skip
 #: Another pipeline of the suite: what it gives was measured.

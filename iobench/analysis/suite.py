@@ -16,7 +16,7 @@ from iobench.analysis.case_results import CaseResult
 from iobench.analysis.cases import decoding_threads, describe
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import Evidence, enters, evidence, validity, why_missing
-from iobench.analysis.pairs import complete_pairs
+from iobench.analysis.pairs import complete_pairs, is_of
 from iobench.analysis.payback import staging
 from iobench.analysis.results import CheckResult, Checks, DatasetResult, FastestResult, SuiteResult
 from iobench.analysis.starts import starts
@@ -99,11 +99,10 @@ def _lost(found: Evidence, result: ContrastResult) -> str:
     """Return why a contrast has no pair: a reason of a trial of its arms, in brackets."""
     if result.pairs:
         return ""
-    arms, rung = (result.arm, result.base), (result.stage, result.cache)
-    lost = (r for r in found.last.values() if r.trial.contrast and r.reasons and not enters(r))
-    for record in lost:
-        trial = record.trial
-        if trial.case.label in arms and (trial.stage, trial.cache) == rung:
+    mine = {contrast.id: contrast for contrast in found.plan.contrasts}[result.id]
+    for record in found.last.values():
+        ours = is_of(record.trial, mine) and record.trial.arm in (mine.arm, mine.base)
+        if ours and record.reasons and not enters(record):
             return f" ({record.reasons[0]})"
     return ""
 

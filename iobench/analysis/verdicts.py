@@ -66,7 +66,10 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
         without = _outcome(_verdict(first, contrast, family, level), first)
         result = dataclasses.replace(result, without_repeats=without)
     found = decision.verdict if decision else _verdict(used, contrast, family, level)
-    return _compared(result, used, contrast, _outcome(found, used), decided=decision is not None)
+    return _compared(
+        result, used, contrast, _outcome(found, used), decided=decision is not None,
+        script=evidence.plan.dataset.of_script,
+    )  # fmt: skip
 
 
 def _family(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
@@ -86,13 +89,17 @@ def _compared(
     outcome: Outcome,
     *,
     decided: bool,
+    script: bool,
 ) -> ContrastResult:
-    """Return ``result`` with what its pairs say; the verdict is withheld where they cannot."""
+    """Return ``result`` with what its pairs say; the verdict is withheld where they cannot.
+
+    ``script``: of a user's own, whose order of samples nobody knows.
+    """
     first, final = result.look.planned[0], result.final
-    equal, unequal = equal_order(used)
+    equal, unequal = (None, "") if script else equal_order(used)
     unproven = [r for p in used for r in (p.arm, p.base) if r.status == EXPLORATORY]
     note = ""
-    if not equal:
+    if equal is False:
         outcome, note = dataclasses.replace(outcome, pairs_needed=None), unequal
     elif unproven:
         reasons = "; ".join(unproven[0].reasons) or "no reason given"
@@ -105,7 +112,7 @@ def _compared(
         )
     if note:
         outcome = dataclasses.replace(outcome, verdict=stats.NO_VERDICT, note=note)
-        final = final or not equal or bool(unproven)
+        final = final or equal is False or bool(unproven)
     last = used[-1]
     return dataclasses.replace(
         result,

@@ -9,7 +9,7 @@ import click
 from rich.table import Column, Table
 from rich.text import Text
 
-from iobench.advise.explain import Explanation
+from iobench.advise.explain import Explanation, of_script
 from iobench.advise.explain import explain as explained
 from iobench.advise.findings import NOTHING, Finding
 from iobench.advise.predict import Feed, Prediction, feeds, not_known
@@ -131,6 +131,8 @@ def predict(
     asked = [v for name, _, v in (c.partition("=") for c in changes) if name == "accelerator"]
     rows = [f for f in feeds(suite) if f.accelerator in (asked or ACCELERATORS)]
     rows = [f for f in rows if not label or f.case == label]
+    if of_script(suite) and not (asked or plot):  # the table's net need not be the script's
+        rows = []
     if plot:
         store.write_atomic(plot, feed_plot.feeds(rows))
     if as_json:

@@ -14,7 +14,7 @@ from iobench.analysis.compare import Comparison, compare_suites
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
 from iobench.cli.console import JSON, PATH, out, print_json
-from iobench.report import csv, numbers, publish, terminal
+from iobench.report import csv, numbers, publish, terminal, tune_words
 from iobench.run import store
 
 
@@ -24,11 +24,12 @@ from iobench.run import store
 def show(results: Path, as_json: bool) -> None:
     """Show the results of a suite: RESULTS is its folder, or a results root (its latest suite)."""
     found = store.find(results)
-    analysis = analyse(found.plan(), found.records())
+    plan, records = found.plan(), found.records()
+    analysis = analyse(plan, records)
     if as_json:
         print_json(publish.document(analysis))
     else:
-        terminal.render(analysis, out)
+        terminal.render(analysis, out, tune_words.answer_of(found, plan, records))
 
 
 @click.command()

@@ -33,7 +33,7 @@ SECONDS = click.option("--seconds", type=click.FloatRange(0, min_open=True), def
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @SECONDS
-@click.option("--repeats", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @RESULTS
 @click.option("--into", type=PATH, help="This suite's own folder.")
 @JSON

@@ -26,8 +26,8 @@ from iobench.core.cases import Case, Plan
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
-from iobench.plan.cost import guess_s
-from iobench.report import numbers, publish, terminal, tune_plot, words
+from iobench.plan.cost import OVERHEAD_S, guess_s
+from iobench.report import numbers, publish, terminal, tune_plot, tune_words, words
 from iobench.report.numbers import duration
 from iobench.report.progress import Reporter
 from iobench.run import availability, nodes, prepare, script, sessions, store
@@ -41,6 +41,7 @@ from iobench.tune.settings import MARGIN, TuneSettings
 from iobench.tune.space import Space, space
 from iobench.tune.tried import case_of
 from iobench.tune.tuning import Tuning
+from iobench.worker.watch import script_plan
 
 #: What is written beside the plan: the answer, the winner as a spec and as code, the plot.
 ANSWER, WINNER, PLOT = "tune.json", "winner.toml", "tune.svg"
@@ -106,7 +107,9 @@ MOST_COUNTED = 10_000
 @click.option("--into", type=PATH, help="This search's own folder: begin it there, or go on.")
 @click.option("--resume", is_flag=True, help="Continue RESULTS (or its latest suite).")
 @click.option(
-    "--dry-run", is_flag=True, help="Print what would be tried and its cost; run nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Print what would be tried and its cost; run nothing, no script either.",
 )
 @JSON
 def tune(
@@ -136,6 +139,10 @@ def tune(
             return _tuned(begun, asked, reporter, as_json)
         check_script(options)
         asked = asked_of(options)
+        if asked.script and dry_run:
+            plan, asked = with_default(_unseen(asked), asked)
+            _dry(plan, asked)
+            return 0
         if asked.script:
             usual = first_run(asked.script, asked.seconds, reporter)
             begun = begin(usual, REPEATS, asked.seconds, (results, into), undo)
@@ -218,16 +225,27 @@ def _tuned(begun: Begun, asked: TuneSettings, reporter: Reporter, as_json: bool)
     return 1 if found.verdict == UNFINISHED else 0
 
 
+def _unseen(asked: TuneSettings) -> Plan:
+    """Return the plan of a script that has not run: its own settings are not known."""
+    case = dataclasses.replace(Case(label="the script", trainer="torch"), workers=0)
+    plan, _ = script_plan(case, asked.seconds)
+    return dataclasses.replace(plan, trials=script.ladder(case, REPEATS))
+
+
 def _dry(plan: Plan, asked: TuneSettings) -> None:
     """Print the space, what is left out of it, and what it would cost."""
     found = space(plan.cases[0], asked, None)
     out.print(_space_table(found))
-    for name, why in found.left_out.items():
-        out.print(Text(f"  {name} is left out: {why}", style="dim"), soft_wrap=True)
+    for line in tune_words.left_out(found.left_out):
+        out.print(Text(f"  {line}", style="dim"), soft_wrap=True)
     count = len(list(itertools.islice(found.points(), MOST_COUNTED)))
-    ceiling = sum(guess_s(t, plan.compute_s, plan.dataset.samples) for t in plan.trials)
-    each = [guess_s(t, plan.compute_s, plan.dataset.samples) for t in plan.trials
-            if t.stage == "train"]  # fmt: skip
+    costs = [
+        asked.seconds + OVERHEAD_S if asked.script
+        else guess_s(t, plan.compute_s, plan.dataset.samples)
+        for t in plan.trials
+    ]  # fmt: skip
+    ceiling = sum(costs)
+    each = [cost for cost, t in zip(costs, plan.trials, strict=True) if t.stage == "train"]
     most = f"{count:,}" if count < MOST_COUNTED else f"more than {count:,}"
     out.print(
         f"{most} settings; about {duration(sum(each) / len(each))} each, at most "
@@ -254,16 +272,11 @@ def _first_with(found: Space, field: str) -> Case:
 
 
 def _render(found: TuneResult, folder: Path) -> None:
-    out.print(Text(f"{words.capitalised(found.verdict)}: {found.words}", style="bold"),
-              soft_wrap=True)  # fmt: skip
+    out.print(Text(tune_words.title(found), style="bold"), soft_wrap=True)
     if found.limits:
         out.print(_table(found))
     for gain in found.gains:
-        times = f"{gain.times.value:.2f} x" if gain.times else numbers.NONE
-        limits = numbers.bracketed(gain.times)
-        note = f" ({gain.note})" if gain.note else ""
-        out.print(f"gain over {gain.than}: {times} {limits}, {gain.pairs} pairs{note}",
-                  soft_wrap=True)  # fmt: skip
+        out.print(Text(tune_words.gain(gain)), soft_wrap=True)
     rows = [
         ("binds now", found.binds),
         *[("would help next", f"{f.cause}: {f.remedy} ({words.gain(f.gain)})") for f in found.next],
@@ -276,8 +289,8 @@ def _render(found: TuneResult, folder: Path) -> None:
     for name, text in rows:
         if text:
             out.print(Text(f"  {name:16}", style="dim") + Text(text), soft_wrap=True)
-    for name, why in found.left_out.items():
-        out.print(Text(f"  {name} was left out: {why}", style="dim"), soft_wrap=True)
+    for line in tune_words.left_out(found.left_out):
+        out.print(Text(f"  {line}", style="dim"), soft_wrap=True)
     if found.code:
         out.print(Text("\npaste this", style="bold"))
         out.print(Text(found.code), soft_wrap=True)

@@ -48,6 +48,10 @@ class Batch(NamedTuple):
     marks: Any = None
 
 
+#: ``source`` of the dataset that stands for what a script of the user's own reads.
+OF_SCRIPT = "a script of the user's own"
+
+
 @dataclasses.dataclass(frozen=True)
 class Dataset:
     """A complete dataset on disk (``dataset.json``); ``samples.tsv`` beside it lists the samples.
@@ -68,6 +72,11 @@ class Dataset:
     in_place: bool = False
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA
+
+    @property
+    def of_script(self) -> bool:
+        """Whether a script of the user's own reads it: files, order, transform are its own."""
+        return self.source == OF_SCRIPT
 
 
 @dataclasses.dataclass(frozen=True)

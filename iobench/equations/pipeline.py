@@ -68,6 +68,15 @@ class Parts:
         return max(found, key=found.__getitem__)
 
 
+def workers_held(parts: Parts, workers: int) -> float:
+    """Return how many such workers keep all cores busy, infinite where that is not known (derived).
+
+    ``parts``: of so many ``workers``, none being one; each keeps load * cpu_s / workers cores busy.
+    """
+    busy = parts.load * parts.cpu_s / max(workers, 1)
+    return parts.cores / busy if busy else math.inf
+
+
 def turns(read: float, load: float, together: float) -> float:
     """Return the share of the shorter of reading and preparing that does not hide (derived).
 

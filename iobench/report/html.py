@@ -31,9 +31,12 @@ from iobench.report import (
     start_words,
     storage_words,
     trainer_words,
+    tune_plot,
+    tune_words,
     words,
 )
 from iobench.run.store import write_atomic
+from iobench.tune.answer import TuneResult
 
 TEMPLATE = "report.html.j2"
 #: Charts of this many pipelines; the tables hold them all.
@@ -43,13 +46,18 @@ NODES = 16
 _NodeRow = tuple[str, str, str]  # case, rung, node
 
 
-def write(path: Path, plan: Plan, records: Sequence[Record], suite: SuiteResult) -> None:
+def write(
+    path: Path, plan: Plan, records: Sequence[Record], suite: SuiteResult,
+    tuned: TuneResult | None = None,
+) -> None:  # fmt: skip
     """Write the report of ``suite`` to ``path`` as a whole or not at all (ResultsError)."""
-    write_atomic(path, render(plan, records, suite))
+    write_atomic(path, render(plan, records, suite, tuned))
 
 
-def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
-    """Return the report as HTML."""
+def render(
+    plan: Plan, records: Sequence[Record], suite: SuiteResult, tuned: TuneResult | None = None
+) -> str:
+    """Return the report as HTML; it opens with what a search found, where the suite is one."""
     import jinja2
 
     found = evidence(plan, records)
@@ -68,13 +76,16 @@ def render(plan: Plan, records: Sequence[Record], suite: SuiteResult) -> str:
         "start_words": start_words,
         "storage_words": storage_words,
         "trainer_words": trainer_words,
+        "tune_words": tune_words,
     }
     measured = [p for p in suite.pipelines if words.rungs(p)]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     across = [c for c in suite.contrasts if "runtime" in c.over]
     return environment.get_template(TEMPLATE).render(
         a=suite,
-        answers=answer.sentences(suite.contrasts),
+        answers=() if tuned else answer.sentences(suite.contrasts),
+        tuned=tuned,
+        tuned_svg=tune_plot.tried(tuned) if tuned else "",
         cases=measured,
         parts=list(dict.fromkeys(part for p in measured if p.probe for part in p.probe.seconds)),
         alone=[p for p in suite.pipelines if p not in measured],
@@ -135,7 +146,7 @@ def _charts(found: Evidence, cases: Sequence[CaseResult], suite: SuiteResult) ->
         "forest": plots.forest([c for c in suite.contrasts if "runtime" not in c.over]),
         "forest_runtimes": plots.forest([c for c in suite.contrasts if "runtime" in c.over]),
         "waits": plots.waits(waits),
-        "rates": "" if across else rate_plot.rates(table),
+        "rates": "" if across or found.plan.dataset.of_script else rate_plot.rates(table),
         "rates_note": table.note,
         "left_out": len(cases) - len(shown),
     }

@@ -9,7 +9,7 @@ from iobench.advise.explain import advise
 from iobench.analysis import rates
 from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.suite import analyse
-from iobench.report import csv, html, words
+from iobench.report import csv, html, tune_words, words
 from iobench.run.store import Store, write_atomic
 
 
@@ -19,11 +19,14 @@ def document(suite: SuiteResult) -> dict[str, Any]:
 
 
 def publish(store: Store) -> SuiteResult:
-    """Write the tables, analysis.json and report.html beside the records; return the analysis."""
+    """Write the tables, analysis.json and report.html beside the records; return the analysis.
+
+    A search's report opens with what it found.
+    """
     plan, records = store.plan(), store.records()
-    suite = analyse(plan, records)
+    suite, tuned = analyse(plan, records), tune_words.answer_of(store, plan, records)
     csv.write_csv(store.folder / "trials.csv", plan, records)
     write_atomic(store.folder / "rates.csv", csv.rates_text(rates.by(suite, rates.TOLD_APART)))
     write_atomic(store.folder / "analysis.json", json.dumps(document(suite), indent=1))
-    html.write(store.folder / "report.html", plan, records, suite)
+    html.write(store.folder / "report.html", plan, records, suite, tuned)
     return suite

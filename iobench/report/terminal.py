@@ -25,8 +25,10 @@ from iobench.report import (
     start_words,
     storage_words,
     trainer_words,
+    tune_words,
     words,
 )
+from iobench.tune.answer import TuneResult
 
 STYLES = {
     "fetch-bound": "yellow",
@@ -44,10 +46,11 @@ FOOTNOTE = (
 )
 
 
-def render(suite: SuiteResult, console: Console) -> None:
-    """Print the analysis of a suite to ``console``."""
+def render(suite: SuiteResult, console: Console, tuned: TuneResult | None = None) -> None:
+    """Print the analysis of a suite to ``console``, with the answer of a search where it is one."""
     console.print(Text(f"{suite.name} · {words.data(suite)}", style="bold"))
-    _print(console, *(Text(line, style="bold cyan") for line in answer.sentences(suite.contrasts)))
+    said = [tune_words.title(tuned)] if tuned else answer.sentences(suite.contrasts)
+    _print(console, *(Text(line, style="bold cyan") for line in said))
     measured = [p for p in suite.pipelines if _has_rate(p, "cold", "warm")]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     if measured:

@@ -66,7 +66,7 @@ def changed(case: Case, usual: Case) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if case.workers != usual.workers:
         found["num_workers"] = case.workers
-    if case.workers and (case.prefetch != usual.prefetch or not usual.workers):
+    if case.workers and case.prefetch != usual.prefetch:
         found["prefetch_factor"] = case.prefetch
     if case.loader_options.get("in_order", True) != usual.loader_options.get("in_order", True):
         found["in_order"] = case.loader_options.get("in_order", True)

@@ -11,11 +11,11 @@ from iobench.advise.predict import Prediction, predict
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.results import SuiteResult
 from iobench.analysis.suite import analyse
-from iobench.core.cases import Plan
+from iobench.core.cases import Case, Plan
 from iobench.core.records import Record
 from iobench.equations.stats import Interval
 from iobench.tune.bounds import Bounds
-from iobench.tune.code import code
+from iobench.tune.code import code, script_code
 from iobench.tune.settings import TuneSettings
 from iobench.tune.space import queue_bytes, space
 from iobench.tune.tried import (
@@ -108,13 +108,17 @@ def answer(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> TuneRe
         next=[f for f in explain(suite).findings if f.gain and _of(f, best.label, asked)],
         what_ifs=_what_ifs(suite, best.label, asked),
         queue_bytes=queue_bytes(best),
-        code=code(best, decodes=not asked.script) if verdict == CHANGE else "",
+        code=_code(best, plan, asked) if verdict == CHANGE else "",
         tried=tried,
         left_out=space(case_of(plan, asked.current), asked, limits).left_out,
         search_s=sum(t.wall_s for t in tried if t.label in searched),
         wall_s=sum(r.wall_s for r in records),
         core_hours=sum(r.wall_s for r in records) * asked.cores / 3600,
     )  # fmt: skip
+
+
+def _code(best: Case, plan: Plan, asked: TuneSettings) -> str:
+    return script_code(best, case_of(plan, asked.current)) if asked.script else code(best)
 
 
 def _gain(found: ContrastResult) -> Gain:

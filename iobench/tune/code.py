@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from iobench.core.cases import Case
 from iobench.core.order import shard_buffer
+from iobench.run.script import changed
 from iobench.spec.schema import CaseSpec, Spec
 
 #: Fields of a case that a spec has under the same name; the pipeline names content too.
@@ -20,20 +20,32 @@ _KEPT = (
 Ladder = Mapping[str, Any]
 
 
-def code(case: Case, *, decodes: bool = True) -> str:
-    """Return code to paste for the case's loader; "" for one that users do not write.
-
-    ``decodes``: the case's decoder is a part of its settings; a script has its own, and its own
-    sampler.
-    """
-    if not decodes:
-        case = dataclasses.replace(case, order="stored")  # whatever the script's sampler gives
+def code(case: Case) -> str:
+    """Return code to paste for the case's loader; "" for one that users do not write."""
     write = WRITERS.get(case.loader)
     lines = [] if write is None else [write(case)]
-    if lines and decodes and case.content == "jpeg" and case.loader in ("torch", "spdl"):
+    if lines and case.content == "jpeg" and case.loader in ("torch", "spdl"):
         lines.insert(0, f"# decode JPEGs by {_DECODE.get(case.decoder, case.decoder)}")
     if lines and case.format_options.get("readahead") is False:
         lines.insert(0, f"# open {case.format} without the kernel's read-ahead (readahead=False)")
+    return "\n".join(lines)
+
+
+def script_code(case: Case, usual: Case) -> str:
+    """Return what a script changes: keywords of its DataLoader, and torch's threads.
+
+    ``usual``: the script's own settings; what is as it was is not repeated.
+    """
+    words = changed(case, usual)
+    threads = words.pop("threads", 0)
+    lines = []
+    if words:
+        lines += [
+            "# in your DataLoader(...): these arguments; all others stay as they are",
+            _keywords(words),
+        ]
+    if threads:
+        lines += ["# once, before the loop", f"torch.set_num_threads({threads})"]
     return "\n".join(lines)
 
 

@@ -24,6 +24,7 @@ class Knob:
 
     ``values``: those that make sense for a case of this pipeline, none where it has no such knob.
     ``ordered``: neighbouring values behave alike.  ``usual``: of an option that is not set.
+    ``far``: the largest value is tried first, for it seldom costs speed.
     """
 
     field: str
@@ -32,6 +33,7 @@ class Knob:
     values: Callable[[Case, TuneSettings], Sequence[Value]]
     ordered: bool = True
     usual: Value | None = None
+    far: bool = False
 
     def name(self, case: Case) -> str:
         """Return the parameter's name in the search: options belong to their member of an axis."""
@@ -123,7 +125,7 @@ def _trainer_threads(case: Case, asked: TuneSettings) -> Sequence[Value]:
 
 KNOBS = (
     Knob("workers", "processes or threads that load", (READ, PREPARE, OVERLAP, CORES), _workers),
-    Knob("prefetch", "batches ahead", (OVERLAP,), _prefetch),
+    Knob("prefetch", "batches ahead", (OVERLAP,), _prefetch, far=True),
     Knob("decoder", "library that decodes JPEGs", (PREPARE,), _decoder, ordered=False),
     Knob("loader_options.in_order", "whether batches may overtake", (OVERLAP,), _in_order,
          ordered=False, usual=True),

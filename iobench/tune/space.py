@@ -82,14 +82,14 @@ class Space:
         """Return the cases that differ from ``case`` by one knob, which stands beside each.
 
         First one of each knob, then another of each, and so on: of an ordered knob the value about
-        twice as large, and then its neighbours.
+        twice as large (or the largest: :attr:`Knob.far`), and then its neighbours.
         """
         rows: list[Sequence[Value]] = []
         for knob in self.knobs:
             values = knob.values(case, self.asked)
             now = knob.value(case)
             if knob.ordered and now in values:
-                rows.append(_around(values, now))
+                rows.append(_around(values, now, far=knob.far))
             else:
                 rows.append([v for v in values if v != now])
         return [
@@ -155,11 +155,13 @@ class _Walk:
             self.ended = True
 
 
-def _around(values: Sequence[Value], now: Value) -> list[Value]:
-    """Return what to try of a knob's values: about twice as much, one more, one less."""
+def _around(values: Sequence[Value], now: Value, *, far: bool) -> list[Value]:
+    """Return what to try of a knob's values: about twice as much (``far``: the most), one more, one
+    less.
+    """
     at = list(values).index(now)
     above, below = list(values[at + 1 :]), list(values[:at])
-    twice = [v for v in above if float(v) >= 2 * float(now)][:1] or above[-1:]
+    twice = [v for v in above if float(v) >= 2 * float(now) and not far][:1] or above[-1:]
     return list(dict.fromkeys([*twice, *above[:1], *below[-1:]]))
 
 

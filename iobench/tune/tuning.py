@@ -39,9 +39,9 @@ from iobench.tune.tried import (
 #: Rungs of the ladder: of the current settings before the search, of the winner after it.
 RUNGS = ("read", "decode", "load", "compute", "train")
 #: All trials before the proof, the ceiling's among them, are at most this share of the settings
-#: that there are, of which at most so many are counted.  Below a fifth: parts of slow settings
-#: take longer than a setting does on average.
-SHARE, COUNTED = 0.18, 600
+#: that there are, of which at most so many are counted.  Below a fifth: parts of slow settings, and
+#: finals, take longer than a setting does on average.
+SHARE, COUNTED = 0.16, 600
 #: A search may spend so many however few settings there are.
 LEAST = 12
 #: The ceiling is measured again where its headroom is below 1 + so many margins.
@@ -57,8 +57,9 @@ PATIENCE = 12
 FINALISTS, FINALS = 3, 2
 FEW, FEW_FINALISTS, FEW_FINALS = 40, 2, 1
 #: Steps of a loop that decides, over the batches that its loader makes ahead: those that are made
-#: when a short loop begins to count, and not made anew at its end, flatter a deep queue.
-WHOLE = 3
+#: when a short loop begins to count, and not made anew at its end, flatter a deep queue.  At most
+#: so many epochs.
+WHOLE, MOST_EPOCHS = 3, 4
 #: Pairs of the proof, if the time allows it; never fewer than give an interval.
 PAIRS = 12
 GROUP = "g01"
@@ -257,7 +258,7 @@ class Tuning:
         samples = [(case.samples or plan.dataset.samples) // case.world_size for case in cases]
         steps = [max(1, n // case.batch) for n, case in zip(samples, cases, strict=True)]
         needed = WHOLE * max(map(ahead, cases))
-        return max(1, math.ceil(needed / min(steps)))
+        return min(MOST_EPOCHS, max(1, math.ceil(needed / min(steps))))
 
     def _proof(self, plan: Plan, ledger: Ledger, winner: str) -> Plan | None:
         """Return the plan with the winner's own ladder and its pairs; None where none has won."""

@@ -16,7 +16,7 @@ from array import array
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from iobench.core.cases import Batch, Case, Dataset, Plan, Trial, to_json
+from iobench.core.cases import OF_SCRIPT, Batch, Case, Dataset, Plan, Trial, to_json
 from iobench.core.clock import clock
 from iobench.core.records import (
     EXPLORATORY,
@@ -271,7 +271,7 @@ def _case(loader: Any) -> Case:
 
 def script_plan(case: Case, seconds: float, samples: int = 1) -> Tuple[Plan, Dataset]:
     """Return an empty plan for a script, and the dataset that stands for what it reads."""
-    dataset = Dataset(os.getcwd(), case.label, samples, 0, 1, 0, "", "a script of the user's own")
+    dataset = Dataset(os.getcwd(), case.label, samples, 0, 1, 0, "", OF_SCRIPT)
     plan = Plan(case.label, "", 1, seconds, dataset, (case,), (), phase=2, usual_budget_s=seconds)
     return plan, dataset
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from iobench.advise.findings import Diagnosis, Rule, Scene
 from iobench.advise.rules.storage import ONE_THREAD, better
 from iobench.advise.what_ifs import WHAT_IFS
-from iobench.equations import roofline, stalls
+from iobench.equations import pipeline, roofline, stalls
 
 #: Loading that takes this share of the cores' time cannot be made faster by more workers.
 SATURATED = 0.85
@@ -57,13 +57,17 @@ def _evidence(scene: Scene) -> dict[str, float | str | None]:
 def _workers(scene: Scene) -> Iterator[Diagnosis]:
     if scene.case.fixed_threads or saturated(scene) or not scene.ahead or scene.few_slow:
         return
-    wanted, ranks = _wanted(scene), scene.case.world_size
-    about = f"{-(-wanted // ranks)} a rank" if ranks > 1 else f"{wanted}"
+    ranks, parts = scene.case.world_size, scene.model and scene.model.value
+    wanted = _wanted(scene)
+    held = pipeline.workers_held(parts, ranks * scene.case.workers) if parts else math.inf
+    each = math.ceil(min(wanted, held) / ranks)
+    about = f"{each} a rank" if ranks > 1 else f"{each}"
+    most = f", as many as {scene.case.cores} cores hold" if held < wanted else ""
     yield Diagnosis(
         _symptom(scene),
-        f"raise workers to about {about} (and check that it scales)",
+        f"raise workers to about {about}{most} (and check that it scales)",
         _evidence(scene),
-        WHAT_IFS["workers"].gain(scene.model, -(-wanted // ranks)),
+        WHAT_IFS["workers"].gain(scene.model, each),
     )
 
 

@@ -281,7 +281,7 @@ def test_a_caution_about_figures_comes_after_causes() -> None:
 def test_a_gain_that_is_not_seen_is_no_cause() -> None:
     wide = job(rates={"load": 985.0})
     assert [f.cause for f in advise(suite([wide]))] == [NOTHING]
-    assert "no cure is seen to gain more than 5%" in advise(suite([wide]))[0].symptom
+    assert "no cure is shown to gain more than 5%" in advise(suite([wide]))[0].symptom
 
 
 def test_what_was_not_measured_names_the_run_that_would_tell() -> None:

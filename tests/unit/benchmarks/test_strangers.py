@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import strangers
 from iobench.core.cases import Case
-from iobench.tune.code import code
+from iobench.tune.code import script_code
 
 CAUSES = strangers.causes()
 
@@ -35,7 +35,7 @@ def test_it_can_be_changed_by_hand_and_from_outside(name: str) -> None:
     ast.parse(strangers.by_hand(text, cause["hand"]))
     found = Case(workers=5, prefetch=7, batch=99, trainer="torch",
                  loader_options={"in_order": False}, trainer_options={"threads": 3})  # fmt: skip
-    new = strangers.pasted(text, code(found, decodes=False))
+    new = strangers.pasted(text, script_code(found, Case(workers=0)))
     wanted = {"num_workers": "5", "prefetch_factor": "7", "persistent_workers": "True",
               "in_order": "False"}  # fmt: skip
     assert keywords(new) == {**keywords(text), **wanted}

@@ -140,10 +140,10 @@ def test_a_script_without_the_loop_is_named(command: List[str]) -> None:
 
 
 @pytest.mark.parametrize(("case", "settings"), [
-    ({}, {}), ({"workers": 4}, {"num_workers": 4, "prefetch_factor": 2, **STAY}),
+    ({}, {}), ({"workers": 4}, {"num_workers": 4, **STAY}),
     ({"workers": 4, "prefetch": 8}, {"num_workers": 4, "prefetch_factor": 8, **STAY}),
     ({"workers": 1, "loader_options": {"in_order": False}},
-     {"num_workers": 1, "prefetch_factor": 2, "in_order": False, **STAY}),
+     {"num_workers": 1, "in_order": False, **STAY}),
     ({"trainer_options": {"threads": 2}}, {"threads": 2}),
 ])  # fmt: skip
 def test_what_a_case_has_otherwise_is_changed_alone(
