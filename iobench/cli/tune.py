@@ -200,6 +200,7 @@ def _tuned(begun: Begun, asked: TuneSettings, reporter: Reporter, as_json: bool)
     if asked.script:
         usual = case_of(begun.plan, asked.current)
         run = script.runner(asked.script, usual, asked.seconds)
+    reporter.search(asked.limit_s)
     there = nodes.allocated()
     nodes.check(begun.plan.cases, there)
     interrupted = ran(begun, there, reporter, f"`{words}`", tuning.grow, run)

@@ -28,6 +28,7 @@ class Reporter:
         )
         self._task = self._bar.add_task("", total=None, left="")
         self._logged = clock() - LOG_EVERY_S
+        self._ends: float | None = None
 
     def __enter__(self) -> Reporter:
         if self._console.is_terminal:
@@ -42,6 +43,12 @@ class Reporter:
         """Print a line that stays."""
         self._console.print(text, soft_wrap=True)
 
+    def search(self, limit_s: float) -> None:
+        """Say of trials before the pairs that they end within so many seconds from now: nobody
+        knows how many a search will run.
+        """
+        self._ends = clock() + limit_s
+
     def trial(self, done: int, total: int, left_s: float, trial: Trial | None) -> None:
         """Show the trial that starts now and the time left."""
         if trial is None:
@@ -49,14 +56,22 @@ class Reporter:
         else:
             what = " ".join(w for w in (trial.stage, trial.cache.strip("-"), trial.case.label) if w)
             what += f" ({trial.contrast}, pair {trial.block})" if trial.contrast else ""
+        if self._ends and trial and not trial.contrast:
+            most = max(0.0, self._ends - clock())
+            self.step(what, done, 0, f"searching, at most {duration(most)} left")
+            return
         self.step(what, done, total, f"{duration(left_s)} left")
 
     def step(self, what: str, done: int, total: int, left: str = "") -> None:
-        """Show that ``done`` of ``total`` of ``what`` are done, and the time ``left`` in words."""
-        self._bar.update(self._task, description=what, completed=done, total=total, left=left)
+        """Show that ``done`` of ``total`` of ``what`` are done, and the time ``left`` in words.
+
+        ``total`` 0: it is not known.
+        """
+        whole = total or None
+        self._bar.update(self._task, description=what, completed=done, total=whole, left=left)
         if self._console.is_terminal:
             return
         now = clock()
-        if done >= total or now - self._logged >= LOG_EVERY_S:
+        if 0 < total <= done or now - self._logged >= LOG_EVERY_S:
             self._logged = now
-            self.say(f"[{done}/{total}] {what} {left}".rstrip())
+            self.say(f"[{done}/{total or '?'}] {what} {left}".rstrip())

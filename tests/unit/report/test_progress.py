@@ -1,0 +1,23 @@
+"""What a log shows of long work: how much is done, and how long the rest may take."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from iobench.core.cases import Case, Trial
+from iobench.report.progress import Reporter
+
+
+def test_a_search_says_how_long_it_may_take_and_its_pairs_how_many_there_are() -> None:
+    written = io.StringIO()
+    reporter = Reporter(Console(file=written, width=200))
+    reporter.search(600.0)
+    case = Case(label="torch:jpeg workers=4")
+    reporter.trial(3, 4, 8.0, Trial("4", case, "train", "warm"))
+    assert written.getvalue() == (
+        "[3/?] train warm torch:jpeg workers=4 searching, at most 10 min left\n"
+    )
+    reporter.trial(46, 46, 0.0, Trial("46", case, "train", "warm", contrast="g01"))
+    assert written.getvalue().splitlines()[1].startswith("[46/46] train warm torch:jpeg")
