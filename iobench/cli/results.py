@@ -29,7 +29,8 @@ def show(results: Path, as_json: bool) -> None:
     if as_json:
         print_json(publish.document(analysis))
     else:
-        terminal.render(analysis, out, tune_words.answer_of(found, plan, records))
+        tuned = tune_words.answer_of(found, plan, records)
+        terminal.render(analysis, out, [tune_words.title(tuned)] if tuned else ())
 
 
 @click.command()

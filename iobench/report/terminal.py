@@ -25,10 +25,8 @@ from iobench.report import (
     start_words,
     storage_words,
     trainer_words,
-    tune_words,
     words,
 )
-from iobench.tune.answer import TuneResult
 
 STYLES = {
     "fetch-bound": "yellow",
@@ -46,11 +44,12 @@ FOOTNOTE = (
 )
 
 
-def render(suite: SuiteResult, console: Console, tuned: TuneResult | None = None) -> None:
-    """Print the analysis of a suite to ``console``, with the answer of a search where it is one."""
+def render(suite: SuiteResult, console: Console, said: Sequence[str] = ()) -> None:
+    """Print the analysis of a suite to ``console``; ``said``: its answer, if not the contrasts'."""
     console.print(Text(f"{suite.name} · {words.data(suite)}", style="bold"))
-    said = [tune_words.title(tuned)] if tuned else answer.sentences(suite.contrasts)
-    _print(console, *(Text(line, style="bold cyan") for line in said))
+    _print(
+        console, *(Text(s, style="bold cyan") for s in said or answer.sentences(suite.contrasts))
+    )
     measured = [p for p in suite.pipelines if _has_rate(p, "cold", "warm")]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     if measured:
