@@ -47,9 +47,7 @@ FOOTNOTE = (
 def render(suite: SuiteResult, console: Console, said: Sequence[str] = ()) -> None:
     """Print the analysis of a suite to ``console``; ``said``: its answer, if not the contrasts'."""
     console.print(Text(f"{suite.name} · {words.data(suite)}", style="bold"))
-    _print(
-        console, *(Text(s, style="bold cyan") for s in said or answer.sentences(suite.contrasts))
-    )
+    _print(console, *(Text(s, "bold cyan") for s in said or answer.sentences(suite.contrasts)))
     measured = [p for p in suite.pipelines if _has_rate(p, "cold", "warm")]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     if measured:
