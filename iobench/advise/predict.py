@@ -15,6 +15,7 @@ from iobench.advise.what_ifs import (
     GPU_NOTE,
     PIPELINE,
     WHAT_IFS,
+    WhatIf,
     decoded_on_gpu,
     moved,
 )
@@ -100,9 +101,9 @@ def _of_case(scene: Scene, asked: Sequence[tuple[str, str]]) -> Iterator[Predict
     base = scene.model
     if not base:
         return
-    told = [w for w in WHAT_IFS.values() if not (w.tabled and of_script(scene.suite))]
-    for what_if in [WHAT_IFS[name] for name in WHAT_IFS if name in dict(asked)] if asked else told:
-        for value in [v for name, v in asked if name == what_if.name] or what_if.usual(base):
+    for what_if in WHAT_IFS.values():
+        values = [v for name, v in asked if name == what_if.name]
+        for value in values if asked else _usual(what_if, base, scene.suite):
             if after := what_if.make(base, value):
                 yield _prediction(base, after, f"{what_if.name}={value}", what_if.note)
     pipelines = [v for name, v in asked if name == PIPELINE]
@@ -116,6 +117,11 @@ def _of_case(scene: Scene, asked: Sequence[tuple[str, str]]) -> Iterator[Predict
         if measured and (not asked or GPU_DECODE in dict(asked)):
             after = decoded_on_gpu(base, measured)
             yield _prediction(base, after, f"{GPU_DECODE}={other.case}", GPU_NOTE)
+
+
+def _usual(what_if: WhatIf, base: Model, suite: SuiteResult) -> Sequence[str]:
+    """Return the values that are forecast where none is asked for; none of a table's for a script."""
+    return () if what_if.tabled and of_script(suite) else what_if.usual(base)
 
 
 def _gpu_cases(case: CaseResult, suite: SuiteResult) -> Iterator[CaseResult]:

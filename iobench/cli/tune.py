@@ -205,8 +205,8 @@ def _tuned(begun: Begun, asked: TuneSettings, reporter: Reporter, as_json: bool)
     nodes.check(begun.plan.cases, there)
     interrupted = ran(begun, there, reporter, f"`{words}`", tuning.grow, run)
     plan, records = begun.store.plan(), begun.store.records()
-    publish.publish(begun.store)
     found = answer(plan, records, asked)
+    publish.publish(begun.store, found)
     if found.code and not asked.script:
         spec = load.parse_text((folder / "spec.toml").read_text(), "spec.toml")
         best = case_of(plan, found.winner)
@@ -228,7 +228,7 @@ def _tuned(begun: Begun, asked: TuneSettings, reporter: Reporter, as_json: bool)
 
 def _unseen(asked: TuneSettings) -> Plan:
     """Return the plan of a script that has not run: its own settings are not known."""
-    case = dataclasses.replace(Case(label="the script", trainer="torch"), workers=0)
+    case = Case(label="the script", trainer="torch", workers=0)
     plan, _ = script_plan(case, asked.seconds)
     return dataclasses.replace(plan, trials=script.ladder(case, REPEATS))
 

@@ -11,6 +11,7 @@ from iobench.analysis.results import SuiteResult, to_json
 from iobench.analysis.suite import analyse
 from iobench.report import csv, html, tune_words, words
 from iobench.run.store import Store, write_atomic
+from iobench.tune.answer import TuneResult
 
 
 def document(suite: SuiteResult) -> dict[str, Any]:
@@ -18,13 +19,14 @@ def document(suite: SuiteResult) -> dict[str, Any]:
     return {**to_json(suite), "advice": [words.finding(f) for f in advise(suite)]}
 
 
-def publish(store: Store) -> SuiteResult:
+def publish(store: Store, tuned: TuneResult | None = None) -> SuiteResult:
     """Write the tables, analysis.json and report.html beside the records; return the analysis.
 
-    A search's report opens with what it found.
+    A search's report opens with what it found: ``tuned``, where the caller knows it already.
     """
     plan, records = store.plan(), store.records()
-    suite, tuned = analyse(plan, records), tune_words.answer_of(store, plan, records)
+    suite = analyse(plan, records)
+    tuned = tuned or tune_words.answer_of(store, plan, records)
     csv.write_csv(store.folder / "trials.csv", plan, records)
     write_atomic(store.folder / "rates.csv", csv.rates_text(rates.by(suite, rates.TOLD_APART)))
     write_atomic(store.folder / "analysis.json", json.dumps(document(suite), indent=1))

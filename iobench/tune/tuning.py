@@ -236,9 +236,8 @@ class Tuning:
         """
         finalists, finals = self._final_counts(plan)
         best = [case_of(plan, t.label) for t in ranked(tried, self.asked)]
-        cases = self._leaders(plan, tried)
-        cases = [*cases, *(case for case in best if case not in cases)]
-        cases = [case for case in cases if case in best][:finalists]
+        first = [case for case in self._leaders(plan, tried) if case in best]
+        cases = [*first, *(case for case in best if case not in first)][:finalists]
         if len(cases) < 2 or nearly_all(found, tried, self.asked):
             return None
         epochs = self._epochs(plan, cases)

@@ -70,7 +70,7 @@ def test_of_few_settings_a_fifth_is_tried_and_that_is_enough(
     before = [t for t in after.trials if not t.contrast]
     first = next(i for i, t in enumerate(after.trials) if t.contrast)
     parts = [t for t in before if t.case.label == after.contrasts[0].arm and t.stage != "train"]
-    assert first - len(parts) <= 0.2 * len(grid)
+    assert first - len(parts) <= max(tuning.LEAST, tuning.SHARE * len(grid))
     winner = case_of(after, after.contrasts[0].arm)
     assert rates(winner, "train") >= 0.97 * max(rates(case, "train") for case in grid)
     assert answer(after, records, asked).verdict == CHANGE
