@@ -120,7 +120,7 @@ def _of_case(scene: Scene, asked: Sequence[tuple[str, str]]) -> Iterator[Predict
 
 
 def _usual(what_if: WhatIf, base: Model, suite: SuiteResult) -> Sequence[str]:
-    """Return the values that are forecast where none is asked for; none of a table's for a script."""
+    """Return the values that are forecast where none is asked for; of a script none of a table."""
     return () if what_if.tabled and of_script(suite) else what_if.usual(base)
 
 
