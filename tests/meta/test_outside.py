@@ -56,3 +56,17 @@ def test_the_command_fails_for_what_is_left(
     assert capsys.readouterr().err == "iobench: the tests left: mount /left\n"
     monkeypatch.setattr(outside, "now", set)
     assert outside.main([str(listed)]) == 0
+
+
+def test_the_mount_that_the_first_network_made_goes(
+    listed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("root")
+    point = tmp_path / "networks"
+    point.mkdir()
+    monkeypatch.setattr(outside, "NETWORKS", str(point))
+    subprocess.run(["mount", "--bind", point, point], check=True)
+    assert f"mount {point}" in left(listed, str(point))
+    monkeypatch.setattr(outside, "left", lambda before: [])
+    assert outside.main([str(listed)]) == 0
+    assert f"mount {point}" not in outside.now()
