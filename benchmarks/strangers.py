@@ -33,7 +33,7 @@ TARGET = 3.5
 SAMPLES = 4096
 #: Runs a script under a loop that counts: its own file, so that a script's globals stay its own.
 COUNTER = """
-import json, os, runpy, sys, time
+import json, os, runpy, signal, sys, time
 
 import iobench
 
@@ -54,7 +54,7 @@ def watch(loader, results=""):
         if seen["samples"] and now - seen["first"] > seconds:
             with open(out, "w") as file:
                 json.dump(seen["samples"] / (now - seen["first"]), file)
-            os._exit(0)
+            os.killpg(0, signal.SIGKILL)  # workers too: one whose batch nobody takes never ends
 
 
 iobench.watch = watch
@@ -130,6 +130,7 @@ def rate(script: Path, pictures: Path, folder: Path, args: Any) -> float:
     done = subprocess.run(
         [sys.executable, str(counter), str(script), str(pictures), str(out), *times],
         capture_output=True, text=True, timeout=60 + 20 * args.loop, check=False,
+        start_new_session=True,
     )  # fmt: skip
     if not out.exists():
         raise RuntimeError(f"{script.name} measured nothing:\n{done.stderr[-2000:]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from iobench.analysis.case_results import CaseResult
@@ -20,7 +21,8 @@ NEVER_FULL = 0.7
 class Bounds:
     """Samples/s of the parts of the current case, and the cores that it has.
 
-    ``headroom``: how many times faster training is if the loader costs nothing.
+    ``headroom``: how many times faster training is if the loader costs nothing.  ``cpu_s``: CPU
+    seconds a sample of loading; 0: not known.
     """
 
     compute: float
@@ -29,6 +31,7 @@ class Bounds:
     workers: int
     cores: int
     trains_here: bool  # the trainer computes on the loader's cores
+    cpu_s: float = 0.0
 
     @property
     def headroom(self) -> float:
@@ -40,7 +43,7 @@ class Bounds:
         if part == CORES:
             return "" if self.trains_here else "the trainer does not compute on the loader's cores"
         if part == OVERLAP:
-            most = self._prepared() * max(1.0, self.cores / max(self.workers, 1))
+            most = self._most_prepared()
             if most >= NEVER_FULL * self.compute:
                 return ""
             return (
@@ -52,6 +55,20 @@ class Bounds:
             return ""
         what = "reading" if part == READ else "preparing"
         return f"{what} gives {found:,.0f} samples/s, the compute takes {self.compute:,.0f}"
+
+    def useful_workers(self) -> int:
+        """Return the workers that prepare as fast as the compute takes, or that fill the cores.
+
+        One that waits for its data leaves its core to others.  0 where nothing is known of it.
+        """
+        each = self._prepared() / max(self.workers, 1)
+        return math.ceil(min(self.compute, self._most_prepared()) / each) if each else 0
+
+    def _most_prepared(self) -> float:
+        """Return the samples/s that the cores prepare, however many workers there are."""
+        prepared = self._prepared()
+        known = self.cores / self.cpu_s if self.cpu_s else 0.0
+        return max(prepared, known or prepared * self.cores / max(self.workers, 1))
 
     def _read(self) -> float:
         known = [self.roofs[r] for r in (roofline.READ, roofline.STORAGE) if r in self.roofs]
@@ -68,4 +85,5 @@ def bounds(case: CaseResult, cache: str, *, cores: int, trains_here: bool) -> Bo
     compute, train = limit.roofs.get(roofline.COMPUTE), limit.measured_samples_per_s
     if compute is None or train is None:
         return None
-    return Bounds(compute, train.value, limit.roofs, case.workers, cores, trains_here)
+    cpu_s = case.seen.load_cpu_s or 0.0
+    return Bounds(compute, train.value, limit.roofs, case.workers, cores, trains_here, cpu_s)

@@ -14,8 +14,9 @@ from iobench.tune.bounds import CORES, OVERLAP, PREPARE, READ
 from iobench.tune.settings import TuneSettings, Value
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-#: Workers beyond the cores hide latency: so many times the cores may be tried, in steps.
-MORE_WORKERS = 8
+#: Workers beyond the cores hide latency: so many times the cores may be tried, in steps; where what
+#: was measured asks for more, so many times.
+MORE_WORKERS, MOST_WORKERS = 8, 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +62,28 @@ class Knob:
 def _workers(case: Case, asked: TuneSettings) -> Sequence[Value]:
     if registry.load("loaders", case.loader).threads:
         return ()
-    most = MORE_WORKERS * asked.cores
-    return sorted({*(n for n in _COUNTS if n <= most), asked.cores, case.workers} - {0})
+    return _counts(case, asked.cores, MORE_WORKERS * asked.cores)
+
+
+def _counts(case: Case, cores: int, most: int) -> list[Value]:
+    return sorted({*(n for n in _COUNTS if n <= most), cores, case.workers} - {0})
+
+
+def waiting(knob: Knob, useful: int, cores: int) -> tuple[Knob, int]:
+    """Return the knob of workers, and a value to begin with, where so many are useful.
+
+    More than usual are where workers wait for their data and leave the cores to others.  0: none.
+    """
+    most = MOST_WORKERS * cores
+    if useful <= MORE_WORKERS * cores:
+        return knob, 0
+
+    def values(case: Case, asked: TuneSettings) -> Sequence[Value]:
+        return _counts(case, cores, most) if knob.values(case, asked) else ()
+
+    return dataclasses.replace(knob, values=values), max(
+        n for n in _COUNTS if n <= min(useful, most)
+    )
 
 
 def _prefetch(case: Case, asked: TuneSettings) -> Sequence[Value]:

@@ -17,7 +17,7 @@ from iobench.spec.case_rules import check_case
 from iobench.spec.labels import label
 from iobench.tune.bounds import PREPARE, READ, Bounds
 from iobench.tune.code import WRITERS
-from iobench.tune.knobs import KNOBS, Knob
+from iobench.tune.knobs import KNOBS, Knob, waiting
 from iobench.tune.settings import DEFAULTS, TuneSettings, Value, default_of
 
 #: Given a parameter's name, its values and whether they are ordered: the one that is taken.
@@ -34,6 +34,7 @@ class Space:
     """``pipelines``: name -> the current case with that loader and format.
 
     ``knobs``: those that are tried.  ``left_out``: knob or pipeline -> why it is not.
+    ``workers``: so many that their waits hide behind each other; 0: they do not wait long.
     """
 
     current: Case
@@ -41,6 +42,7 @@ class Space:
     pipelines: Mapping[str, Case]
     knobs: Sequence[Knob]
     left_out: Mapping[str, str]
+    workers: int = 0
 
     def case(self, choose: Choose) -> Case:
         """Return the case whose settings are chosen one after the other."""
@@ -55,22 +57,25 @@ class Space:
         return case
 
     def starts(self) -> list[Case]:
-        """Return where a search begins: every pipeline on all cores, each decoder of the first."""
+        """Return where a search begins: every pipeline on all cores, each decoder of the first; and
+        the first with workers whose waits hide, where they are many.
+        """
         found = []
+        first, cores = next(iter(self.pipelines)), self.asked.cores
         for name in self.pipelines:
-            decoders = self._decoders(name) if name == next(iter(self.pipelines)) else [None]
-            found += [self._usual(name, decoder) for decoder in decoders]
-        return found
+            decoders = self._decoders(name) if name == first else [None]
+            found += [self._usual(name, decoder, cores) for decoder in decoders]
+        return found + ([self._usual(first, None, self.workers)] if self.workers else [])
 
     def _decoders(self, name: str) -> Sequence[Value | None]:
         knob = next((k for k in self.knobs if k.field == "decoder"), None)
         return (knob and knob.values(self.pipelines[name], self.asked)) or [None]
 
-    def _usual(self, pipeline: str, decoder: Value | None) -> Case:
+    def _usual(self, pipeline: str, decoder: Value | None, workers: int) -> Case:
         def choose(name: str, values: Sequence[Value], ordered: bool) -> Value:
             if name == PIPELINE:
                 return pipeline
-            wanted = {"workers": self.asked.cores, "decoder": decoder}.get(name)
+            wanted = {"workers": workers, "decoder": decoder}.get(name)
             wanted = getattr(self.current, name, None) if wanted is None else wanted
             if wanted in values:
                 return wanted  # type: ignore[return-value]
@@ -199,10 +204,24 @@ def _is_number(value: Value) -> bool:
 def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
     """Return what is worth trying; ``limits`` None: they are not measured yet, and all may be."""
     left_out: dict[str, str] = {}
-    knobs = []
+    knobs, workers = _knobs(current, asked, limits, left_out)
+    pipelines = {current.pipeline: current, **_pipelines(current, asked, limits, left_out)}
+    found = Space(current, asked, pipelines, knobs, left_out, workers)
+    bad = {n: w for n, c in pipelines.items() if c is not current and (w := found.why_not(c))}
+    kept = {name: case for name, case in pipelines.items() if name not in bad}
+    return dataclasses.replace(found, pipelines=kept, left_out={**left_out, **bad})
+
+
+def _knobs(
+    current: Case, asked: TuneSettings, limits: Bounds | None, left_out: dict[str, str]
+) -> tuple[list[Knob], int]:
+    """Return the knobs worth trying and :attr:`Space.workers`; enter why others are left out."""
+    found, workers = [], 0
     for usual in KNOBS:
         chosen = usual.field in asked.only
         knob = _restricted(usual, asked) if chosen else usual
+        if limits and knob.field == "workers" and not asked.only and knob.values(current, asked):
+            knob, workers = waiting(knob, limits.useful_workers(), asked.cores)
         reasons = [limits.why_not(part) if limits else "" for part in knob.moves]
         if asked.script and knob.field not in IN_SCRIPTS:
             left_out[knob.field] = "a script sets it in its own code"
@@ -213,8 +232,15 @@ def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
         elif all(reasons):
             left_out[knob.field] = reasons[0]
         else:
-            knobs.append(knob)
-    pipelines = {current.pipeline: current}
+            found.append(knob)
+    return found, workers
+
+
+def _pipelines(
+    current: Case, asked: TuneSettings, limits: Bounds | None, left_out: dict[str, str]
+) -> dict[str, Case]:
+    """Return the other pipelines worth trying; enter why others are left out."""
+    found = {}
     reading, preparing = (limits.why_not(p) if limits else "" for p in (READ, PREPARE))
     for loader, form in () if asked.script else _others(current, asked):
         name = f"{loader}:{form}"
@@ -228,11 +254,8 @@ def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
         if reason:
             left_out[name] = reason
         else:
-            pipelines[name] = case
-    found = Space(current, asked, pipelines, knobs, left_out)
-    bad = {n: w for n, c in pipelines.items() if c is not current and (w := found.why_not(c))}
-    kept = {name: case for name, case in pipelines.items() if name not in bad}
-    return dataclasses.replace(found, pipelines=kept, left_out={**left_out, **bad})
+            found[name] = case
+    return found
 
 
 def _others(current: Case, asked: TuneSettings) -> Iterator[tuple[str, str]]:

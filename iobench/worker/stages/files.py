@@ -11,7 +11,7 @@ import os
 from typing import Any, Callable, Dict, List, Tuple
 
 from iobench.core import clock
-from iobench.core.errors import TrialFailed
+from iobench.core.errors import TrialFailed, plain
 from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS
 from iobench.core.stages import Outcome, Stage
@@ -62,7 +62,7 @@ def _point(crew: Crew, paths: List[str], processes: int) -> Dict[str, Any]:
     try:
         spells = crew.together(reads, [(paths[i::processes],) for i in range(processes)])
     except OSError as error:
-        raise TrialFailed(f"{error.filename or 'a file'}: {error.strerror}") from None
+        raise TrialFailed(plain(error)) from None
     nbytes, *parts = (sum(values) for values in zip(*(spell.done for spell in spells)))
     return {
         "processes": processes,

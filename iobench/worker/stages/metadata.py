@@ -14,7 +14,7 @@ import random
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from iobench.core import clock
-from iobench.core.errors import TrialFailed
+from iobench.core.errors import TrialFailed, plain
 from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS, IoCounters
 from iobench.core.stages import Outcome, Stage
@@ -170,7 +170,7 @@ def _levels(job: RankRun, crew: Crew) -> Tuple[List[Dict[str, Any]], str]:
                 points += directory.points(processes)
         except OSError as error:
             if error.errno not in _FULL:
-                raise TrialFailed(f"{error.filename}: {error.strerror}") from None
+                raise TrialFailed(plain(error)) from None
             return points, f"{files:,} files a directory: {error.strerror}"  # the driver removes it
     directory.empty()
     return points, why and f"{files:,} files a directory: {why}"

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Sequence
 
 from iobench.core.cases import Extent
 from iobench.core.dataset import files_of
-from iobench.core.errors import CacheStateError, TrialFailed
+from iobench.core.errors import CacheStateError, TrialFailed, plain
 from iobench.core.protocols import Filesystem, Measured
 from iobench.core.records import NO_STEPS
 from iobench.core.stages import Outcome, Stage
@@ -108,7 +108,7 @@ class Sweep:
         try:
             spells = self._crew.together(reads, shares)
         except OSError as error:
-            raise TrialFailed(f"{error.filename or 'a file'}: {error.strerror}") from None
+            raise TrialFailed(plain(error)) from None
         nbytes, wanted = sum(s.done for s in spells), sum(block.length for block in blocks)
         if nbytes != wanted:
             raise TrialFailed(f"{nbytes} of {wanted} bytes could be read: a file became shorter")

@@ -69,6 +69,42 @@ def test_a_queue_that_is_always_empty_has_no_depth_to_try() -> None:
     assert "the queue is always empty" in found.left_out["prefetch"]
 
 
+def waits() -> Bounds:
+    """Two workers that wait for their data: 40 ms for a sample, 2 ms of it on a core."""
+    return dataclasses.replace(bounds(compute=2500.0, load=50.0), cpu_s=0.002)
+
+
+def test_workers_that_wait_are_as_many_as_their_waits_ask_for() -> None:
+    found = space(CURRENT, asked(), waits())
+    (workers,) = (knob for knob in found.knobs if knob.field == "workers")
+    assert waits().useful_workers() == 80
+    assert max(workers.values(CURRENT, asked())) == 96
+    assert [case.workers for case in found.starts()][-1] == found.workers == 64
+    assert {"prefetch", "loader_options.in_order"} <= fields(found), "they can fill the queue"
+
+
+@pytest.mark.parametrize(
+    ("limits", "changes"),
+    [
+        (None, {}),
+        (dataclasses.replace(waits(), cpu_s=0.03), {}),  # 133 samples/s on four cores
+        (dataclasses.replace(waits(), cpu_s=0.0), {}),
+        (waits(), {"only": {"prefetch": (2, 4)}}),
+        (waits(), {"only": {"workers": (2, 16)}}),
+    ],
+)
+def test_no_more_workers_than_usual(limits: Bounds | None, changes: dict[str, Any]) -> None:
+    found = space(CURRENT, asked(**changes), limits)
+    assert found.workers == 0
+    assert max(case.workers for case in found.points()) <= 32
+    assert len({key(case) for case in found.starts()}) == len(found.starts())
+
+
+def test_a_loader_of_threads_has_no_workers_to_begin_with() -> None:
+    found = space(dataclasses.replace(CURRENT, loader="spdl"), asked(), waits())
+    assert len({key(case) for case in found.starts()}) == len(found.starts())
+
+
 def test_batch_and_order_are_tried_only_if_asked_for() -> None:
     assert not {"batch", "order"} & fields(space(CURRENT, asked(), None))
     wanted = asked(batches=(32, 64), any_order=True)
