@@ -38,6 +38,11 @@ class Parts:
         return min(self.read, self.storage)
 
     @property
+    def most(self) -> float:
+        """Samples/s that the cores prepare, however many workers; infinite where not known."""
+        return self.cores / self.cpu_s if self.cpu_s else math.inf
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Seconds a sample of each limit; reading and preparing in turn add to the longer one."""
         read, prepare = 1 / self.fetch, 1 / self.load
@@ -68,13 +73,11 @@ class Parts:
         return max(found, key=found.__getitem__)
 
 
-def workers_held(parts: Parts, workers: int) -> float:
-    """Return how many such workers keep all cores busy, infinite where that is not known (derived).
-
-    ``parts``: of so many ``workers``, none being one; each keeps load * cpu_s / workers cores busy.
+def workers_useful(parts: Parts, workers: int) -> int:
+    """Return the workers that prepare as fast as the compute takes, or, if those are fewer, that
+    keep all cores busy (derived).  ``parts``: of so many ``workers``, none being one.
     """
-    busy = parts.load * parts.cpu_s / max(workers, 1)
-    return parts.cores / busy if busy else math.inf
+    return math.ceil(min(parts.compute, parts.most) / (parts.load / max(workers, 1)))
 
 
 def turns(read: float, load: float, together: float) -> float:
@@ -88,8 +91,9 @@ def turns(read: float, load: float, together: float) -> float:
 
 def scaled(parts: Parts, factor: float) -> float:
     """Return ``load`` with ``factor`` times the workers: up to what the cores give (derived)."""
-    most = parts.cores / parts.cpu_s if parts.cpu_s else math.inf
-    return max(parts.load, min(parts.load * factor, most)) if factor >= 1 else parts.load * factor
+    if factor < 1:
+        return parts.load * factor
+    return max(parts.load, min(parts.load * factor, parts.most))
 
 
 def mixed(cached: float, storage: float, fraction: float) -> float:

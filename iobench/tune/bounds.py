@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 from iobench.analysis.case_results import CaseResult
-from iobench.equations import roofline
+from iobench.equations import pipeline, roofline
 
 #: What a knob acts on: reading, preparing, the queue between loader and trainer, shared cores.
 READ, PREPARE, OVERLAP, CORES = "read", "prepare", "overlap", "cores"
@@ -43,7 +42,8 @@ class Bounds:
         if part == CORES:
             return "" if self.trains_here else "the trainer does not compute on the loader's cores"
         if part == OVERLAP:
-            most = self._most_prepared()
+            parts = self._parts()
+            most = max(parts.load, parts.most)
             if most >= NEVER_FULL * self.compute:
                 return ""
             return (
@@ -61,14 +61,14 @@ class Bounds:
 
         One that waits for its data leaves its core to others.  0 where nothing is known of it.
         """
-        each = self._prepared() / max(self.workers, 1)
-        return math.ceil(min(self.compute, self._most_prepared()) / each) if each else 0
+        parts = self._parts()
+        return pipeline.workers_useful(parts, self.workers) if parts.load else 0
 
-    def _most_prepared(self) -> float:
-        """Return the samples/s that the cores prepare, however many workers there are."""
+    def _parts(self) -> pipeline.Parts:
+        """Return the parts; where their CPU seconds are not known, a worker keeps a core busy."""
         prepared = self._prepared()
-        known = self.cores / self.cpu_s if self.cpu_s else 0.0
-        return max(prepared, known or prepared * self.cores / max(self.workers, 1))
+        busy = min(max(self.workers, 1), self.cores) / prepared if prepared else 0.0
+        return pipeline.Parts(self.compute, prepared, cpu_s=self.cpu_s or busy, cores=self.cores)
 
     def _read(self) -> float:
         known = [self.roofs[r] for r in (roofline.READ, roofline.STORAGE) if r in self.roofs]

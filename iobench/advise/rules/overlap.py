@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 
 from iobench.advise.findings import NOTHING, Diagnosis, Rule, Scene
+from iobench.advise.rules.preparing import held
 from iobench.analysis.case_results import PrepStall
 from iobench.core import registry
 from iobench.core.errors import SpecError
@@ -120,16 +120,14 @@ def _alone(scene: Scene) -> Iterator[Diagnosis]:
     if scene.ahead or not scene.model:
         return
     parts = scene.model.value
-    wanted, held = math.ceil(parts.compute / parts.load), pipeline.workers_held(parts, 1)
-    workers = max(1, math.ceil(min(wanted, held)))
-    most = f", as many as {parts.cores:g} cores hold" if held < wanted else ""
+    workers = pipeline.workers_useful(parts, 1)
     beside = scene.model.changed(
         lambda p: dataclasses.replace(p, ahead=True, load=pipeline.scaled(p, workers))
     )
     yield Diagnosis(
         f"nobody prepares while a step runs (workers = 0): {1e3 / parts.load:.2f} ms a sample of "
         f"loading and {1e3 / parts.compute:.2f} ms of compute add up",
-        f"set workers to {workers} (DataLoader(num_workers={workers})){most}",
+        f"set workers to {workers} (DataLoader(num_workers={workers})){held(parts)}",
         {"load samples/s": parts.load, "compute samples/s": parts.compute},
         scene.model.gain(beside),
     )

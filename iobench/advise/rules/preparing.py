@@ -35,6 +35,13 @@ def _wanted(scene: Scene) -> int:
     return stalls.cores_needed(scene.roofs[roofline.COMPUTE], each)
 
 
+def held(parts: pipeline.Parts | None) -> str:
+    """Return that the cores hold no more workers, where they limit their number; else ""."""
+    if parts is None or parts.most >= parts.compute:
+        return ""
+    return f", as many as {parts.cores:g} cores hold"
+
+
 def _symptom(scene: Scene) -> str:
     workers, ranks = max(scene.case.workers, 1), scene.case.world_size
     each = f" of each of {ranks} ranks" if ranks > 1 else ""
@@ -58,14 +65,14 @@ def _workers(scene: Scene) -> Iterator[Diagnosis]:
     if scene.case.fixed_threads or saturated(scene) or not scene.ahead or scene.few_slow:
         return
     ranks, parts = scene.case.world_size, scene.model and scene.model.value
-    wanted = _wanted(scene)
-    held = pipeline.workers_held(parts, ranks * scene.case.workers) if parts else math.inf
-    each = math.ceil(min(wanted, held) / ranks)
+    useful = _wanted(scene)
+    if parts:
+        useful = pipeline.workers_useful(parts, ranks * scene.case.workers)
+    each = math.ceil(useful / ranks)
     about = f"{each} a rank" if ranks > 1 else f"{each}"
-    most = f", as many as {scene.case.cores} cores hold" if held < wanted else ""
     yield Diagnosis(
         _symptom(scene),
-        f"raise workers to about {about}{most} (and check that it scales)",
+        f"raise workers to about {about}{held(parts)} (and check that it scales)",
         _evidence(scene),
         WHAT_IFS["workers"].gain(scene.model, each),
     )

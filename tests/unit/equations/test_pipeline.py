@@ -50,3 +50,10 @@ def test_a_cached_fraction_is_a_harmonic_mean() -> None:
     assert pipeline.mixed(4000.0, 500.0, 0.0) == pytest.approx(500)
     assert pipeline.mixed(4000.0, 500.0, 1.0) == pytest.approx(4000)
     assert pipeline.mixed(4000.0, 500.0, 0.5) == pytest.approx(1 / (0.5 / 4000 + 0.5 / 500))
+
+
+def test_workers_are_useful_up_to_the_compute_and_the_cores() -> None:
+    parts = pipeline.Parts(compute=1000.0, load=100.0, cpu_s=0.001, cores=4)
+    assert pipeline.workers_useful(parts, 2) == 20  # 50 samples/s each, for 1,000
+    assert pipeline.workers_useful(dataclasses.replace(parts, cpu_s=0.01), 2) == 8  # 400 on cores
+    assert pipeline.workers_useful(dataclasses.replace(parts, cpu_s=0.0), 0) == 10
