@@ -11,10 +11,13 @@ change by hand gains that much.  Causes that nothing from outside can cure are n
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
+import os
 import random
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +36,7 @@ TARGET = 3.5
 SAMPLES = 4096
 #: Runs a script under a loop that counts: its own file, so that a script's globals stay its own.
 COUNTER = """
-import json, os, runpy, signal, sys, time
+import json, os, runpy, sys, time
 
 import iobench
 
@@ -54,7 +57,7 @@ def watch(loader, results=""):
         if seen["samples"] and now - seen["first"] > seconds:
             with open(out, "w") as file:
                 json.dump(seen["samples"] / (now - seen["first"]), file)
-            os.killpg(0, signal.SIGKILL)  # workers too: one whose batch nobody takes never ends
+            os._exit(0)
 
 
 iobench.watch = watch
@@ -127,13 +130,18 @@ def rate(script: Path, pictures: Path, folder: Path, args: Any) -> float:
     counter.write_text(COUNTER)
     out.unlink(missing_ok=True)
     times = [str(args.loop / 2), str(args.loop)]
-    done = subprocess.run(
-        [sys.executable, str(counter), str(script), str(pictures), str(out), *times],
-        capture_output=True, text=True, timeout=60 + 20 * args.loop, check=False,
-        start_new_session=True,
-    )  # fmt: skip
+    command = [sys.executable, str(counter), str(script), str(pictures), str(out), *times]
+    words = folder / "words"
+    with open(words, "w") as file, subprocess.Popen(
+        command, stdout=file, stderr=file, start_new_session=True
+    ) as process:  # fmt: skip
+        try:
+            process.wait(60 + 20 * args.loop)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # workers whose batches nobody takes stay
     if not out.exists():
-        raise RuntimeError(f"{script.name} measured nothing:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{script.name} measured nothing:\n{words.read_text()[-2000:]}")
     return float(json.loads(out.read_text()))
 
 
