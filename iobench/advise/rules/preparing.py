@@ -64,7 +64,7 @@ def _evidence(scene: Scene) -> dict[str, float | str | None]:
 def _workers(scene: Scene) -> Iterator[Diagnosis]:
     if scene.case.fixed_threads or saturated(scene) or not scene.ahead or scene.few_slow:
         return
-    ranks, parts = scene.case.world_size, scene.model and scene.model.value
+    ranks, parts = scene.case.world_size, scene.model.value if scene.model else None
     useful = _wanted(scene)
     if parts:
         useful = pipeline.workers_useful(parts, ranks * scene.case.workers)
