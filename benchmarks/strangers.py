@@ -11,13 +11,11 @@ change by hand gains that much.  Causes that nothing from outside can cure are n
 from __future__ import annotations
 
 import ast
-import contextlib
 import json
 import os
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +28,7 @@ import tomllib
 from benchmarks.suites import arguments, dataset, finish
 from iobench.core.clock import clock
 from iobench.equations import stats
+from iobench.run.script import waited
 
 HERE = Path(__file__).with_suffix("")
 TARGET = 3.5
@@ -131,17 +130,12 @@ def rate(script: Path, pictures: Path, folder: Path, args: Any) -> float:
     out.unlink(missing_ok=True)
     times = [str(args.loop / 2), str(args.loop)]
     command = [sys.executable, str(counter), str(script), str(pictures), str(out), *times]
-    words = folder / "words"
-    with open(words, "w") as file, subprocess.Popen(
-        command, stdout=file, stderr=file, start_new_session=True
-    ) as process:  # fmt: skip
-        try:
-            process.wait(60 + 20 * args.loop)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # workers whose batches nobody takes stay
+    with open(folder / "words", "w+") as words:
+        waited(command, os.environ, words, 60 + 20 * args.loop)
+        words.seek(0)
+        said = words.read()
     if not out.exists():
-        raise RuntimeError(f"{script.name} measured nothing:\n{words.read_text()[-2000:]}")
+        raise RuntimeError(f"{script.name} measured nothing:\n{said[-2000:]}")
     return float(json.loads(out.read_text()))
 
 

@@ -87,7 +87,7 @@ def _ran(
         order = Order(str(result), os.getpid(), trial.stage, seconds, trial.least, dict(settings))
         environment = {**os.environ, VARIABLE: json.dumps(dataclasses.asdict(order))}
         with open(work / "output", "w+b") as output:
-            _waited(command, environment, output, limit_s)
+            waited(command, environment, output, limit_s)
             output.seek(0)
             words = output.read().decode(errors="replace").strip().splitlines()
         if not result.exists():
@@ -103,10 +103,13 @@ def _ran(
     return dataclasses.replace(rank, notes={**rank.notes, "ended_early": bool(short)})
 
 
-def _waited(
+def waited(
     command: Sequence[str], environment: Mapping[str, str], output: Any, limit_s: float
 ) -> None:
-    """Wait for the script's end; all that it started in its group ends with it."""
+    """Run a script to its end; all that it started in its group ends with it.
+
+    Raises TrialFailed where it cannot be started or runs longer than ``limit_s``.
+    """
     try:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

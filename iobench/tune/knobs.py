@@ -25,7 +25,8 @@ class Knob:
 
     ``values``: those that make sense for a case of this pipeline, none where it has no such knob.
     ``ordered``: neighbouring values behave alike.  ``usual``: of an option that is not set.
-    ``far``: the largest value is tried first, for it seldom costs speed.
+    ``far``: the largest value is tried first, for it seldom costs speed.  ``start``: a value that a
+    search begins with, beside the usual ones; none where nothing measured speaks for one.
     """
 
     field: str
@@ -35,6 +36,7 @@ class Knob:
     ordered: bool = True
     usual: Value | None = None
     far: bool = False
+    start: Value | None = None
 
     def name(self, case: Case) -> str:
         """Return the parameter's name in the search: options belong to their member of an axis."""
@@ -69,21 +71,20 @@ def _counts(case: Case, cores: int, most: int) -> list[Value]:
     return sorted({*(n for n in _COUNTS if n <= most), cores, case.workers} - {0})
 
 
-def waiting(knob: Knob, useful: int, cores: int) -> tuple[Knob, int]:
-    """Return the knob of workers, and a value to begin with, where so many are useful.
+def waiting(knob: Knob, useful: int, cores: int) -> Knob:
+    """Return the knob of workers with more values than usual where so many workers are useful.
 
-    More than usual are where workers wait for their data and leave the cores to others.  0: none.
+    Such workers wait for their data and leave the cores to others.
     """
-    most = MOST_WORKERS * cores
     if useful <= MORE_WORKERS * cores:
-        return knob, 0
+        return knob
+    most = MOST_WORKERS * cores
 
     def values(case: Case, asked: TuneSettings) -> Sequence[Value]:
         return _counts(case, cores, most) if knob.values(case, asked) else ()
 
-    return dataclasses.replace(knob, values=values), max(
-        n for n in _COUNTS if n <= min(useful, most)
-    )
+    start = max(n for n in _COUNTS if n <= min(useful, most))
+    return dataclasses.replace(knob, values=values, start=start)
 
 
 def _prefetch(case: Case, asked: TuneSettings) -> Sequence[Value]:

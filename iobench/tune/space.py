@@ -34,7 +34,6 @@ class Space:
     """``pipelines``: name -> the current case with that loader and format.
 
     ``knobs``: those that are tried.  ``left_out``: knob or pipeline -> why it is not.
-    ``workers``: so many that their waits hide behind each other; 0: they do not wait long.
     """
 
     current: Case
@@ -42,7 +41,6 @@ class Space:
     pipelines: Mapping[str, Case]
     knobs: Sequence[Knob]
     left_out: Mapping[str, str]
-    workers: int = 0
 
     def case(self, choose: Choose) -> Case:
         """Return the case whose settings are chosen one after the other."""
@@ -57,25 +55,29 @@ class Space:
         return case
 
     def starts(self) -> list[Case]:
-        """Return where a search begins: every pipeline on all cores, each decoder of the first; and
-        the first with workers whose waits hide, where they are many.
+        """Return where a search begins: every pipeline on all cores, each decoder of the first, and
+        its values that what was measured speaks for (:attr:`Knob.start`).
         """
         found = []
         first, cores = next(iter(self.pipelines)), self.asked.cores
         for name in self.pipelines:
             decoders = self._decoders(name) if name == first else [None]
-            found += [self._usual(name, decoder, cores) for decoder in decoders]
-        return found + ([self._usual(first, None, self.workers)] if self.workers else [])
+            found += [self._usual(name, {"workers": cores, "decoder": d}) for d in decoders]
+        case = self.pipelines[first]
+        starting = [k for k in self.knobs if k.start in k.values(case, self.asked)]
+        return found + [self._usual(first, {knob.name(case): knob.start}) for knob in starting]
 
     def _decoders(self, name: str) -> Sequence[Value | None]:
         knob = next((k for k in self.knobs if k.field == "decoder"), None)
         return (knob and knob.values(self.pipelines[name], self.asked)) or [None]
 
-    def _usual(self, pipeline: str, decoder: Value | None, workers: int) -> Case:
+    def _usual(self, pipeline: str, chosen: Mapping[str, Value | None]) -> Case:
+        """Return a pipeline with these values of fields, all others as they are now."""
+
         def choose(name: str, values: Sequence[Value], ordered: bool) -> Value:
             if name == PIPELINE:
                 return pipeline
-            wanted = {"workers": workers, "decoder": decoder}.get(name)
+            wanted = chosen.get(name)
             wanted = getattr(self.current, name, None) if wanted is None else wanted
             if wanted in values:
                 return wanted  # type: ignore[return-value]
@@ -204,9 +206,9 @@ def _is_number(value: Value) -> bool:
 def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
     """Return what is worth trying; ``limits`` None: they are not measured yet, and all may be."""
     left_out: dict[str, str] = {}
-    knobs, workers = _knobs(current, asked, limits, left_out)
+    knobs = _knobs(current, asked, limits, left_out)
     pipelines = {current.pipeline: current, **_pipelines(current, asked, limits, left_out)}
-    found = Space(current, asked, pipelines, knobs, left_out, workers)
+    found = Space(current, asked, pipelines, knobs, left_out)
     bad = {n: w for n, c in pipelines.items() if c is not current and (w := found.why_not(c))}
     kept = {name: case for name, case in pipelines.items() if name not in bad}
     return dataclasses.replace(found, pipelines=kept, left_out={**left_out, **bad})
@@ -214,14 +216,14 @@ def space(current: Case, asked: TuneSettings, limits: Bounds | None) -> Space:
 
 def _knobs(
     current: Case, asked: TuneSettings, limits: Bounds | None, left_out: dict[str, str]
-) -> tuple[list[Knob], int]:
-    """Return the knobs worth trying and :attr:`Space.workers`; enter why others are left out."""
-    found, workers = [], 0
+) -> list[Knob]:
+    """Return the knobs worth trying; enter why others are left out."""
+    found = []
     for usual in KNOBS:
         chosen = usual.field in asked.only
         knob = _restricted(usual, asked) if chosen else usual
-        if limits and knob.field == "workers" and not asked.only and knob.values(current, asked):
-            knob, workers = waiting(knob, limits.useful_workers(), asked.cores)
+        if limits and knob.field == "workers" and not chosen:
+            knob = waiting(knob, limits.useful_workers(), asked.cores)
         reasons = [limits.why_not(part) if limits else "" for part in knob.moves]
         if asked.script and knob.field not in IN_SCRIPTS:
             left_out[knob.field] = "a script sets it in its own code"
@@ -233,7 +235,7 @@ def _knobs(
             left_out[knob.field] = reasons[0]
         else:
             found.append(knob)
-    return found, workers
+    return found
 
 
 def _pipelines(

@@ -35,11 +35,9 @@ def _wanted(scene: Scene) -> int:
     return stalls.cores_needed(scene.roofs[roofline.COMPUTE], each)
 
 
-def held(parts: pipeline.Parts | None) -> str:
+def held(parts: pipeline.Parts) -> str:
     """Return that the cores hold no more workers, where they limit their number; else ""."""
-    if parts is None or parts.most >= parts.compute:
-        return ""
-    return f", as many as {parts.cores:g} cores hold"
+    return f", as many as {parts.cores:g} cores hold" if parts.most < parts.compute else ""
 
 
 def _symptom(scene: Scene) -> str:
@@ -64,11 +62,10 @@ def _evidence(scene: Scene) -> dict[str, float | str | None]:
 def _workers(scene: Scene) -> Iterator[Diagnosis]:
     if scene.case.fixed_threads or saturated(scene) or not scene.ahead or scene.few_slow:
         return
-    ranks, parts = scene.case.world_size, scene.model.value if scene.model else None
-    useful = _wanted(scene)
-    if parts:
-        useful = pipeline.workers_useful(parts, ranks * scene.case.workers)
-    each = math.ceil(useful / ranks)
+    if not scene.model:
+        return
+    ranks, parts = scene.case.world_size, scene.model.value
+    each = math.ceil(pipeline.workers_useful(parts, ranks * scene.case.workers) / ranks)
     about = f"{each} a rank" if ranks > 1 else f"{each}"
     yield Diagnosis(
         _symptom(scene),
