@@ -6,8 +6,8 @@
 # this folder: those that came with this run go at its end.  What else lies outside of the clone that
 # was not there before is named (tests/outside.py), and fails the run.
 # Some tests are of what the machine does: which pages its kernel keeps, how soon a process runs.  What
-# fails beside the others, if it is at most MOST tests, runs once more with nothing beside it, and is
-# named either way.
+# fails beside the others, if it is at most MOST tests of a run that came to its end, runs once more
+# with nothing beside it, and is named either way.
 cd "$(dirname "$0")/.." || exit
 images=$(realpath "${IMAGES:-images}")
 
@@ -43,9 +43,11 @@ tests() { # marker, how the work is shared, words before pytest: runs the tests 
         -o cache_dir="$(cache)"
 }
 
-again() { # the same: runs once more what failed
-    marker=$1
-    shift 2
+FAILED=1 # pytest's exit status where all tests ran; others are for runs cut short
+again() { # exit status, and the same: runs once more what failed
+    [ "$1" = $FAILED ] || return
+    marker=$2
+    shift 3
     failed=$(.venv/bin/python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' \
         "$(cache)/v/cache/lastfailed" 2>/dev/null)
     [ "${failed:-99}" -le "$MOST" ] || return
@@ -75,13 +77,13 @@ trap tidy EXIT
 trap 'exit 130' INT TERM
 
 status=0 first=0 # the builds take longest: they go first
-tests 'not system' worksteal nice -n 5 || first=1
+tests 'not system' worksteal nice -n 5 || first=$?
 tail -n +1 -f --pid=$made "$log"
 wait $made || exit
-[ $first = 0 ] || again 'not system' worksteal nice -n 5 || status=1
+[ $first = 0 ] || again $first 'not system' worksteal nice -n 5 || status=1
 export IOBENCH_TEST_IMAGES="$images"
 system='system loadfile .venv/bin/python -m tests.build.containers'
-tests $system || again $system || status=1
+tests $system || again $? $system || status=1
 remove_podman_images
 .venv/bin/python -m tests.outside "$outside" || status=1
 exit $status

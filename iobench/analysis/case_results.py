@@ -280,7 +280,6 @@ class CaseResult:
 
     ``compute_from``: the case whose compute rung serves this one ("": its own).
     ``decoding_threads``: those of a rank that read and decode; 0: nothing is read, or not known.
-    ``decoder``: the one that its loader calls, "" where it calls none.
     ``device``: where its loader decodes.
     """
 

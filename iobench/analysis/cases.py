@@ -56,7 +56,6 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         case=case.label,
         fixed_threads=_fixed_threads(case),
         decoding_threads=decoding_threads(case),
-        decoder=decoder_of(found, case),
         device=str(case.loader_options.get("device", "cpu")),
         cores=_cores(found, case),
         stages=_stages(found, case),
@@ -105,19 +104,6 @@ def decoding_threads(case: Case) -> int:
         return int(registry.load("loaders", case.loader).decoding_threads(case))
     except SpecError:
         return 0
-
-
-def decoder_of(found: Evidence, case: Case) -> str:
-    """Return the decoder that a case's loader calls.
-
-    "" of a loader that decodes by itself, of stored pixels, of a script, and where it is not known.
-    """
-    if found.plan.dataset.of_script:
-        return ""
-    try:
-        return registry.loading(case).get("decoders", "")
-    except SpecError:  # results of a plug-in that is not here
-        return ""
 
 
 def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:

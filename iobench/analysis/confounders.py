@@ -61,7 +61,7 @@ def differences(
 def _brought(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     if name.startswith(("libraries.", "mapped.")):
         return (name in a) != (name in b)
-    return name.startswith("threads.")
+    return name.startswith(("threads.", SOURCES))
 
 
 def _of_runtime(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -93,7 +93,7 @@ def flattened(value: Mapping[str, Any], by: str = ".", prefix: str = "") -> dict
 def _plain(name: str) -> str:
     """Turn a dotted name into words: "cpu.flags_digest" -> "cpu flags digest"."""
     head, _, rest = name.partition(".")
-    if head in ("mapped", "environment") and rest:
+    if head in ("mapped", "sources", "environment") and rest:
         return rest if head == "environment" else f"file {rest}"
     words = rest if head == "libraries" and rest else name.replace(".", " ")
     return words.replace("_", " ")
@@ -153,8 +153,12 @@ def _share(slices: Slices, seconds: str) -> float:
 _OPTIONS = ("loader_options", "format_options", "trainer_options")
 #: Keys whose every value brings libraries of its own.
 BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", "decoder", *_OPTIONS})
+#: Which of a package's modules a process has loaded, by what it does itself: opening an LMDB loads
+#: one more, and with workers these open it.
+SOURCES = "sources."
 #: A key -> the facts of a fingerprint that it sets: libraries take as many threads as cores.
 STUDIED = {
+    "workers": (SOURCES,),
     "placement": ("mount.",),
     "memory_bytes": ("limits.memory_bytes",),
     "cpus": ("limits.cpus", "threads."),

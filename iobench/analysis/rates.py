@@ -8,7 +8,8 @@ from typing import Any
 
 from iobench.analysis.case_results import CaseResult, NoRate, RateResult
 from iobench.analysis.results import SuiteResult
-from iobench.core.errors import ResultsError
+from iobench.core import registry
+from iobench.core.errors import ResultsError, SpecError
 from iobench.equations.stats import Interval
 
 #: Version of the document that :func:`by` makes.
@@ -60,6 +61,15 @@ def _stored_form(case: CaseResult) -> str:
     return case.pipeline.partition(":")[2]
 
 
+def _decoder(case: CaseResult) -> str:
+    """Return the case's decoder; "" of a loader that decodes by itself, or of stored pixels."""
+    try:
+        takes = registry.load("loaders", case.loader).decodes
+    except SpecError:  # results of a plug-in that is not here
+        takes = False
+    return case.decoder if takes and "-" not in _stored_form(case) else ""
+
+
 def _field(name: str) -> Callable[[CaseResult], Any]:
     return lambda case: getattr(case, name)
 
@@ -68,9 +78,10 @@ def _field(name: str) -> Callable[[CaseResult], Any]:
 KEYS: Mapping[str, Callable[[CaseResult], Any]] = {
     "loader": _field("loader"),
     "format": _stored_form,
+    "decoder": _decoder,
     **{
         name: _field(name)
-        for name in ("decoder", "trainer", "runtime", "placement", "order", "transform", "batch", "workers",
+        for name in ("trainer", "runtime", "placement", "order", "transform", "batch", "workers",
                      "prefetch", "world_size")
     },
 }  # fmt: skip

@@ -322,7 +322,7 @@ def ran(
             lock_pages=not any(case.memory_bytes for case in plan.cases),
             nodes=several,
         )
-        suite = Suite(begun.store, settings, reporter.trial, grow, run)
+        suite = Suite(begun.store, settings, reporter.trial, grow, run, reporter.ended)
         if strays := suite.ledger.strays:
             say(
                 f"note: {len(strays)} trials of the ladder ran on another host and run again: its "

@@ -134,4 +134,5 @@ def _words(
     }[roof]
     if headroom < TIE:
         return f"{what}; {following.removesuffix('-bound')} is as tight"
-    return f"{what}; the next limit ({following.removesuffix('-bound')}) is {headroom:.2g} x away"
+    away = f"{headroom:.1f}" if headroom < 10 else f"{headroom:,.0f}"
+    return f"{what}; the next limit ({following.removesuffix('-bound')}) is {away} x away"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.analysis import page_ins
 from iobench.analysis.beyond import Beyond
-from iobench.analysis.cases import decoder_of
 from iobench.analysis.evidence import Evidence, enters, evidence, startup_s, trial_window
 from iobench.analysis.hosts import host_of
 from iobench.analysis.ranks import probed
@@ -16,6 +15,7 @@ from iobench.analysis.rates import RateTable
 from iobench.analysis.results import to_json
 from iobench.analysis.steady import hit_ratio
 from iobench.analysis.storage import storage_of
+from iobench.core import registry
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.order import add_sums
 from iobench.core.records import CacheProof, Record
@@ -166,7 +166,7 @@ def _row(
         "cache_label": proof.label or None,
         "ready_s": record.ready_s or None,
         "image": case.image if case.runtime != "bare" else None,
-        "decoder": decoder_of(found, case) or None,
+        "decoder": registry.loading(case).get("decoders"),
         "storage_roof": roof if trial.cache == "cold" else None,
         "hit_ratio": hit_ratio(record),
         "scope": record.runtime.get("scope"),

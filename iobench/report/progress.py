@@ -7,6 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from iobench.core.cases import Trial
 from iobench.core.clock import clock
+from iobench.core.records import FAILED, Record
 from iobench.report.numbers import duration
 
 #: Seconds between lines where the output is no terminal.
@@ -29,6 +30,7 @@ class Reporter:
         self._task = self._bar.add_task("", total=None, left="")
         self._logged = clock() - LOG_EVERY_S
         self._ends: float | None = None
+        self._failures: set[str] = set()
 
     def __enter__(self) -> Reporter:
         if self._console.is_terminal:
@@ -51,16 +53,21 @@ class Reporter:
 
     def trial(self, done: int, total: int, left_s: float, trial: Trial | None) -> None:
         """Show the trial that starts now and the time left."""
-        if trial is None:
-            what = "done"
-        else:
-            what = " ".join(w for w in (trial.stage, trial.cache.strip("-"), trial.case.label) if w)
-            what += f" ({trial.contrast}, pair {trial.block})" if trial.contrast else ""
+        what = _what(trial) if trial else "done"
+        if trial and trial.contrast:
+            what += f" ({trial.contrast}, pair {trial.block})"
         if self._ends and trial and not trial.contrast:
             most = max(0.0, self._ends - clock())
             self.step(what, done, 0, f"searching, at most {duration(most)} left")
             return
         self.step(what, done, total, f"{duration(left_s)} left")
+
+    def ended(self, record: Record) -> None:
+        """Say what FAILED and why, each failure of a case's rung once: repeats may fail alike."""
+        failure = f"{_what(record.trial)}: {record.status}: {'; '.join(record.reasons)}"
+        if record.status == FAILED and failure not in self._failures:
+            self._failures.add(failure)
+            self.say(failure)
 
     def step(self, what: str, done: int, total: int, left: str = "") -> None:
         """Show that ``done`` of ``total`` of ``what`` are done, and the time ``left`` in words.
@@ -75,3 +82,8 @@ class Reporter:
         if 0 < total <= done or now - self._logged >= LOG_EVERY_S:
             self._logged = now
             self.say(f"[{done}/{total or '?'}] {what} {left}".rstrip())
+
+
+def _what(trial: Trial) -> str:
+    """Return a trial's rung and case in words."""
+    return " ".join(w for w in (trial.stage, trial.cache.strip("-"), trial.case.label) if w)

@@ -8,6 +8,7 @@ from typing import Any
 
 from iobench.analysis import hosts
 from iobench.analysis.evidence import enters, last_attempts, trial_window
+from iobench.core import stages
 from iobench.core.cases import Plan, Trial
 from iobench.core.records import Record
 from iobench.plan.cost import guess_s
@@ -106,7 +107,9 @@ def _kind(trial: Trial) -> tuple[Any, ...]:
 
 def _alike(trial: Trial) -> tuple[str, ...]:
     """Return what trials share whose loops take alike long an epoch, whatever runs them."""
-    return trial.case.pipeline, trial.stage, trial.cache
+    case = trial.case
+    trains = (case.trainer, str(case.trainer_options)) if stages.of(trial.stage).trained else ()
+    return (case.pipeline, trial.stage, trial.cache, *trains)
 
 
 def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:

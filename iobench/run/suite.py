@@ -37,6 +37,8 @@ APART = "run apart from its block, only to see whether it still fails"
 READERS = 4
 #: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
 Watch = Callable[[int, int, float, Trial | None], None]
+#: Told of every attempt that has ended.
+Ended = Callable[[Record], None]
 #: Given the plan and what has run of it, when all of it has: the plan with more, or None.
 Grow = Callable[[Plan, Ledger], Plan | None]
 #: (trial, dataset, attempt, settings) -> the record of it.
@@ -48,10 +50,10 @@ class Suite:
 
     def __init__(
         self, store: Store, settings: TrialSettings, watch: Watch, grow: Grow = lambda *_: None,
-        run: RunTrial | None = None,
+        run: RunTrial | None = None, ended: Ended = lambda _: None,
     ) -> None:  # fmt: skip
-        """``grow``: see there.  ``run``: in place of :func:`run_trial`."""
-        self.store, self._watch, self._grow = store, watch, grow
+        """``grow``, ``ended``: see there.  ``run``: in place of :func:`run_trial`."""
+        self.store, self._watch, self._grow, self._ended = store, watch, grow, ended
         self.settings = dataclasses.replace(settings, keeps=store.columns)
         self._reads = run is None  # trials of a script read what only that one knows
         self._run_trial = run or (lambda *given: run_trial(*given))
@@ -129,9 +131,13 @@ class Suite:
         works = enters(record)
         if works and apart:
             record = dataclasses.replace(record, status=INVALID, reasons=(APART,))
+        self._keep(record, apart=apart)
+        return works
+
+    def _keep(self, record: Record, *, apart: bool = False) -> None:
         self.store.save(record)
         self.ledger.add(record, apart=apart)
-        return works
+        self._ended(record)
 
     def _take_turns(self, block: Sequence[Trial]) -> None:
         """Run a block whose arms take turns until none is INVALID, three times at most.
@@ -153,8 +159,7 @@ class Suite:
                 self._end_turns(str(error))
                 return
             for record in records:
-                self.store.save(record)
-                self.ledger.add(record)
+                self._keep(record)
             statuses = {record.status for record in records}
             if INVALID not in statuses:
                 return

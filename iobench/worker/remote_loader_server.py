@@ -44,7 +44,7 @@ SLOTS = 2
 APART = "apart"
 _PAGE, _LENGTH_BYTES = 4096, 4
 #: Fields of a fingerprint that identify the software that loads.
-_SOFTWARE = ("python", "libraries", "mapped", "threads")
+_SOFTWARE = ("python", "libraries", "mapped", "sources", "threads")
 #: Arrays of one dimension cross so that NumPy before and after version 2 reads them.
 _REDUCED: Dict[type, Any] = {
     np.ndarray: lambda array: (np.frombuffer, (bytearray(array), array.dtype.str))

@@ -87,7 +87,8 @@ def test_what_matters_is_one_for_runtimes_too(a: dict, b: dict, words_: str) -> 
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        ({"mapped": {"h5py/*.py": "1", "libhdf5.so": "2-a"}}, {"mapped": {"libdali.so": "3-b"}}),
+        ({"mapped": {"libhdf5.so": "2-a"}}, {"mapped": {"libdali.so": "3-b"}}),
+        ({"sources": {"h5py/*.py": "1"}}, {"sources": {"h5py/*.py": "2"}}),
         ({"libraries": {"tensorflow": "2.1"}}, {"libraries": {}}),
         ({"threads": {"torch": 2, "cv2": 1}}, {"threads": {"cv2": 2}}),
     ],
@@ -127,11 +128,12 @@ def beside(arm: dict[str, Any], base: dict[str, Any], **factor: Any) -> list[str
 
 
 def test_a_contrast_counts_what_differs_beside_its_own_factor() -> None:
-    hdf5, lmdb = {"mapped": {"libhdf5.so": "1-a"}}, {"mapped": {"lmdb/*.py": "2"}}
+    hdf5, lmdb = {"mapped": {"libhdf5.so": "1-a"}}, {"sources": {"lmdb/*.py": "2"}}
     assert beside(hdf5, lmdb, format="hdf5") == []
     assert beside(hdf5, lmdb, loader="dali") == []
     assert beside(hdf5, lmdb, trainer="torch") == []
-    assert len(beside(hdf5, lmdb, workers=4)) == 2
+    assert len(beside(hdf5, lmdb, batch=9)) == 2
+    assert beside(hdf5, lmdb, workers=4) == ["file libhdf5.so: 1-a against absent"]
     wide, narrow = ({"limits": {"cpus": n, "memory_bytes": 1 << 30}} for n in (2.0, 1.0))
     assert beside(wide, narrow, cpus=2.0) == []
     assert beside(wide, narrow, memory_bytes=1 << 30) == ["limits cpus: 2.0 against 1.0"]
@@ -243,18 +245,19 @@ def test_one_byte_makes_another_library(tmp_path: Path) -> None:
     assert identity(str(tmp_path / "none")) == "unreadable"
 
 
-def loaded_in(env: dict[str, str]) -> dict[str, str]:
+def loaded_in(env: dict[str, str]) -> dict[str, dict[str, str]]:
     import json
 
     code = (
         "import json, simplejpeg; from iobench.host import loaded_libraries; "
-        "print(json.dumps({**loaded_libraries.libraries(), **loaded_libraries.sources()}))"
+        "print(json.dumps({'mapped': loaded_libraries.libraries(), "
+        "'sources': loaded_libraries.sources()}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **env}, cwd=ROOT, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    found: dict[str, str] = json.loads(done.stdout)
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
     return found
 
 
@@ -265,11 +268,11 @@ def test_another_wheel_of_the_same_version_is_seen(tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "simplejpeg")
     library = next((tmp_path / "simplejpeg").glob("_jpeg*.so"))
     same = loaded_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
-    assert differences({"mapped": loaded_in({})}, {"mapped": same}) == []
+    assert differences(loaded_in({}), same) == []
     with library.open("ab") as file:
         file.write(b"\0")  # behind all sections: it runs as before
     other = loaded_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
-    lines = differences({"mapped": same}, {"mapped": other})
+    lines = differences(same, other)
     assert len(lines) == 1
     assert lines[0].startswith(f"file {library.name}: ")
 
@@ -281,7 +284,7 @@ def test_an_edited_python_file_before_the_decoder_is_seen(tmp_path: Path) -> Non
     with (tmp_path / "simplejpeg/__init__.py").open("a") as file:
         file.write("\n_decode = decode_jpeg\ndecode_jpeg = lambda *a, **k: _decode(*a, **k)\n")
     other = loaded_in({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
-    (line,) = differences({"mapped": loaded_in({})}, {"mapped": other})
+    (line,) = differences(loaded_in({}), other)
     assert line.startswith("file simplejpeg/*.py: ")
 
 

@@ -17,7 +17,7 @@ from iobench.analysis.results import SuiteResult
 from iobench.analysis.suite import analyse
 from iobench.cli.main import cli
 from iobench.core import registry
-from iobench.core.cases import OF_SCRIPT, Case, Plan, Trial
+from iobench.core.cases import Case, Plan, Trial
 from iobench.core.errors import ResultsError
 from iobench.core.records import Record
 from iobench.report import contrast_words, csv, html, rate_plot
@@ -79,12 +79,6 @@ def test_a_decoder_is_that_of_a_loader_which_takes_one(result: SuiteResult) -> N
     found = {r.case: r.by["decoder"] for r in rates.by(result).rows}
     assert found["torch:jpeg"] == "simplejpeg"
     assert found["dali:jpeg"] == ""
-
-
-def test_of_a_script_no_decoder_is_known(suite: Suite) -> None:
-    dataset = dataclasses.replace(suite[0].dataset, source=OF_SCRIPT)
-    found = analyse(dataclasses.replace(suite[0], dataset=dataset), suite[1])
-    assert {row.by["decoder"] for row in rates.by(found).rows} == {""}
 
 
 def test_without_training_the_rate_is_loading_and_no_limit_is_named(suite: Suite) -> None:

@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 
 from iobench.core.cases import Case, Trial
+from iobench.core.records import FAILED, INVALID, CacheProof, Record
 from iobench.report.progress import Reporter
 
 
@@ -21,3 +22,18 @@ def test_a_search_says_how_long_it_may_take_and_its_pairs_how_many_there_are() -
     )
     reporter.trial(46, 46, 0.0, Trial("46", case, "train", "warm", contrast="g01"))
     assert written.getvalue().splitlines()[1].startswith("[46/46] train warm torch:jpeg")
+
+
+def test_a_failure_is_said_when_it_happens_and_once() -> None:
+    written = io.StringIO()
+    reporter = Reporter(Console(file=written, width=200))
+    for name, stage, status in (
+        ("1", "train", FAILED), ("2", "train", FAILED), ("3", "load", INVALID), ("4", "read", FAILED)
+    ):  # fmt: skip
+        trial = Trial(name, Case(label="torch:jpeg"), stage, "warm")
+        reasons = ("limit_s = 120: raise it",)
+        reporter.ended(Record(trial, 1, status, reasons, "", 120.0, CacheProof()))
+    assert written.getvalue().splitlines() == [
+        "train warm torch:jpeg: FAILED: limit_s = 120: raise it",
+        "read warm torch:jpeg: FAILED: limit_s = 120: raise it",
+    ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from iobench.core import dataset as datasets
-from iobench.core.cases import Dataset, Plan, Trial
+from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record
 from iobench.plan.contrasts import contrasts
 from iobench.plan.resolve import Here, resolve
@@ -184,9 +184,13 @@ def test_the_time_limit_ends_a_trial_with_the_remedy(
     plan = suite.store.plan()
     only = faulty(plan.trials[0], "time.sleep(60)")
     suite.store.save_plan(dataclasses.replace(plan, trials=(only,), phase=2))
-    found = scheduler.Suite(suite.store, TrialSettings(limit_s=1.0), lambda *_: None)
+    told: list[Record] = []
+    found = scheduler.Suite(
+        suite.store, TrialSettings(limit_s=1.0), lambda *_: None, ended=told.append
+    )
     found.run()
     record = suite.store.records()[0]
+    assert [(r.trial.id, r.status) for r in told] == [(only.id, FAILED)]
     assert record.status == FAILED
     assert "limit_s" in record.reasons[0]
 
@@ -255,6 +259,24 @@ def test_a_bigger_budget_buys_more_pairs(dataset: Dataset) -> None:
     looking = dataclasses.replace(found, pairs=20, looks=(12, 20))
     (last,) = next_trials.within_budget(plan, [looking], ledger, 4000.0)
     assert (last.pairs, last.looks) == (200, (12, 20, 200))
+
+
+def test_what_a_net_takes_is_no_guess_of_another(suite: scheduler.Suite) -> None:
+    plan = suite.store.plan()
+
+    def cost_s(known: str, asked: str, stage: str) -> float:
+        nets = {
+            net: Case(label=net, trainer="torch", trainer_options={"net": net})
+            for net in ("alexnet", "resnet50")
+        }
+        first = dataclasses.replace(
+            record(), trial=Trial("1", nets[known], stage, "warm"), wall_s=9e9
+        )
+        return Ledger(plan, [first]).cost_s([Trial("2", nets[asked], stage, "warm", epochs=2)])
+
+    assert cost_s("alexnet", "alexnet", "train") > 8e9
+    assert cost_s("alexnet", "resnet50", "train") < 1e3
+    assert cost_s("alexnet", "resnet50", "load") > 8e9
 
 
 def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Dataset) -> None:

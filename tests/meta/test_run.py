@@ -1,0 +1,92 @@
+"""`tests/run.sh`: what failed runs once more, alone, if the run came to its end and lost few tests."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: The programs of `.venv/bin`: pytest notes what it was called for, fails as many tests of the first
+#: phase as FEW says, and ends with FIRST, or with AGAIN where it runs the last failed ones.
+PYTHON = f"""#!/bin/sh
+case "$1 $2" in
+-c\\ *) exec {sys.executable} "$@" ;;
+'-m tests.outside') exit 0 ;;
+'-m tests.build.containers') shift 2; exec "$@" ;;
+esac
+for word; do case $word in cache_dir=*) cache=${{word#cache_dir=}} ;; esac; done
+case " $* " in
+*' --last-failed '*) echo "again: $cache" >>calls; exit $AGAIN ;;
+*'-m system '*) echo "all: $cache" >>calls; exit 0 ;;
+esac
+echo "all: $cache" >>calls
+mkdir -p "$cache/v/cache"
+{sys.executable} -c 'import json; print(json.dumps({{str(n): True for n in range('$FEW')}}))' \\
+    >"$cache/v/cache/lastfailed"
+exit $FIRST
+"""
+NOT_SYSTEM, SYSTEM = ".pytest_cache/not system", ".pytest_cache/system"
+
+
+class Ran(NamedTuple):
+    status: int
+    calls: list[str]
+    errors: str
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests/run.sh", tmp_path / "tests")
+    programs = tmp_path / ".venv/bin"
+    programs.mkdir(parents=True)
+    (programs / "python").write_text(PYTHON)
+    (programs / "iobench").write_text("#!/bin/sh\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    return tmp_path
+
+
+def run(clone: Path, *, first: int, few: int = 2, again: int = 0) -> Ran:
+    programs = f"{clone}/.venv/bin:/usr/bin:/bin"
+    environment = {"PATH": programs, "FIRST": str(first), "FEW": str(few), "AGAIN": str(again)}
+    done = subprocess.run(
+        ["sh", "tests/run.sh"],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ran(done.returncode, (clone / "calls").read_text().splitlines(), done.stderr)
+
+
+def test_all_pass(clone: Path) -> None:
+    assert run(clone, first=0) == (0, [f"all: {NOT_SYSTEM}", f"all: {SYSTEM}"], "")
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_few_that_fail_run_once_more_and_are_named(clone: Path, again: int) -> None:
+    ran = run(clone, first=1, again=again)
+    assert ran.status == again
+    assert ran.calls == [f"all: {NOT_SYSTEM}", f"again: {NOT_SYSTEM}", f"all: {SYSTEM}"]
+    assert "iobench: 2 of the tests 'not system' failed, and run once more" in ran.errors
+
+
+@pytest.mark.parametrize(
+    ("first", "few", "why"),
+    [
+        (1, 6, "many failed"),
+        (2, 2, "the run was interrupted: tests that never ran would pass"),
+        (3, 2, "pytest broke"),
+        (5, 0, "no test was found"),
+    ],
+)
+def test_other_runs_fail_at_once(clone: Path, first: int, few: int, why: str) -> None:
+    ran = run(clone, first=first, few=few)
+    assert (ran.status, ran.calls) == (1, [f"all: {NOT_SYSTEM}", f"all: {SYSTEM}"]), why
