@@ -1,4 +1,4 @@
-"""`tests/run.sh`: what failed runs once more, alone, if the run came to its end and lost few tests."""
+"""`tests/run.sh`: few tests that fail run once more, alone, if their run came to its end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: The programs of `.venv/bin`: pytest notes what it was called for, fails as many tests of the first
-#: phase as FEW says, and ends with FIRST, or with AGAIN where it runs the last failed ones.
+#: For `.venv/bin/python`: pytest notes what it was called for, fails as many tests of the first phase
+#: as FEW says, and ends with FIRST, or with AGAIN where it runs the last failed ones.
 PYTHON = f"""#!/bin/sh
 case "$1 $2" in
 -c\\ *) exec {sys.executable} "$@" ;;

@@ -28,7 +28,8 @@ def test_a_failure_is_said_when_it_happens_and_once() -> None:
     written = io.StringIO()
     reporter = Reporter(Console(file=written, width=200))
     for name, stage, status in (
-        ("1", "train", FAILED), ("2", "train", FAILED), ("3", "load", INVALID), ("4", "read", FAILED)
+        ("1", "train", FAILED), ("2", "train", FAILED), ("3", "load", INVALID),
+        ("4", "read", FAILED),
     ):  # fmt: skip
         trial = Trial(name, Case(label="torch:jpeg"), stage, "warm")
         reasons = ("limit_s = 120: raise it",)
