@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: For `.venv/bin/python`: pytest notes what it was called for, fails as many tests of the first phase
-#: as FEW says, and ends with FIRST, or with AGAIN where it runs the last failed ones.
+#: In place of `.venv/bin/python`: pytest notes what it was called for, fails as many tests of the
+#: first phase as FEW says, and ends with FIRST, or with AGAIN where it runs the last failed ones.
 PYTHON = f"""#!/bin/sh
 case "$1 $2" in
 -c\\ *) exec {sys.executable} "$@" ;;
