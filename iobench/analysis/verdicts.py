@@ -15,7 +15,8 @@ from iobench.analysis.pairs import Pair, complete_pairs, equal_order, factors, i
 from iobench.analysis.sample_cost import per_sample
 from iobench.core.cases import Contrast, Trial, alike
 from iobench.core.records import EXPLORATORY, Record
-from iobench.equations import sequential, signed_rank, stats
+from iobench.equations import sequential, stats
+from iobench.plan.contrasts import family_of
 from iobench.spec.labels import PIPELINE_FIELDS
 
 
@@ -32,7 +33,7 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
     kept = [p for p in pairs if p.block not in replaced]
     mine = [t for t in evidence.plan.trials if is_of(t, contrast)]
     planned = {t.block for t in mine if not t.repeat_of}
-    family = _family(evidence.plan.contrasts, contrast)
+    family = family_of(evidence.plan.contrasts, contrast)
     looks, alpha = contrast.looks or (contrast.pairs,), stats.ALPHA / family
     reached = _reached(evidence, contrast, mine, max(planned, default=0))
     decision = _decide(kept, reached, looks, contrast, family)
@@ -70,16 +71,6 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
         result, used, contrast, _outcome(found, used), decided=decision is not None,
         script=evidence.plan.dataset.of_script,
     )  # fmt: skip
-
-
-def _family(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
-    """Return how many contrasts are judged together with this one.
-
-    Primary ones are one family, the others another; one of too few pairs for any verdict cannot
-    be wrong, and costs the others nothing.
-    """
-    enough = (c for c in contrasts if c.pairs >= signed_rank.FLOOR_PAIRS)
-    return max(1, sum(c.primary == contrast.primary for c in enough))
 
 
 def _compared(

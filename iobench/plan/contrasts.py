@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, Trial, alike
+from iobench.equations.signed_rank import FLOOR_PAIRS, fewest_pairs
+from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import group_of
 
 #: (stage, cache) -> case labels, fastest first, as the ladder found them.
@@ -37,6 +39,33 @@ def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]
                         made = [dataclasses.replace(c, group=group) for c in made]
                 out += made
     return out
+
+
+def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
+    """Return how many contrasts are judged together with this one.
+
+    Primary ones are one family, the others another; one of too few pairs for any verdict cannot
+    be wrong, and costs the others nothing.
+    """
+    enough = (c for c in contrasts if c.pairs >= FLOOR_PAIRS)
+    return max(1, sum(c.primary == contrast.primary for c in enough))
+
+
+def without_limits(contrasts: Sequence[Contrast]) -> list[str]:
+    """Say, once each, which pairs are too few for simultaneous limits, and how many are enough.
+
+    Fewer than six are none to judge by, and meant so.
+    """
+    found = {}
+    for contrast in contrasts:
+        together = family_of(contrasts, contrast)
+        fewest = fewest_pairs(ALPHA / together)
+        if FLOOR_PAIRS <= contrast.pairs < fewest:
+            found[contrast.pairs, together] = (
+                f"pairs = {contrast.pairs}: too few for {together} comparisons that are judged "
+                f"together, all INCONCLUSIVE; pairs = {fewest} or more have limits"
+            )
+    return list(found.values())
 
 
 def without_turns(plan: Plan, reason: str, cache: str = "") -> Plan:

@@ -13,6 +13,7 @@ from iobench.core.dataset import MARKER
 from iobench.core.errors import BackendUnavailable, IobenchError, SpecError, shown
 from iobench.host import files, probes
 from iobench.plan import cost, unused
+from iobench.plan.contrasts import contrasts, without_limits
 from iobench.plan.resolve import Here, resolve
 from iobench.plan.rules import check
 from iobench.spec import data_rules, load
@@ -42,7 +43,10 @@ def judged(
         plan = _planned(spec, data, units.seconds(budget or spec.budget))
     except IobenchError as error:
         raise type(error)(f"{where}: {error}") from None
-    found = [*unused.notes(spec, plan), *_unused_samples(spec, data), *cost.shortfall(plan)]
+    found = [
+        *unused.notes(spec, plan), *_unused_samples(spec, data), *cost.shortfall(plan),
+        *without_limits(contrasts(plan.rules, {})),
+    ]  # fmt: skip
     return Foreseen(spec, plan, found)
 
 

@@ -180,6 +180,19 @@ def test_a_budget_that_cannot_hold_the_ladder_is_said_with_what_would() -> None:
     assert not notes(f"budget = '1m'\n{text}", budget="9h")
 
 
+def test_pairs_too_few_for_so_many_comparisons_are_said_with_how_many_are_enough() -> None:
+    def said(pairs: int, batches: str) -> list[str]:
+        text = f"[matrix]\nbatch = [{batches}]\n[[contrasts]]\nover = 'batch'\nbase = 8\n"
+        return list(notes(f"budget = '9h'\n{text}pairs = {pairs}\ncaches = ['warm']"))
+
+    assert said(6, "8, 16") == []
+    (note,) = said(6, "8, 16, 32, 64")
+    assert note.startswith("pairs = 6: too few for 3 comparisons")
+    assert "pairs = 7 or more" in note
+    assert said(7, "8, 16, 32, 64") == []
+    assert said(3, "8, 16, 32, 64") == [], "too few for any verdict, as its writer knows"
+
+
 def test_the_users_dataset_counts_in_place_of_the_recipe(tmp_path: Path) -> None:
     made = make.make("smoke", tmp_path / "d", samples=8, workers=1)
     with pytest.raises(IobenchError, match="the dataset has 8"):
