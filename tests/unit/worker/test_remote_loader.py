@@ -199,7 +199,7 @@ def test_the_far_side_tells_its_software(far: Any, stored: Stored) -> None:
     made = remote_loader.RemoteLoader(sys.executable, APART)
     taken(made.open(request(stored)))
     facts = made.facts
-    assert set(facts) == {"python", "libraries", "mapped", "threads"}
+    assert set(facts) == {"python", "libraries", "mapped", "sources", "threads"}
     assert facts["libraries"]["numpy"] == np.__version__
     made.end()
 
