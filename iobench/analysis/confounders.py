@@ -153,8 +153,8 @@ def _share(slices: Slices, seconds: str) -> float:
 _OPTIONS = ("loader_options", "format_options", "trainer_options")
 #: Keys whose every value brings libraries of its own.
 BRINGING = frozenset({*PIPELINE_FIELDS, "trainer", "transform", "decoder", *_OPTIONS})
-#: Which of a package's modules a process has loaded, by what it does itself: opening an LMDB loads
-#: one more, and with workers these open it.
+#: Digests of the Python modules that a process has loaded.  They depend on its work: the process
+#: that opens an LMDB, the main one or a worker, loads one module more.
 SOURCES = "sources."
 #: A key -> the facts of a fingerprint that it sets: libraries take as many threads as cores.
 STUDIED = {

@@ -52,9 +52,9 @@ def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
 
 
 def without_limits(contrasts: Sequence[Contrast]) -> list[str]:
-    """Say, once each, which pairs are too few for simultaneous limits, and how many are enough.
+    """Return a line for each number of pairs too small for simultaneous limits of its family.
 
-    Fewer than six are none to judge by, and meant so.
+    Fewer than ``FLOOR_PAIRS`` are left out: they give no verdict by definition (EXPLORATORY).
     """
     found = {}
     for contrast in contrasts:

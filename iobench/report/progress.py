@@ -63,9 +63,11 @@ class Reporter:
         self.step(what, done, total, f"{duration(left_s)} left")
 
     def ended(self, record: Record) -> None:
-        """Say what FAILED and why, each failure of a case's rung once: repeats may fail alike."""
-        failure = f"{_what(record.trial)}: {record.status}: {'; '.join(record.reasons)}"
-        if record.status == FAILED and failure not in self._failures:
+        """Print a FAILED trial's reasons; the same failure of a case's rung is printed once."""
+        if record.status != FAILED:
+            return
+        failure = f"{_what(record.trial)}: {FAILED}: {'; '.join(record.reasons)}"
+        if failure not in self._failures:
             self._failures.add(failure)
             self.say(failure)
 

@@ -37,7 +37,7 @@ APART = "run apart from its block, only to see whether it still fails"
 READERS = 4
 #: Told of every change: (done trials, all trials now planned, seconds left, trial or None).
 Watch = Callable[[int, int, float, Trial | None], None]
-#: Told of every attempt that has ended.
+#: Called with the record of each attempt as it ends.
 Ended = Callable[[Record], None]
 #: Given the plan and what has run of it, when all of it has: the plan with more, or None.
 Grow = Callable[[Plan, Ledger], Plan | None]

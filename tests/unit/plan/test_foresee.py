@@ -180,7 +180,7 @@ def test_a_budget_that_cannot_hold_the_ladder_is_said_with_what_would() -> None:
     assert not notes(f"budget = '1m'\n{text}", budget="9h")
 
 
-def test_pairs_too_few_for_so_many_comparisons_are_said_with_how_many_are_enough() -> None:
+def test_a_note_names_pairs_too_few_for_the_comparisons_and_the_least_enough() -> None:
     def said(pairs: int, batches: str) -> list[str]:
         text = f"[matrix]\nbatch = [{batches}]\n[[contrasts]]\nover = 'batch'\nbase = 8\n"
         return list(notes(f"budget = '9h'\n{text}pairs = {pairs}\ncaches = ['warm']"))

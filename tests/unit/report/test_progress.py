@@ -24,7 +24,7 @@ def test_a_search_says_how_long_it_may_take_and_its_pairs_how_many_there_are() -
     assert written.getvalue().splitlines()[1].startswith("[46/46] train warm torch:jpeg")
 
 
-def test_a_failure_is_said_when_it_happens_and_once() -> None:
+def test_a_failure_is_reported_when_it_happens_and_once() -> None:
     written = io.StringIO()
     reporter = Reporter(Console(file=written, width=200))
     for name, stage, status in (
