@@ -2,13 +2,15 @@
 
 Four bottlenecks are made by what the product offers or below it (a sleep in every decode, a mount
 of few requests or bytes a second, a few huge pictures).  Each has a declared space of 72 to 108
-settings, for the search and the grid alike: all of them are measured once, in drawn order.  Tune's
-winner is then measured again in fresh paired blocks against the grid's best, the best of a sweep of
-workers alone (what others do), the current settings and the defaults of each library: the best of
-many noisy points flatters itself.  These loops are ``LONGER`` times as long: a queue that holds a
-large part of a loop's batches flatters it too.  Settings equal to the winner's are measured as an
-arm of their own.  Targets: the search, its ladder included, costs at most 20 % of the grid; the
-ratio of rates, winner / grid's best, is at least 0.97 at its lower 95 % limit.
+settings, for the search and the grid alike: all of them are measured once, in drawn order and in
+loops as long as the search's, which has longer ones where a few slow samples carry the work.
+Tune's winner is then measured again in fresh paired blocks against the grid's best, the best of a
+sweep of workers alone (what others do), the current settings and the defaults of each library: the
+best of many noisy points flatters itself.  The loops of these pairs read ``LONGER`` times as many
+samples as a case has: a queue that holds a large part of a loop's batches flatters it too.
+Settings equal to the winner's are measured as an arm of their own.  Targets: the search, its ladder
+included, costs at most 20 % of the grid; the ratio of rates, winner / grid's best, is at least 0.97
+at its lower 95 % limit.
 
 The fifth bottleneck is the compute, with drawn times of a step: "leave it", and no trial beyond the
 ladder, every time.
@@ -126,7 +128,7 @@ def ran(
     return found.plan(), found.records()
 
 
-def gridded(plan: Plan, asked: TuneSettings) -> Plan:
+def gridded(plan: Plan, asked: TuneSettings, epochs: int) -> Plan:
     """Return the plan of the grid: every point of the space, once, in drawn order."""
     current = plan.cases[0]
     points = list(space(current, asked, None).points())
@@ -135,9 +137,11 @@ def gridded(plan: Plan, asked: TuneSettings) -> Plan:
                          "`make setup-extra` installs SPDL")  # fmt: skip
     random.Random(SEED).shuffle(points)
     cases = [current if key(c) == key(current) else named(c, current) for c in points]
-    trials = number([Trial("", case, "train", asked.cache, block=1) for case in cases], start=1)
+    trials = [Trial("", case, "train", asked.cache, block=1, epochs=epochs) for case in cases]
     by_label = {case.label: case for case in (current, *cases)}
-    return dataclasses.replace(plan, cases=tuple(by_label.values()), trials=tuple(trials))
+    return dataclasses.replace(
+        plan, cases=tuple(by_label.values()), trials=tuple(number(trials, start=1))
+    )
 
 
 def searching(tuning: Tuning) -> Grow:
@@ -214,7 +218,8 @@ def study(one: Bottleneck, args: Any) -> dict[str, Any]:
         )
         tried = measured(after, records, asked)
         winner = case_of(after, winner_of(tried, asked) or asked.current)
-        grid_plan, grid = ran(results / "grid", gridded(plan, asked), settings)
+        epochs = max((t.epochs for t in after.trials if t.least), default=1)
+        grid_plan, grid = ran(results / "grid", gridded(plan, asked, epochs), settings)
         sweep = {c.label for c in grid_plan.cases if _only_workers(c, plan.cases[0])}
         others = {
             "grid's best": best_of(grid_plan, grid, asked, set()),

@@ -193,10 +193,12 @@ class Spread:
 class SampleTimes:
     """What samples took while the pipeline ran; ``parts``: read, decode, transform.
 
-    ``slowest``: ``id`` and ``seconds`` of the slowest ones.
+    ``slowest``: ``id`` and ``seconds`` of the slowest ones.  ``effective``: how many alike samples
+    would vary as much in sum (:func:`iobench.equations.stats.effective`); few slow ones, few.
     """
 
     samples: int
+    effective: float
     parts: Mapping[str, Spread]
     all: Spread
     slowest: Sequence[Mapping[str, float]]

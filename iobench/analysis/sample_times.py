@@ -67,6 +67,7 @@ def _spreads(ranks: Sequence[RankResult]) -> SampleTimes | None:
             break
     return SampleTimes(
         samples=len(whole),
+        effective=stats.effective(whole.tolist()),
         parts={name.removesuffix("_s"): _spread(column) for name, column in found.items()},
         all=_spread(whole),
         slowest=[{"id": i, "seconds": seconds} for i, seconds in slowest.items()],

@@ -167,6 +167,16 @@ def outliers(values: Sequence[float]) -> list[int]:
     return [int(i) for i in np.flatnonzero(far)]
 
 
+def effective(values: Sequence[float]) -> float:
+    """Return Kish's effective number: how many equal values have a sum that varies as much.
+
+    (sum x)^2 / sum x^2, Kish 1965; the values' number where all are equal, 0.0 for none.
+    """
+    x = np.asarray(values, dtype=float)
+    squares = float(np.sum(x * x))
+    return float(np.sum(x)) ** 2 / squares if squares else 0.0
+
+
 def hodges_lehmann(differences: Sequence[float], *, level: float = 0.95) -> Interval:
     """Return the median of the Walsh averages with the signed-rank test's limits.
 

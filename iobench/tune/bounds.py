@@ -21,7 +21,8 @@ class Bounds:
     """Samples/s of the parts of the current case, and the cores that it has.
 
     ``headroom``: how many times faster training is if the loader costs nothing.  ``cpu_s``: CPU
-    seconds a sample of loading; 0: not known.
+    seconds a sample of loading; 0: not known.  ``alike``: the effective number of samples
+    (:func:`~iobench.equations.stats.effective`) over their number; 1 where all take equally long.
     """
 
     compute: float
@@ -31,6 +32,7 @@ class Bounds:
     cores: int
     trains_here: bool  # the trainer computes on the loader's cores
     cpu_s: float = 0.0
+    alike: float = 1.0
 
     @property
     def headroom(self) -> float:
@@ -81,9 +83,12 @@ class Bounds:
 
 def bounds(case: CaseResult, cache: str, *, cores: int, trains_here: bool) -> Bounds | None:
     """Return the bounds that a suite measured of a case; None where compute or train is missing."""
-    limit = case.limits["cold" if cache == "cold" else "warm"]
+    state = "cold" if cache == "cold" else "warm"
+    limit = case.limits[state]
     compute, train = limit.roofs.get(roofline.COMPUTE), limit.measured_samples_per_s
     if compute is None or train is None:
         return None
     cpu_s = case.seen.load_cpu_s or 0.0
-    return Bounds(compute, train.value, limit.roofs, case.workers, cores, trains_here, cpu_s)
+    times = case.sample_s.get(state)
+    alike = times.effective / times.samples if times else 1.0
+    return Bounds(compute, train.value, limit.roofs, case.workers, cores, trains_here, cpu_s, alike)

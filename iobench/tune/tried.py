@@ -20,8 +20,8 @@ BETTER = 1.02
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """One setting that the search measured: the median rate of its whole trials, or of its finals
-    alone where it has some: it was not chosen by these.
+    """One setting that the search measured: the median rate of its longest whole trials, or of its
+    finals alone where it has some: it was not chosen by these.
 
     ``early``: it was dominated, and ended before its last step; ``doubtful``: while others used the
     cores.  ``finals``: how many of its ``runs`` were finals.  ``wall_s``: of all of its trials.
@@ -45,7 +45,9 @@ def case_of(plan: Plan, name: str) -> Case:
 def limits_of(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> Bounds | None:
     """Return what limits the current settings, from the ladder that they ran."""
     current = case_of(plan, asked.current)
-    mine = tuple(t for t in plan.trials if not t.contrast and t.case.label == asked.current)
+    ladder = [t for t in plan.trials if not t.contrast and t.case.label == asked.current]
+    longest = max(t.epochs for t in ladder)  # of training, where one epoch is too short
+    mine = tuple(t for t in ladder if t.stage != "train" or t.epochs == longest)
     alone = dataclasses.replace(plan, cases=(current,), trials=mine, contrasts=(), phase=2)
     ids = {t.id for t in mine}
     suite = analyse(alone, [r for r in records if r.trial.id in ids])
@@ -82,12 +84,14 @@ def measured(plan: Plan, records: Iterable[Record], asked: TuneSettings) -> list
 
 def _tried(name: str, runs: Sequence[Record], finals: Container[str]) -> Tried:
     measured = [(r, w) for r in runs if enters(r) and (w := trial_window(r))]
-    whole = [w for r, w in measured if not _early(r)] or [w for _, w in measured]
-    whole = [w for r, w in measured if r.trial.id in finals] or whole
+    whole = [(r, w) for r, w in measured if not _early(r)] or measured
+    whole = [(r, w) for r, w in measured if r.trial.id in finals] or whole
+    longest = max((r.trial.epochs for r, _ in whole), default=0)
+    windows = [w for r, w in whole if r.trial.epochs == longest]
     reason = "" if measured else "; ".join(runs[-1].reasons)
     return Tried(
         label=name,
-        samples_per_s=1 / median(w.seconds_per_sample for w in whole) if whole else None,
+        samples_per_s=1 / median(w.seconds_per_sample for w in windows) if windows else None,
         early=bool(measured) and all(_early(r) for r, _ in measured),
         runs=len(runs),
         wall_s=sum(r.wall_s for r in runs),

@@ -20,9 +20,10 @@ from iobench.plan.ladder import compute_key, number, rungs_missing
 from iobench.run.ledger import Ledger
 from iobench.tune.bounds import Bounds
 from iobench.tune.knobs import Knob
+from iobench.tune.loops import epochs_of
 from iobench.tune.search import Search
 from iobench.tune.settings import TuneSettings
-from iobench.tune.space import Space, ahead, defaults, key, named, space
+from iobench.tune.space import Space, defaults, key, named, space
 from iobench.tune.tried import (
     Tried,
     at_ceiling,
@@ -56,10 +57,6 @@ PATIENCE = 12
 #: where fewer than so many trials may be spent.
 FINALISTS, FINALS = 3, 2
 FEW, FEW_FINALISTS, FEW_FINALS = 40, 2, 1
-#: Steps of a loop that decides, over the batches that its loader makes ahead: those that are made
-#: when a short loop begins to count, and not made anew at its end, flatter a deep queue.  At most
-#: so many epochs.
-WHOLE, MOST_EPOCHS = 3, 4
 #: Pairs of the proof, if the time allows it; never fewer than give an interval.
 PAIRS = 12
 GROUP = "g01"
@@ -93,7 +90,7 @@ class Tuning:
         longer = None
         if not finals_of(plan, self.asked):
             longer = self._next(plan, ledger, found, tried) or self._finals(plan, found, tried)
-        return longer or self._proof(plan, ledger, winner_of(tried, self.asked))
+        return longer or self._proof(plan, ledger, found, winner_of(tried, self.asked))
 
     # -- the search --------------------------------------------------------------------------
 
@@ -106,7 +103,9 @@ class Tuning:
         if self._search is None:
             self._search = Search(self._folder, space_, plan.seed + len(tried))
         if again := [case_of(plan, t.label) for t in tried if t.doubtful and t.runs == 1]:
-            return _with(plan, [], [Trial("", again[0], "train", self.asked.cache, block=1)])
+            epochs = epochs_of(plan, again[:1], self.asked, found)
+            trial = Trial("", again[0], "train", self.asked.cache, block=1, epochs=epochs)
+            return _with(plan, [], [trial])
         search, by_key = self._search, {key(case): case for case in plan.cases}
         rates = {t.label: t for t in tried}
         self._take(search, rates)
@@ -131,7 +130,10 @@ class Tuning:
             else:
                 case = known or named(case, current)
                 self._waiting = asked, case.label
-                trial = Trial("", case, "train", self.asked.cache, block=1, least=best / DOMINATED)
+                trial = Trial(
+                    "", case, "train", self.asked.cache, block=1, least=best / DOMINATED,
+                    epochs=epochs_of(plan, [case], self.asked, found),
+                )  # fmt: skip
                 return _with(plan, [] if known else [case], [trial])
         return None
 
@@ -215,12 +217,12 @@ class Tuning:
             return True
         trains = [r.wall_s for r in ledger.last.values() if r.trial.stage == "train"]
         spent = sum(r.wall_s for r in ledger.last.values())
-        return spent + median(trains) + self._kept_s(plan, ledger) > self.asked.limit_s
+        return spent + median(trains) + self._kept_s(plan, ledger, found) > self.asked.limit_s
 
-    def _kept_s(self, plan: Plan, ledger: Ledger) -> float:
+    def _kept_s(self, plan: Plan, ledger: Ledger, found: Bounds) -> float:
         """Return seconds that the finals and the proof will need, at least."""
         arms = [case_of(plan, name) for name in (self.asked.current, self.asked.default) if name]
-        epochs = self._epochs(plan, arms)
+        epochs = epochs_of(plan, arms, self.asked, found, decides=True)
         trials = [Trial("", case, "train", self.asked.cache, epochs=epochs) for case in arms]
         longest = ledger.cost_s(trials[:1])
         finals = math.prod(self._final_counts(plan)) * longest
@@ -240,7 +242,7 @@ class Tuning:
         cases = [*first, *(case for case in best if case not in first)][:finalists]
         if len(cases) < 2 or nearly_all(found, tried, self.asked):
             return None
-        epochs = self._epochs(plan, cases)
+        epochs = epochs_of(plan, cases, self.asked, found, decides=True)
         more = [
             Trial("", case, "train", self.asked.cache, block=block, epochs=epochs)
             for block in range(2, finals + 2)
@@ -248,18 +250,7 @@ class Tuning:
         ]
         return _with(plan, [], more)
 
-    def _epochs(self, plan: Plan, cases: Sequence[Case]) -> int:
-        """Return how many epochs a loop of each of these has: so many steps that the deepest
-        queue is a small part.  A second epoch is never cold; a script's loop is of seconds.
-        """
-        if self.asked.cache == "cold" or self.asked.script:
-            return 1
-        samples = [(case.samples or plan.dataset.samples) // case.world_size for case in cases]
-        steps = [max(1, n // case.batch) for n, case in zip(samples, cases, strict=True)]
-        needed = WHOLE * max(map(ahead, cases))
-        return min(MOST_EPOCHS, max(1, math.ceil(needed / min(steps))))
-
-    def _proof(self, plan: Plan, ledger: Ledger, winner: str) -> Plan | None:
+    def _proof(self, plan: Plan, ledger: Ledger, found: Bounds, winner: str) -> Plan | None:
         """Return the plan with the winner's own ladder and its pairs; None where none has won."""
         if not winner:
             return None
@@ -273,7 +264,7 @@ class Tuning:
         bases = [self.asked.current, self.asked.default, *(case.label for case in others)]
         bases = [b for b in dict.fromkeys(bases) if b not in ("", winner)]
         cases = [case_of(plan, name) for name in (winner, *bases)]
-        epochs = self._epochs(plan, cases)
+        epochs = epochs_of(plan, cases, self.asked, found, decides=True)
         arms = [Trial("", case, "train", self.asked.cache, epochs=epochs) for case in cases]
         spent = sum(r.wall_s for r in ledger.last.values())
         left = self.asked.limit_s - spent - ledger.cost_s(parts)
@@ -314,13 +305,18 @@ def caches_of(stage: str, cache: str) -> tuple[str, ...]:
 
 
 def _in_doubt(plan: Plan, found: Bounds, asked: TuneSettings) -> list[Trial]:
-    """Return the trials that measure the headroom again, once, where it is close to none."""
-    again = any(t.block > 1 and t.case.label == asked.current for t in plan.trials)
-    if again or found.headroom >= 1 + DOUBT * asked.margin:
-        return []
+    """Return the trials of the ceiling that are run again, once: both parts of the headroom where
+    it is close to none, training where a loop of one epoch is too short.
+    """
     current = case_of(plan, asked.current)
-    parts = (("compute", "-"), ("train", asked.cache))
-    return [Trial("", current, stage, cache, block=2) for stage, cache in parts]
+    again = any(t.block > 1 and t.case.label == asked.current for t in plan.trials)
+    close = found.headroom < 1 + DOUBT * asked.margin
+    epochs = epochs_of(plan, [current], asked, found)
+    if again or not (close or epochs > 1):
+        return []
+    compute = Trial("", current, "compute", "-", block=2)
+    train = Trial("", current, "train", asked.cache, block=2, epochs=epochs)
+    return [compute, train] if close else [train]
 
 
 def _with(plan: Plan, cases: Sequence[Case], trials: Sequence[Trial]) -> Plan:
