@@ -228,9 +228,11 @@ def study(one: Bottleneck, args: Any) -> dict[str, Any]:
             **dict(_defaults(one, plan, asked)),
         }
         pairs = compared(results / "pairs", plan, winner, others, asked, args.pairs, settings)
+    rates = {t.label: t.samples_per_s for t in measured(grid_plan, grid, asked)}
     costs = _costs(plan, records, asked)
     labels = {what: case.label for what, case in others.items()}
-    return judged(one, winner.label, costs, grid, pairs, labels) | {"wall_s": clock() - began}
+    found = judged(one, winner.label, costs, grid, pairs, labels)
+    return {**found, "epochs": epochs, "grid": rates, "wall_s": clock() - began}
 
 
 def _defaults(

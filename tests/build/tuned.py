@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.records import Record
@@ -53,22 +53,26 @@ def begun(folder: Path, document: Dict[str, Any], **asked: Any) -> Tuple[Plan, T
     return with_default(plan, settings)
 
 
-def record(trial: Trial, rates: Rates) -> Record:
-    """Return the record of a trial; one below its least rate ends early."""
+def record(trial: Trial, rates: Rates, samples_s: Sequence[float] = ()) -> Record:
+    """Return the record of a trial; one below its least rate ends early.
+
+    ``samples_s``: what single samples took, none: the loader keeps no such times.
+    """
     rate = rates(trial.case, trial.stage)
     made = pairs.record(trial, 1 / rate)
     early = {"ended_early": rate < trial.least} if trial.least else {}
-    ranks = tuple(dataclasses.replace(r, notes=early) for r in made.ranks)
+    times = {"id": list(range(len(samples_s))), "decode_s": samples_s} if samples_s else {}
+    ranks = tuple(dataclasses.replace(r, notes=early, sample_times=times) for r in made.ranks)
     return dataclasses.replace(made, ranks=ranks, wall_s=3.0 + 100 / rate)
 
 
 def searched(
     folder: Path, plan: Plan, asked: TuneSettings, rates: Rates, *, killed: bool = False,
-    disturbed: bool = False,
+    disturbed: bool = False, samples_s: Sequence[float] = (),
 ) -> Tuple[Plan, List[Record]]:  # fmt: skip
     """Run a search to its end; ``killed``: its process dies after every trial.
 
-    ``disturbed``: another driver runs beside every trial.
+    ``disturbed``: another driver runs beside every trial.  ``samples_s``: of single samples.
     """
     records: List[Record] = []
     tuning = Tuning(folder, asked)
@@ -76,7 +80,7 @@ def searched(
     while longer is not None:
         plan = longer
         done = {r.trial.id for r in records}
-        more = [record(t, rates) for t in plan.trials if t.id not in done]
+        more = [record(t, rates, samples_s) for t in plan.trials if t.id not in done]
         notes = {"rivals": ["another"]} if disturbed else {}
         records += [dataclasses.replace(r, notes=notes) for r in more]
         if killed:

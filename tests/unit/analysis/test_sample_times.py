@@ -73,6 +73,7 @@ def test_times_of_samples_keep_their_tail_and_name_the_slowest(
 ) -> None:
     times = with_steps(suite)[CASE].sample_s["cold"]
     assert times.samples == 3 * fixture.REPEATS
+    assert times.effective == pytest.approx(times.samples * 0.46**2 / 3 / 0.0774)
     assert list(times.parts) == ["read", "decode"]
     assert times.parts["read"].p50 == 0.02
     assert (times.all.p50, times.all.max) == (pytest.approx(0.13), pytest.approx(0.22))

@@ -115,6 +115,13 @@ def test_bootstrap_is_seeded_and_brackets_the_point() -> None:
     assert one.low < one.value < one.high
 
 
+def test_few_slow_values_are_effectively_few() -> None:
+    assert stats.effective([0.5] * 7) == pytest.approx(7)
+    assert stats.effective([1.0, 0.0, 0.0]) == pytest.approx(1)
+    assert stats.effective([3.0, 1.0]) == pytest.approx(16 / 10)
+    assert stats.effective([]) == 0.0
+
+
 def test_outliers_are_named() -> None:
     assert stats.outliers([1.0, 1.01, 0.99, 1.0, 6.0, 1.02]) == [4]
     assert stats.outliers([1.0, 1.0, 1.0, 2.0]) == [3]

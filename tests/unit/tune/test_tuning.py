@@ -112,6 +112,41 @@ def test_a_loop_that_decides_is_longer_than_its_queue(tmp_path: Path) -> None:
     assert all(t.epochs == 1 for t in after.trials if t not in deciding)
 
 
+@pytest.mark.parametrize(("slow", "epochs"), [(0, 1), (1, 4)])
+def test_few_slow_samples_make_every_loop_longer(tmp_path: Path, slow: int, epochs: int) -> None:
+    times = [0.25] * slow + [0.001] * (48 - slow)  # one slow sample: 192 are as good as 4.6
+    plan, asked = begun(tmp_path, document(samples=192))
+    after, records = searched(tmp_path, plan, asked, world(2000, 150), samples_s=times)
+    ladder = len(plan.trials)
+    assert all(t.epochs == 1 for t in after.trials[:ladder])
+    compared = [t for t in after.trials[ladder:] if t.stage == "train"]
+    assert compared
+    assert {t.epochs for t in compared if t.least} == {epochs}
+    assert all(t.epochs >= epochs for t in compared)
+    current = [t for t in compared if t.case.label == asked.current and not t.contrast]
+    assert [t.epochs for t in current] == [4] * slow
+    row = next(t for t in measured(after, records, asked) if t.label == asked.current)
+    assert row.runs == 1 + slow
+
+
+def test_the_longest_loop_of_a_setting_counts(tmp_path: Path) -> None:
+    """One epoch shows the current settings twice as fast as they are."""
+    usual, seen = world(2000, 150), Counter[str]()
+
+    def rates(case: Case, stage: str) -> float:
+        seen[case.label] += stage == "train"
+        flattered = stage == "train" and seen[case.label] == 1 and case.workers == 1
+        return (2 if flattered else 1) * usual(case, stage)
+
+    plan, asked = begun(tmp_path, document(samples=192))
+    slow = [0.25] + [0.001] * 47
+    after, records = searched(tmp_path, plan, asked, rates, samples_s=slow)
+    row = next(t for t in measured(after, records, asked) if t.label == asked.current)
+    current = case_of(after, asked.current)
+    assert row.samples_per_s == pytest.approx(usual(current, "train"))
+    assert answer(after, records, asked).limits.train == pytest.approx(usual(current, "train"))
+
+
 def test_the_winner_is_proved_against_every_library_if_asked(tmp_path: Path) -> None:
     plan, asked = begun(tmp_path, document(), libraries=True)
     after, records = searched(tmp_path, plan, asked, world(2000, 150))
