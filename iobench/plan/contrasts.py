@@ -51,6 +51,13 @@ def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
     return max(1, sum(c.primary == contrast.primary for c in enough))
 
 
+def fewest_of(contrasts: Sequence[Contrast], together: Sequence[Contrast]) -> int:
+    """Return how many pairs contrasts that share blocks need: for limits that hold for all of their
+    families at once.
+    """
+    return max(fewest_pairs(ALPHA / family_of(contrasts, c)) for c in together)
+
+
 def without_limits(contrasts: Sequence[Contrast]) -> list[str]:
     """Return a line for each number of pairs too small for simultaneous limits of its family.
 
@@ -58,8 +65,7 @@ def without_limits(contrasts: Sequence[Contrast]) -> list[str]:
     """
     found = {}
     for contrast in contrasts:
-        together = family_of(contrasts, contrast)
-        fewest = fewest_pairs(ALPHA / together)
+        together, fewest = family_of(contrasts, contrast), fewest_of(contrasts, [contrast])
         if FLOOR_PAIRS <= contrast.pairs < fewest:
             found[contrast.pairs, together] = (
                 f"pairs = {contrast.pairs}: too few for {together} comparisons that are judged "

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 from iobench.core import registry, stages
 from iobench.core.cases import Plan, Trial
-from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.plan.blocks import first_look, groups, members
-from iobench.plan.contrasts import contrasts
+from iobench.plan.contrasts import contrasts, fewest_of
 
 #: Seconds a trial costs around its loop: interpreter, imports, cache control and proof.
 OVERHEAD_S = 3.2
@@ -62,9 +61,10 @@ def _ladder_s(plan: Plan, wanted: Callable[[Trial], bool]) -> float:
 def _pairs_s(plan: Plan) -> float:
     """Return seconds of the pairs that run whatever the budget is."""
     total, by_label = 0.0, {case.label: case for case in plan.cases}
-    for together in groups(contrasts(plan.rules, {})).values():
+    planned = contrasts(plan.rules, {})
+    for together in groups(planned).values():
         first = together[0]
-        pairs = min(first_look(first), FLOOR_PAIRS)
+        pairs = min(first_look(first), fewest_of(planned, together))
         for label in members(together):
             trial = Trial("", by_label[label], first.stage, first.cache, epochs=first.epochs)
             total += pairs * guess_s(trial, plan.compute_s, plan.dataset.samples)

@@ -31,7 +31,7 @@ from iobench.plan.blocks import (
     members,
     probe_blocks,
 )
-from iobench.plan.contrasts import contrasts
+from iobench.plan.contrasts import contrasts, fewest_of
 from iobench.plan.ladder import number
 from iobench.run.disturbance import disturbed
 from iobench.run.ledger import Ledger
@@ -164,7 +164,8 @@ def lengthened(plan: Plan, found: Sequence[Contrast], ledger: Ledger) -> list[Co
 def within_budget(
     plan: Plan, found: Sequence[Contrast], ledger: Ledger, room_s: float
 ) -> list[Contrast]:
-    """Set, before the first pair, how many each contrast gets: the spec's, or what the budget buys.
+    """Set, before the first pair, how many each contrast gets: the spec's, or what the budget buys,
+    but no fewer than have simultaneous limits.
 
     Of several looks the first comes earlier where the budget does not reach it; the last stays, for
     the time that may be left.  A larger budget than the spec's adds one.
@@ -175,6 +176,7 @@ def within_budget(
         for group, together in groups(single).items()
     }
     first = {group_of(c): first_look(c) for c in found}
+    fewest = {group: fewest_of(found, together) for group, together in groups(found).items()}
 
     def cost_s(pairs: int) -> float:
         """Return what so many pairs of each contrast cost, none more than up to its first look."""
@@ -190,7 +192,7 @@ def within_budget(
             return dataclasses.replace(contrast, pairs=bought, looks=looks and (*looks, bought))
         if more or wanted <= fit:
             return contrast
-        pairs = min(wanted, max(signed_rank.FLOOR_PAIRS, fit))
+        pairs = min(wanted, max(fewest[group_of(contrast)], fit))
         if looks:
             return dataclasses.replace(contrast, looks=(pairs, looks[-1]))
         return dataclasses.replace(contrast, pairs=pairs)

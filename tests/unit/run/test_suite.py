@@ -14,7 +14,7 @@ import pytest
 from iobench.core import dataset as datasets
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record
-from iobench.plan.contrasts import contrasts
+from iobench.plan.contrasts import contrasts, without_limits
 from iobench.plan.resolve import Here, resolve
 from iobench.run import disturbance, next_trials, store
 from iobench.run import suite as scheduler
@@ -299,6 +299,23 @@ def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Datas
     (few,) = next_trials.within_budget(plan, both[1:], ledger, 200.0)
     assert (few.pairs, few.looks) == (20, (10, 20)), "the last look stays, for time that is left"
     assert next_trials.within_budget(plan, [], ledger, 200.0) == []
+
+
+@pytest.mark.parametrize(("compared", "fewest"), [(1, 6), (2, 7), (8, 9)])
+def test_no_budget_is_so_tight_that_nothing_can_be_decided(
+    dataset: Dataset, compared: int, fewest: int
+) -> None:
+    """Of so many comparisons at once fewer pairs have no limits, whatever they show."""
+    plan = planned(dataset, 60.0)
+    trials = [Trial(c.label, c, "load", "-") for c in plan.cases]
+    ledger = Ledger(plan, [dataclasses.replace(record(), trial=t, wall_s=10.0) for t in trials])
+    (one,) = contrasts(plan.rules, {})
+    several = [dataclasses.replace(one, pairs=12, id=f"c{n}") for n in range(compared)]
+    found = next_trials.within_budget(plan, several, ledger, 1.0)
+    assert {c.pairs for c in found} == {fewest}
+    assert without_limits(found) == []
+    fewer = [dataclasses.replace(c, pairs=fewest - 1) for c in found]
+    assert compared == 1 or without_limits(fewer)
 
 
 def test_a_failing_trial_is_tried_once_a_run(
