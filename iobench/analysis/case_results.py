@@ -193,8 +193,8 @@ class Spread:
 class SampleTimes:
     """What samples took while the pipeline ran; ``parts``: read, decode, transform.
 
-    ``slowest``: ``id`` and ``seconds`` of the slowest ones.  ``effective``: how many alike samples
-    would vary as much in sum (:func:`iobench.equations.stats.effective`); few slow ones, few.
+    ``slowest``: ``id`` and ``seconds`` of the slowest ones.  ``effective``: their effective
+    number (:func:`iobench.equations.stats.effective`), small where few take most of the time.
     """
 
     samples: int

@@ -168,9 +168,9 @@ def outliers(values: Sequence[float]) -> list[int]:
 
 
 def effective(values: Sequence[float]) -> float:
-    """Return Kish's effective number: how many equal values have a sum that varies as much.
+    """Return Kish's effective number of values, (sum x)^2 / sum x^2 (Kish 1965).
 
-    (sum x)^2 / sum x^2, Kish 1965; the values' number where all are equal, 0.0 for none.
+    Their number where all are equal; near 1 where one is most of the sum; 0.0 for none.
     """
     x = np.asarray(values, dtype=float)
     squares = float(np.sum(x * x))

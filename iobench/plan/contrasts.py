@@ -52,8 +52,8 @@ def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
 
 
 def fewest_of(contrasts: Sequence[Contrast], together: Sequence[Contrast]) -> int:
-    """Return how many pairs contrasts that share blocks need: for limits that hold for all of their
-    families at once.
+    """Return the fewest pairs with which contrasts that share blocks have simultaneous limits, each
+    in its family.
     """
     return max(fewest_pairs(ALPHA / family_of(contrasts, c)) for c in together)
 

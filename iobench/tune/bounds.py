@@ -90,5 +90,5 @@ def bounds(case: CaseResult, cache: str, *, cores: int, trains_here: bool) -> Bo
         return None
     cpu_s = case.seen.load_cpu_s or 0.0
     times = case.sample_s.get(state)
-    alike = times.effective / times.samples if times else 1.0
+    alike = (times.effective / times.samples if times else 0.0) or 1.0
     return Bounds(compute, train.value, limit.roofs, case.workers, cores, trains_here, cpu_s, alike)

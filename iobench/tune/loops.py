@@ -1,4 +1,4 @@
-"""How long the loops of a search are: so long that their rates say something of the settings."""
+"""How many epochs the loops of a search have: so many that their rates are of the settings."""
 
 from __future__ import annotations
 

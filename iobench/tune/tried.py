@@ -45,10 +45,11 @@ def case_of(plan: Plan, name: str) -> Case:
 def limits_of(plan: Plan, records: Sequence[Record], asked: TuneSettings) -> Bounds | None:
     """Return what limits the current settings, from the ladder that they ran."""
     current = case_of(plan, asked.current)
-    ladder = [t for t in plan.trials if not t.contrast and t.case.label == asked.current]
-    longest = max(t.epochs for t in ladder)  # of training, where one epoch is too short
-    mine = tuple(t for t in ladder if t.stage != "train" or t.epochs == longest)
-    alone = dataclasses.replace(plan, cases=(current,), trials=mine, contrasts=(), phase=2)
+    mine = [t for t in plan.trials if not t.contrast and t.case.label == asked.current]
+    ids = {t.id for t in mine if t.stage == "train"}
+    longest = max((r.trial.epochs for r in records if r.trial.id in ids and enters(r)), default=1)
+    mine = [t for t in mine if t.stage != "train" or t.epochs == longest]
+    alone = dataclasses.replace(plan, cases=(current,), trials=tuple(mine), contrasts=(), phase=2)
     ids = {t.id for t in mine}
     suite = analyse(alone, [r for r in records if r.trial.id in ids])
     trains_here = current.trainer == "torch" and not current.trains_on_gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any, Dict
@@ -10,12 +11,13 @@ from typing import Any, Dict
 import pytest
 
 from iobench.core.cases import Case
+from iobench.core.records import FAILED
 from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.tune import tuning
 from iobench.tune.answer import CHANGE, LEAVE_IT, NOT_SHOWN, UNFINISHED, answer
 from iobench.tune.settings import default_of
 from iobench.tune.space import defaults, key, space
-from iobench.tune.tried import case_of, finals_of, measured
+from iobench.tune.tried import case_of, finals_of, limits_of, measured
 from tests.build.tuned import DOCUMENT, begun, searched, world
 
 
@@ -145,6 +147,19 @@ def test_the_longest_loop_of_a_setting_counts(tmp_path: Path) -> None:
     current = case_of(after, asked.current)
     assert row.samples_per_s == pytest.approx(usual(current, "train"))
     assert answer(after, records, asked).limits.train == pytest.approx(usual(current, "train"))
+
+
+def test_a_longer_loop_that_fails_leaves_the_ceiling_as_it_was(tmp_path: Path) -> None:
+    plan, asked = begun(tmp_path, document(samples=192))
+    after, records = searched(tmp_path, plan, asked, world(2000, 150),
+                              samples_s=[0.25] + [0.001] * 47)  # fmt: skip
+    again = next(t for t in after.trials if t.block == 2 and t.case.label == asked.current)
+    lost = [
+        dataclasses.replace(r, status=FAILED, ranks=()) if r.trial == again else r for r in records
+    ]
+    whole, without = (limits_of(after, found, asked) for found in (records, lost))
+    assert without
+    assert without.train == pytest.approx(whole.train)
 
 
 def test_the_winner_is_proved_against_every_library_if_asked(tmp_path: Path) -> None:
