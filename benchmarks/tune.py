@@ -154,14 +154,10 @@ def searching(tuning: Tuning) -> Grow:
     return grow
 
 
-def best_of(plan: Plan, records: Sequence[Record], asked: TuneSettings, names: set[str]) -> Case:
+def best_of(plan: Plan, rates: Mapping[str, float | None], names: set[str]) -> Case:
     """Return the fastest case among those of these labels (none: of all)."""
-    rates = {
-        t.label: t.samples_per_s or 0.0
-        for t in measured(plan, records, asked)
-        if not names or t.label in names
-    }
-    return case_of(plan, max(rates, key=rates.__getitem__))
+    wanted = {name: rate or 0.0 for name, rate in rates.items() if not names or name in names}
+    return case_of(plan, max(wanted, key=wanted.__getitem__))
 
 
 def compared(
@@ -220,15 +216,15 @@ def study(one: Bottleneck, args: Any) -> dict[str, Any]:
         winner = case_of(after, winner_of(tried, asked) or asked.current)
         epochs = max((t.epochs for t in after.trials if t.least), default=1)
         grid_plan, grid = ran(results / "grid", gridded(plan, asked, epochs), settings)
+        rates = {t.label: t.samples_per_s for t in measured(grid_plan, grid, asked)}
         sweep = {c.label for c in grid_plan.cases if _only_workers(c, plan.cases[0])}
         others = {
-            "grid's best": best_of(grid_plan, grid, asked, set()),
-            "best of a sweep of workers": best_of(grid_plan, grid, asked, sweep),
+            "grid's best": best_of(grid_plan, rates, set()),
+            "best of a sweep of workers": best_of(grid_plan, rates, sweep),
             "current settings": plan.cases[0],
             **dict(_defaults(one, plan, asked)),
         }
         pairs = compared(results / "pairs", plan, winner, others, asked, args.pairs, settings)
-    rates = {t.label: t.samples_per_s for t in measured(grid_plan, grid, asked)}
     costs = _costs(plan, records, asked)
     labels = {what: case.label for what, case in others.items()}
     found = judged(one, winner.label, costs, grid, pairs, labels)

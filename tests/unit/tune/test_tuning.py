@@ -114,9 +114,13 @@ def test_a_loop_that_decides_is_longer_than_its_queue(tmp_path: Path) -> None:
     assert all(t.epochs == 1 for t in after.trials if t not in deciding)
 
 
+#: Seconds of samples, one of them slow: 192 like these are as good as 4.6.
+ONE_SLOW = [0.25] + [0.001] * 47
+
+
 @pytest.mark.parametrize(("slow", "epochs"), [(0, 1), (1, 4)])
 def test_few_slow_samples_make_every_loop_longer(tmp_path: Path, slow: int, epochs: int) -> None:
-    times = [0.25] * slow + [0.001] * (48 - slow)  # one slow sample: 192 are as good as 4.6
+    times = ONE_SLOW if slow else [0.001] * 48
     plan, asked = begun(tmp_path, document(samples=192))
     after, records = searched(tmp_path, plan, asked, world(2000, 150), samples_s=times)
     ladder = len(plan.trials)
@@ -141,8 +145,7 @@ def test_the_longest_loop_of_a_setting_counts(tmp_path: Path) -> None:
         return (2 if flattered else 1) * usual(case, stage)
 
     plan, asked = begun(tmp_path, document(samples=192))
-    slow = [0.25] + [0.001] * 47
-    after, records = searched(tmp_path, plan, asked, rates, samples_s=slow)
+    after, records = searched(tmp_path, plan, asked, rates, samples_s=ONE_SLOW)
     row = next(t for t in measured(after, records, asked) if t.label == asked.current)
     current = case_of(after, asked.current)
     assert row.samples_per_s == pytest.approx(usual(current, "train"))
@@ -151,8 +154,7 @@ def test_the_longest_loop_of_a_setting_counts(tmp_path: Path) -> None:
 
 def test_a_longer_loop_that_fails_leaves_the_ceiling_as_it_was(tmp_path: Path) -> None:
     plan, asked = begun(tmp_path, document(samples=192))
-    after, records = searched(tmp_path, plan, asked, world(2000, 150),
-                              samples_s=[0.25] + [0.001] * 47)  # fmt: skip
+    after, records = searched(tmp_path, plan, asked, world(2000, 150), samples_s=ONE_SLOW)
     again = next(t for t in after.trials if t.block == 2 and t.case.label == asked.current)
     lost = [
         dataclasses.replace(r, status=FAILED, ranks=()) if r.trial == again else r for r in records
