@@ -33,8 +33,8 @@ def outcome(contrast: ContrastResult) -> str:
         "EQUIVALENT": f"{arm} and {base} are within {percent(contrast.margin)} of each other",
         "INCONCLUSIVE": f"{arm} against {base} is not resolved: {needed(found)}",
     }.get(found.verdict, f"{arm} against {base}: no verdict ({found.note})")
-    spread = limits(found.simultaneous, numbers.ratio)
-    return f"{text} (time ratio {numbers.ratio(found.ratio)}{', ' + spread if spread else ''})"
+    spread = [limits(found.simultaneous, numbers.ratio), at_90(contrast)]
+    return f"{text} (time ratio {', '.join(filter(None, [numbers.ratio(found.ratio), *spread]))})"
 
 
 def needed(found: Outcome) -> str:
@@ -84,12 +84,26 @@ def verdict(contrast: ContrastResult) -> str:
     """Return the verdict with its margin, what could have been seen, or why there is none."""
     found = contrast.outcome
     if found.verdict == "EQUIVALENT":
-        return f"{found.verdict} within {percent(contrast.margin).replace('.0', '')}"
+        margin, inner = percent(contrast.margin).replace(".0", ""), at_90(contrast)
+        return f"{found.verdict} within {margin}{inner and f' ({inner})'}"
     if found.verdict == "INCONCLUSIVE":
         seen = "" if found.smallest_effect is None else f", could see {resolved(contrast)}"
         return f"{found.verdict}{seen}, {needed(found)}"
     withheld = found.verdict == "EXPLORATORY" and found.note
     return f"{found.verdict} ({found.note})" if withheld else found.verdict
+
+
+def at_90(contrast: ContrastResult) -> str:
+    """Return the limits that EQUIVALENT rests on where the 95 % interval reaches past the margin.
+
+    ``at 90 %: 0.984 to 1.028``; "" where that interval, which is shown, lies inside as well.
+    """
+    found, most = contrast.outcome, 1 + contrast.margin
+    shown = found.simultaneous
+    if found.verdict != "EQUIVALENT" or not shown:
+        return ""
+    past = shown.high > most or shown.low * most < 1
+    return f"at 90 %: {limits(found.simultaneous90, numbers.ratio3)}" if past else ""
 
 
 def startup(contrast: ContrastResult) -> str:

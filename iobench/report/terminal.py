@@ -312,8 +312,8 @@ def _verdict(contrast: ContrastResult) -> Text:
     text = Text(contrast.outcome.verdict, style=STYLES.get(contrast.outcome.verdict, "dim"))
     if contrast.outcome.verdict == "INCONCLUSIVE":
         text.append(f", {contrast_words.needed(contrast.outcome)}")
-    elif contrast.outcome.note:
-        text.append(f" ({contrast.outcome.note})")
+    elif aside := "; ".join(filter(None, [contrast.outcome.note, contrast_words.at_90(contrast)])):
+        text.append(f" ({aside})")
     return text
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import evidence
 from iobench.analysis.verdicts import judge
-from iobench.report import answer
+from iobench.report import answer, contrast_words
 from tests.build import pairs as fixture
 
 BARE, DOCKER, APPTAINER = fixture.cases("bare", "docker", "apptainer")
@@ -43,6 +44,21 @@ def test_one_that_costs_and_one_that_does_not() -> None:
     assert equal.startswith("apptainer is within 3 % of bare, in 1 comparison;")
     assert slow.startswith("docker against bare: SLOWER in torch:lmdb load cold (time ratio 1.10")
     assert slow.endswith("Start-up +0.2 s.")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.99, 1.032), (0.968, 1.01), (0.0, math.inf)])
+def test_equal_arms_whose_wider_interval_passes_the_margin(low: float, high: float) -> None:
+    equal = judged(0.001)[0]
+    outcome = equal.outcome
+    assert outcome.verdict == "EQUIVALENT"
+    assert outcome.simultaneous
+    assert "at 90 %" not in contrast_words.sentence(equal)
+    wide = dataclasses.replace(outcome.simultaneous, low=low, high=high)
+    narrow = dataclasses.replace(outcome.simultaneous, low=0.984, high=1.028)
+    changed = dataclasses.replace(outcome, simultaneous=wide, simultaneous90=narrow)
+    passing = dataclasses.replace(equal, outcome=changed)
+    assert "EQUIVALENT within 3 % (at 90 %: 0.984 to 1.028);" in contrast_words.sentence(passing)
+    assert contrast_words.outcome(passing).endswith("at 90 %: 0.984 to 1.028)")
 
 
 def test_what_is_open_says_why() -> None:
