@@ -1,11 +1,11 @@
 """Ranks that exchange gradients by torch.distributed: how they meet, and what an exchange takes.
 
 A rank that waits for a peer waits inside the exchange, where the peer's late batch would look like
-a slow network.  So a token, an all-reduce of four bytes in a group of its own, goes with every
-bucket of gradients: it is through when the last rank has come, and has crossed the network.  The
-rank that comes last waits for nobody, so what its token takes is the network's, and is taken off
-every rank's.  What passes until the last rank has come is the peers', what passes from then on is
-the exchange's.  No gradient waits for a token.
+a slow network.  So every rank records when it has the gradients of each bucket, and after the loop
+the ranks compare: what passes until the last rank has come is the peers', what passes from then on
+is the exchange's.  Nothing is sent for it during the loop.  The clocks of ranks on different hosts
+are compared by round trips before and after the loop (Cristian 1989); of each series the shortest
+counts, and half of it bounds the error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from array import array
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from iobench.core.cases import Scalar
 from iobench.core.clock import clock as real_clock
 from iobench.core.errors import BackendUnavailable
 from iobench.core.peers import Peers
+
+#: Round trips by which two clocks are compared: that one of them meets no other work.
+PINGS = 30
 
 
 def split(
@@ -54,8 +57,21 @@ def spans(
     return found
 
 
+class Compared(NamedTuple):
+    """At reading ``at`` of this rank's clock rank 0's showed ``ahead_s`` more, give or take
+    ``error_s``.
+    """
+
+    at: float
+    ahead_s: float
+    error_s: float
+
+
 class TorchRanks:
-    """The ranks of a case, connected by gloo: a ``begin`` a step, a ``reduce`` for every bucket."""
+    """The ranks of a case, connected by gloo: a ``begin`` a step, a ``reduce`` for every bucket.
+
+    Readings of clocks are this rank's own, in seconds.
+    """
 
     def __init__(self, peers: Peers, *, clock: Callable[[], float] = real_clock) -> None:
         """Connect all ranks.  Raises BackendUnavailable where this torch cannot."""
@@ -71,8 +87,8 @@ class TorchRanks:
         if not dist.is_available() or not dist.is_gloo_available():
             raise BackendUnavailable("this torch has no gloo: install a build that has")
         self._dist, self._clock, self._peers = dist, clock, peers
-        #: Clock readings of every bucket so far, and of every step its begin and first bucket.
-        self._ready, self._met, self._done = array("d"), array("d"), array("d")
+        #: Readings of every bucket so far, and of every step its begin and first bucket.
+        self._ready, self._done = array("d"), array("d")
         self._begins: List[Tuple[float, int]] = []
         self._sizes: List[int] = []  # bytes of the last step's buckets
         self._split: List[Tuple[float, float, float]] = []
@@ -91,9 +107,9 @@ class TorchRanks:
         dist.init_process_group(
             "gloo", store=store, rank=peers.rank, world_size=peers.world_size, pg_options=options
         )
-        self._tokens: Any = dist.new_group(backend="gloo", pg_options=options)
-        self._token: Any = torch.zeros(1)
+        self._torch: Any = torch
         dist.barrier()  # gloo connects two ranks when they first talk: not in the loop
+        self._compared = [self._compare()]
 
     def begin(self) -> None:
         """Begin a step: the batch is there."""
@@ -107,17 +123,12 @@ class TorchRanks:
         """
         place = len(self._ready)
         self._ready.append(self._clock())
-        self._met.append(0.0)
         self._done.append(0.0)
         self._sizes.append(int(gradients.nbytes))
-        token = self._token.clone()
-        work = self._dist.all_reduce(token, group=self._tokens, async_op=True)
-        arrived = work.get_future().then(lambda _: self._stamp(self._met, place))
         work = self._dist.all_reduce(gradients, async_op=True)
 
         def mean(future: Any) -> Any:
-            self._stamp(self._done, place)
-            arrived.wait()
+            self._done[place] = self._clock()
             return future.value()[0].div_(self._peers.world_size)
 
         return work.get_future().then(mean)
@@ -135,16 +146,38 @@ class TorchRanks:
         """Work out what was waited for whom, once the loop is over."""
         if len(self._split) == len(self._begins):
             return
-        import torch
-
-        waits: Any = torch.tensor([met - ready for met, ready in zip(self._met, self._ready)])
-        self._dist.all_reduce(waits, op=self._dist.ReduceOp.MIN, group=self._tokens)
-        met = [all_have - token for all_have, token in zip(self._met, waits.tolist())]
+        self._compared.append(self._compare())
+        at, ahead = zip(*((each.at, each.ahead_s) for each in self._compared))
+        ready = np.array(self._ready)
+        shift = np.interp(ready, at, ahead)  # clocks drift apart evenly
+        last_ready: Any = self._torch.from_numpy(ready + shift)
+        self._dist.all_reduce(last_ready, op=self._dist.ReduceOp.MAX)
+        met = (last_ready.numpy() - shift).tolist()
         firsts = [first for _, first in self._begins]
         for (begun, first), last in zip(self._begins, [*firsts[1:], len(met)]):
             times = self._ready[first:last], met[first:last], self._done[first:last]
             self._split.append(split(*times))
             self._spans.append(spans(begun, *times))
+
+    def _compare(self) -> Compared:
+        """Compare this rank's clock with rank 0's, by round trips.  All ranks call it."""
+        reading: Any = self._torch.zeros(1, dtype=self._torch.float64)
+        if not self._peers.rank:
+            for other in range(1, self._peers.world_size):
+                for _ in range(PINGS):
+                    self._dist.recv(reading, src=other)
+                    reading[0] = self._clock()
+                    self._dist.send(reading, dst=other)
+            return Compared(self._clock(), 0.0, 0.0)
+        found = []
+        for _ in range(PINGS):
+            sent = self._clock()
+            self._dist.send(reading, dst=0)
+            self._dist.recv(reading, src=0)
+            back = self._clock()
+            middle = (sent + back) / 2
+            found.append(Compared(middle, reading.item() - middle, (back - sent) / 2))
+        return min(found, key=lambda each: each.error_s)
 
     def buckets(self) -> List[Dict[str, float]]:
         """Return of every bucket its bytes, and medians over the steps: ``ready_s`` after the
@@ -164,7 +197,8 @@ class TorchRanks:
 
     def describe(self) -> Mapping[str, Scalar]:
         """Return medians over the steps: ``comm_s`` (the exchange, also what is hidden behind the
-        backward pass), ``comm_waited_s`` (the part that is not), ``peers_s``; bytes and ranks.
+        backward pass), ``comm_waited_s`` (the part that is not), ``peers_s``; bytes, ranks, and
+        ``clock_error_s``, by which this rank's clock may differ from rank 0's after comparing.
         """
         self._settle()
         peers, waited, whole = zip(*(self._split[1:] or self._split)) if self._split else [()] * 3
@@ -173,6 +207,7 @@ class TorchRanks:
             "ranks": self._peers.world_size,
             "exchange": "gloo",
             "comm_bytes": sum(self._sizes),
+            "clock_error_s": max(each.error_s for each in self._compared),
             **{name: _median(times) for name, times in medians.items()},  # the first step allocates
         }
 
@@ -180,9 +215,6 @@ class TorchRanks:
         """Part from the others.  Idempotent."""
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
-
-    def _stamp(self, times: Any, place: int) -> None:
-        times[place] = self._clock()
 
 
 def weights_digest(parameters: Any) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -22,6 +24,33 @@ from iobench.core.peers import Peers
 ranks = TorchRanks(Peers(0, 1, "127.0.0.1", lambda value: value))
 found = psutil.Process().net_connections("tcp")
 print(*{c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN})
+"""
+
+#: Rank 1 has its gradients 50 ms after rank 0; its clock is hours ahead and 100 ppm too fast.
+LATE = """
+import json, sys, time
+from pathlib import Path
+import torch
+from iobench.backends.trainers._torch_ranks import TorchRanks
+from iobench.core.peers import Peers
+rank, met = int(sys.argv[1]), Path(sys.argv[2])
+def agree(value):
+    if not rank:
+        met.with_suffix(".part").write_text(value)
+        met.with_suffix(".part").rename(met)
+    while not met.exists():
+        time.sleep(0.01)
+    return met.read_text()
+def clock():
+    return time.monotonic() * (1 + 1e-4 * rank) + 9876.0 * rank
+ranks = TorchRanks(Peers(rank, 2, "127.0.0.1", agree), clock=clock)
+for _ in range(10):
+    ranks.begin()
+    time.sleep(0.05 * rank)
+    ranks.reduce(torch.zeros(1000)).wait()
+found = {**ranks.describe(), **ranks.exchanges(), "buckets": ranks.buckets()}
+ranks.close()
+print(json.dumps(found))
 """
 
 
@@ -48,6 +77,25 @@ def test_both_waits_of_all_ranks_end_together() -> None:
     early, late = split([0.0, 1.0], met, done), split([5.0, 6.0], met, done)
     assert early == (5.0, 1.0, 1.5)
     assert late == (0.0, 1.0, 1.5)
+
+
+def test_a_late_peer_is_waited_for_by_the_other_whatever_its_clock_shows(tmp_path: Path) -> None:
+    need("torch")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", LATE, str(rank), str(tmp_path / "met")],
+            stdout=subprocess.PIPE, env=env, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    early, late = (json.loads(each.communicate(timeout=120)[0]) for each in started)
+    assert len(early["peers_s"]) == len(late["peers_s"]) == 10
+    assert 0.04 < median(early["peers_s"]) < 0.2
+    assert median(late["peers_s"]) < 0.02
+    assert max(median(each["exchange_s"]) for each in (early, late)) < 0.03
+    assert early["clock_error_s"] == 0 < late["clock_error_s"] < 0.02
+    assert early["buckets"][0]["comm_s"] < 0.03, "what rank 0 waits for is no exchange"
 
 
 def test_buckets_are_exchanged_one_after_the_other() -> None:
