@@ -1,11 +1,11 @@
 """Ranks that exchange gradients by torch.distributed: how they meet, and what an exchange takes.
 
 A rank that waits for a peer waits inside the exchange, where the peer's late batch would look like
-a slow network.  So every rank records when it has the gradients of each bucket, and after the loop
-the ranks compare: what passes until the last rank has come is the peers', what passes from then on
-is the exchange's.  Nothing is sent for it during the loop.  The clocks of ranks on different hosts
-are compared by round trips before and after the loop (Cristian 1989); of each series the shortest
-counts, and half of it bounds the error.
+a slow network.  What a rank does by itself, from the end of one exchange until it has the gradients
+of the next, waiting for its batch too, no network lengthens.  So every rank records that, the ranks
+compare it after the loop, and one waits for its peers as long as the longest of them lasts longer
+than its own.  The rest of the exchange is the exchange's, on all ranks.  Each duration is of one
+clock, and nothing is sent for it during the loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from array import array
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from iobench.core.clock import clock as real_clock
 from iobench.core.errors import BackendUnavailable
 from iobench.core.peers import Peers
 
-#: Round trips by which two clocks are compared: that one of them meets no other work.
-PINGS = 30
-
 
 def split(
     ready: Sequence[float], met: Sequence[float], done: Sequence[float]
@@ -32,9 +29,9 @@ def split(
     """Return (waited for peers, waited for the exchange, exchange in all) of one step, in seconds.
 
     Clock readings of every bucket, in the order in which they are sent: when this rank had its
-    gradients, when the last rank had come with its own, when they were exchanged.  The first wait
-    begins with this rank's last bucket and ends with the last rank's; what passes from then on is
-    the second, the same on all ranks.
+    gradients, when the rank that works longest would have had them, when they were exchanged.  The
+    first wait begins with this rank's last bucket and ends with that rank's; what passes from then
+    on is the second, the same on all ranks.
     """
     exchange, before = 0.0, ready[0]
     for all_have, end in zip(met, done):
@@ -57,14 +54,16 @@ def spans(
     return found
 
 
-class Compared(NamedTuple):
-    """At reading ``at`` of this rank's clock rank 0's showed ``ahead_s`` more, give or take
-    ``error_s``.
-    """
+def free_since(begins: Sequence[Tuple[float, int]], done: Sequence[float]) -> np.ndarray[Any, Any]:
+    """Return of every bucket when the exchange of the step before it was over.
 
-    at: float
-    ahead_s: float
-    error_s: float
+    ``begins``: of every step when its batch was there, which stands for an exchange before the
+    first, and the place of its first bucket in ``done``.
+    """
+    firsts = [first for _, first in begins]
+    counts = np.diff([*firsts, len(done)])
+    ends = [max(done[first:last]) for first, last in zip(firsts, firsts[1:])]
+    return np.repeat([begins[0][0], *ends], counts)
 
 
 class TorchRanks:
@@ -109,7 +108,6 @@ class TorchRanks:
         )
         self._torch: Any = torch
         dist.barrier()  # gloo connects two ranks when they first talk: not in the loop
-        self._compared = [self._compare()]
 
     def begin(self) -> None:
         """Begin a step: the batch is there."""
@@ -146,38 +144,15 @@ class TorchRanks:
         """Work out what was waited for whom, once the loop is over."""
         if len(self._split) == len(self._begins):
             return
-        self._compared.append(self._compare())
-        at, ahead = zip(*((each.at, each.ahead_s) for each in self._compared))
-        ready = np.array(self._ready)
-        shift = np.interp(ready, at, ahead)  # clocks drift apart evenly
-        last_ready: Any = self._torch.from_numpy(ready + shift)
-        self._dist.all_reduce(last_ready, op=self._dist.ReduceOp.MAX)
-        met = (last_ready.numpy() - shift).tolist()
+        free = free_since(self._begins, self._done)
+        longest: Any = self._torch.from_numpy(np.array(self._ready) - free)
+        self._dist.all_reduce(longest, op=self._dist.ReduceOp.MAX)
+        met = (free + longest.numpy()).tolist()
         firsts = [first for _, first in self._begins]
         for (begun, first), last in zip(self._begins, [*firsts[1:], len(met)]):
             times = self._ready[first:last], met[first:last], self._done[first:last]
             self._split.append(split(*times))
             self._spans.append(spans(begun, *times))
-
-    def _compare(self) -> Compared:
-        """Compare this rank's clock with rank 0's, by round trips.  All ranks call it."""
-        reading: Any = self._torch.zeros(1, dtype=self._torch.float64)
-        if not self._peers.rank:
-            for other in range(1, self._peers.world_size):
-                for _ in range(PINGS):
-                    self._dist.recv(reading, src=other)
-                    reading[0] = self._clock()
-                    self._dist.send(reading, dst=other)
-            return Compared(self._clock(), 0.0, 0.0)
-        found = []
-        for _ in range(PINGS):
-            sent = self._clock()
-            self._dist.send(reading, dst=0)
-            self._dist.recv(reading, src=0)
-            back = self._clock()
-            middle = (sent + back) / 2
-            found.append(Compared(middle, reading.item() - middle, (back - sent) / 2))
-        return min(found, key=lambda each: each.error_s)
 
     def buckets(self) -> List[Dict[str, float]]:
         """Return of every bucket its bytes, and medians over the steps: ``ready_s`` after the
@@ -197,8 +172,7 @@ class TorchRanks:
 
     def describe(self) -> Mapping[str, Scalar]:
         """Return medians over the steps: ``comm_s`` (the exchange, also what is hidden behind the
-        backward pass), ``comm_waited_s`` (the part that is not), ``peers_s``; bytes, ranks, and
-        ``clock_error_s``, by which this rank's clock may differ from rank 0's after comparing.
+        backward pass), ``comm_waited_s`` (the part that is not), ``peers_s``; bytes and ranks.
         """
         self._settle()
         peers, waited, whole = zip(*(self._split[1:] or self._split)) if self._split else [()] * 3
@@ -207,7 +181,6 @@ class TorchRanks:
             "ranks": self._peers.world_size,
             "exchange": "gloo",
             "comm_bytes": sum(self._sizes),
-            "clock_error_s": max(each.error_s for each in self._compared),
             **{name: _median(times) for name, times in medians.items()},  # the first step allocates
         }
 
