@@ -11,7 +11,7 @@ each sends, and gets, as many bytes as there are gradients; the truth is what of
 (bytes + headers - burst) / rate the backward pass does not hide, and what the ranks do of the last
 bucket themselves (sums, the mean, wake-ups).  Headers are counted: what the link lets through while
 gloo exchanges as many bytes by itself, acknowledgements too.  The ranks' own part is what gloo
-takes by itself for one bucket before the link is slow, the shortest of several.
+takes by itself for one bucket before the link is slow, the median of several.
 latency: a relay in place of its cable holds every frame for d.  Each of the two phases of gloo's
 ring asks for a part and gets it: two round trips, 4 d and what the relay takes itself, which a
 datagram there and back shows before and after each suite; and the ranks' own part, as above.
