@@ -24,8 +24,8 @@ class Steps:
     bytes: Sequence[int] = ()
     warmup: int = 0  # so many steps are stored and excluded from every rate
     # Seconds of the step, of ranks that exchange gradients (else empty):
-    peers_s: Sequence[float] = ()  # it did nothing but wait for ranks that came later
-    exchange_s: Sequence[float] = ()  # all had come, and it waited for the exchange itself
+    peers_s: Sequence[float] = ()  # it waited for ranks that had more to do before
+    exchange_s: Sequence[float] = ()  # it waited for the exchange itself
     # Clock of the step's batch, where the loader gives it (else empty):
     begun_s: Sequence[float] = ()  # whoever makes it began
     made_s: Sequence[float] = ()  # and was done
