@@ -111,10 +111,11 @@ def test_a_late_peer_is_waited_for_by_the_other_whatever_its_clock_shows(tmp_pat
     ]  # fmt: skip
     early, late = (json.loads(each.communicate(timeout=120)[0]) for each in started)
     assert len(early["peers_s"]) == len(late["peers_s"]) == 10
-    assert 0.04 < median(early["peers_s"]) < 0.2
-    assert median(late["peers_s"]) < 0.02
-    assert max(median(each["exchange_s"]) for each in (early, late)) < 0.03
-    assert early["buckets"][0]["comm_s"] < 0.03, "what rank 0 waits for is no exchange"
+    wait_s = median(early["peers_s"])
+    assert 0.04 < wait_s < 5, "of hours between the clocks nothing is left"
+    assert median(late["peers_s"]) < wait_s / 2
+    assert max(median(each["exchange_s"]) for each in (early, late)) < wait_s
+    assert early["buckets"][0]["comm_s"] < wait_s, "what rank 0 waits for is no exchange"
 
 
 def test_buckets_are_exchanged_one_after_the_other() -> None:
