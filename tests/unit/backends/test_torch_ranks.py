@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -102,14 +103,15 @@ def test_buckets_of_a_step_begin_at_the_end_of_the_one_before() -> None:
 def test_a_late_peer_is_waited_for_by_the_other_whatever_its_clock_shows(tmp_path: Path) -> None:
     need("torch")
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", LATE, str(rank), str(tmp_path / "met")],
-            stdout=subprocess.PIPE, env=env, text=True,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    early, late = (json.loads(each.communicate(timeout=120)[0]) for each in started)
+    with contextlib.ExitStack() as undo:
+        started = []
+        for rank in (0, 1):
+            words = [sys.executable, "-c", LATE, str(rank), str(tmp_path / "met")]
+            each = subprocess.Popen(words, stdout=subprocess.PIPE, env=env, text=True)
+            undo.callback(each.wait)
+            undo.callback(each.kill)  # one that waits for a rank that is gone
+            started.append(each)
+        early, late = (json.loads(each.communicate(timeout=120)[0]) for each in started)
     assert len(early["peers_s"]) == len(late["peers_s"]) == 10
     wait_s = median(early["peers_s"])
     assert 0.04 < wait_s < 5, "of hours between the clocks nothing is left"
