@@ -8,13 +8,15 @@ emulated step, a real exchange of gradients by gloo.  Only h2 is slowed:
 
 bandwidth: its link lets through so many bytes a second each way (tc tbf).  In a ring of two ranks
 each sends, and gets, as many bytes as there are gradients; the truth is what of
-(bytes + headers - burst) / rate the backward pass does not hide, and what the ranks do of the last
-bucket themselves (sums, the mean, wake-ups).  Headers are counted: what the link lets through while
-gloo exchanges as many bytes by itself, acknowledgements too.  The ranks' own part is what gloo
-takes by itself for one bucket before the link is slow, the median of several.
+(bytes + headers - burst) / rate the backward pass does not hide, and what the ranks do themselves
+(sums, the mean, wake-ups).  Headers are counted: what the link lets through while gloo exchanges as
+many bytes by itself, acknowledgements too.  The ranks' own part is what the same exchange adds to
+the same steps of a loop without iobench before the link is slow.
 latency: a relay in place of its cable holds every frame for d.  Each of the two phases of gloo's
 ring asks for a part and gets it: two round trips, 4 d and what the relay takes itself, which a
 datagram there and back shows before and after each suite; and the ranks' own part, as above.
+Beside the arithmetic of both stands what the loop without iobench takes over the slow link, before
+and after each suite: a difference of the arithmetic to both is the link's, to one is iobench's.
 disk: its disk is throttled below the page cache.  The truth of the fetch stall is
 (pages of its files / rate - slice) / samples - the job's from memory, as in known_truths; the other
 rank waits for it what its own work leaves of that time, and the exchange takes no longer.
@@ -30,6 +32,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import shutil
 import statistics
@@ -66,6 +69,7 @@ class Figure:
     expected: float
     found: stats.Interval
     step_s: float
+    outside: float = 0.0  #: what a loop without iobench takes; 0: none was run
 
     def row(self) -> dict[str, Any]:
         low, high = self.found.low, self.found.high
@@ -76,6 +80,8 @@ class Figure:
             "low": low,
             "high": high,
             "covers": low <= self.expected <= high,
+            "outside": self.outside,
+            "covers_outside": low <= self.outside <= high,
             "half_width": (high - low) / 2 / self.step_s,
         }
 
@@ -96,7 +102,8 @@ class Slowed:
     buckets: int = 1
     bytes_per_s: int = 0
     delay_s: float = 0.0
-    own_s: float = 0.0  #: gloo's exchange of one bucket before anything was slow
+    own_s: float = 0.0  #: what the exchange adds to a step before anything is slow
+    outside_s: float = 0.0  #: the same over the slow link; 0: not measured
     wire_bytes: float = 0.0  #: what the link let through for one exchange; 0: by the frames' size
     round_trip_s: float = 0.0  #: measured; 0: twice the delay
 
@@ -121,7 +128,7 @@ def network(
         wrong.append(f"{1e3 * comm['peers_s']:.1f} ms are a wait for peers")
     if abs(comm["waited_s"] / expected_s - 1) > WITHIN:
         wrong.append(f"the ranks count {1e3 * comm['waited_s']:.1f} ms of exchange")
-    return [Figure("communication", expected_s, found, comm["step_s"])], wrong
+    return [Figure("communication", expected_s, found, comm["step_s"], truth.outside_s)], wrong
 
 
 def storage(
@@ -230,18 +237,18 @@ def measure(
 
 
 def facts_of(
-    truth: Slowed, cluster: Hosts, slow: Any, own_s: float
+    slow: Any, truth: Slowed, exchange_s: Callable[[], float], own_s: float
 ) -> Callable[[], dict[str, float]]:
     """Return what measures the link that is slow now: nothing of a disk."""
-    if truth.delay_s:
-        return lambda: {"own_s": own_s, "round_trip_s": slow()}
     if truth.stage == "train":
         return dict
-    before, count = slow(), slowed.EXCHANGES + 1
-    slowed.exchanged_s(cluster, truth.exchange_bytes)
+    if truth.delay_s:
+        return lambda: {"own_s": own_s, "round_trip_s": slow(), "outside_s": exchange_s()}
+    before, count = slow(), slowed.STEPS + 1
+    exchange_s()
     wire_bytes = (slow() - before) / count
     print(f"the link let through {wire_bytes:,.0f} bytes for {truth.exchange_bytes:,}")
-    return lambda: {"own_s": own_s, "wire_bytes": wire_bytes}
+    return lambda: {"own_s": own_s, "wire_bytes": wire_bytes, "outside_s": exchange_s()}
 
 
 def repeat(truth: Slowed, place: Path) -> dict[str, Any]:
@@ -263,9 +270,11 @@ def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
         todo = [place for place in places if not (place / "report.html").exists()]
         if todo:
             cluster = undo.enter_context(hosts(folder))
-            own_s = slowed.exchanged_s(cluster, truth.exchange_bytes // truth.buckets)
+            steps = (cluster, truth.step_s, truth.exchange_bytes, truth.buckets)
+            exchange_s = functools.partial(slowed.exchange_s, *steps)
+            own_s = exchange_s()
             slow = undo.enter_context(truth.slow(cluster))
-            facts = facts_of(truth, cluster, slow, own_s)
+            facts = facts_of(slow, truth, exchange_s, own_s)
         for i, place in enumerate(places):
             if place in todo:
                 measure(truth, cluster, place, args.blocks, facts)
@@ -279,6 +288,11 @@ def words(row: dict[str, Any]) -> str:
         f"{f['name']} {1e3 * f['value']:.3f} [{1e3 * f['low']:.3f}, {1e3 * f['high']:.3f}] ms, "
         f"truth {1e3 * f['expected']:.3f} {'in' if f['covers'] else 'OUT'} "
         f"(half-width {f['half_width']:.1%})"
+        + (
+            f", outside {1e3 * f['outside']:.3f} {'in' if f['covers_outside'] else 'OUT'}"
+            if f["outside"]
+            else ""
+        )
         for f in row["figures"]
     ]
     return " | ".join(["", *parts, *row["wrong"]])
@@ -288,14 +302,16 @@ def judged(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return and print whether the targets were met over all repeats."""
     summary = {}
     for figures in zip(*(row["figures"] for row in rows), strict=True):
-        expected, mean = (
-            statistics.fmean(f[key] for f in figures) for key in ("expected", "value")
+        expected, mean, outside = (
+            statistics.fmean(f[key] for f in figures) for key in ("expected", "value", "outside")
         )
         summary[figures[0]["name"]] = {
             "covered": sum(f["covers"] for f in figures),
             "of": len(figures),
             "expected": expected,
             "mean": mean,
+            "outside": outside,
+            "covered_outside": sum(f["covers_outside"] for f in figures),
             "error": mean / expected - 1,
             "half_width_max": max(f["half_width"] for f in figures),
         }
@@ -312,7 +328,7 @@ def judged(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     return suites.studies(
-        __doc__.splitlines()[0], TRUTHS, study, blocks="blocks a repeat", default=3
+        __doc__.splitlines()[0], TRUTHS, study, blocks="blocks a repeat", default=5
     )
 
 

@@ -314,6 +314,7 @@ def ran(
         nodes.present(plan.cases, hosts, plan.limit_s, spare=plan.first_touch) as several,
     ):
         begun.store.save_plan(plan)
+        availability.on_nodes(several, plan.cases, used, begun.store.folder)
         settings = alike(
             TrialSettings,
             plan,

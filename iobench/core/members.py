@@ -133,7 +133,8 @@ class RuntimeBackend(Backend[Runtime]):
     it does, else why it would not.  None: the driver puts its processes into a control group.
     ``data_images``: for one that mounts a file that holds a filesystem: by what, ``squashfs`` (the
     kernel) or ``squashfuse``.  ``takes``: forms of image that it can be started with beside its
-    ``form()``.
+    ``form()``.  ``apart``: for one that shows a rank who it is, by ``Start.passed``: (case) -> what
+    the ranks of that case lack in several containers, "" if nothing.  None: it does not show it.
     """
 
     isolated: bool = False  # it shows a worker its own tree and the mounts only (DATA_INSIDE)
@@ -141,7 +142,7 @@ class RuntimeBackend(Backend[Runtime]):
     data_images: Optional[Callable[[], str]] = None
     no_overlay: str = "it has no overlays"  # why it cannot lay a data image over its own; "": can
     takes: Tuple[str, ...] = ()
-    passes: bool = False
+    apart: Optional[Callable[[Case], str]] = None
 
 
 class Failure(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, ContextManager, List, NamedTuple, Optional, Protocol, Tu
 
 from iobench.core.cases import Batch, Case, Dataset, Extent, Placement, Scalar
 from iobench.core.errors import SpecError
-from iobench.core.records import IoCounters, Steps
+from iobench.core.records import IoCounters
 from iobench.core.striping import Spreading
 
 #: Receives progress messages, one line at a time.
@@ -197,8 +197,12 @@ class Runtime(Protocol):
         """Return facts for the record: the runtime's version, how the image is mounted."""
         return {}
 
+    def lacks(self, image: str) -> str:
+        """Return "" when this node has the image (in the runtime's form), else the reason."""
+        return ""
+
     def stop(self, name: str) -> None:
-        """End what a killed ``argv`` may leave behind; nothing where all are its children."""
+        """End what a killed ``argv`` may leave on this node; nothing where all are its children."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,12 +342,3 @@ class ImageUse:
     digest: str
     forms: Mapping[str, str]  # form -> the string that the runtime takes
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-class Measured(NamedTuple):
-    """What the loop saw."""
-
-    steps: Steps
-    ids: List[Any]  # the id array of every batch, not copied
-    began_s: float = 0.0  # the clock when it began
-    marks: Sequence[Any] = ()  # of every batch, where the loader has them

@@ -9,14 +9,24 @@ from __future__ import annotations
 import dataclasses
 import os
 from functools import cache
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from iobench.core import registry
-from iobench.core.protocols import Measured
-from iobench.core.records import IoCounters
+from iobench.core.records import IoCounters, Steps
 
 #: The stage whose accelerators' utilisation counts as MLPerf Storage's.
 FEED = "feed"
+
+
+class Measured(NamedTuple):
+    """What the loop saw."""
+
+    steps: Steps
+    ids: List[Any]  # the id array of every batch, not copied
+    began_s: float = 0.0  # the clock when it began
+    marks: Sequence[Any] = ()  # of every batch, where the loader has them
+
+
 #: What the loop saw, the I/O meanwhile, and further fields of the rank's result.
 Outcome = Tuple[Measured, IoCounters, Dict[str, Any]]
 

@@ -11,9 +11,10 @@ import socket
 from pathlib import Path
 from typing import Any, ContextManager, Iterable, Mapping, Optional, Protocol, Sequence
 
-from iobench.core.cases import Extent
+from iobench.core import registry
+from iobench.core.cases import Extent, Options
 from iobench.core.clock import clock, delay
-from iobench.core.protocols import Crossed
+from iobench.core.protocols import Crossed, Runtime
 from iobench.core.records import IoCounters
 from iobench.host import (
     columns,
@@ -87,6 +88,8 @@ class NodeAgent(Protocol):
 
     def move_columns(self, source: str, target: str, ranks: Sequence[int]) -> None: ...
 
+    def stop(self, runtime: str, options: Options, name: str) -> None: ...
+
 
 #: How long a mount is watched for the traffic of others, seconds.
 OTHERS_S = 0.25
@@ -125,6 +128,16 @@ class Agent:
     move_columns = staticmethod(columns.move)
     copy = staticmethod(files.copy)
     settle = staticmethod(files.settle)
+    absent = staticmethod(probes.absent)
+
+    def lacks(self, runtime: str, options: Options, image: str) -> str:
+        """Return why a runtime cannot start ``image`` on this node, "" where it can."""
+        made: Runtime = registry.load("runtimes", runtime).make(**options)
+        return made.available() or made.lacks(image)
+
+    def stop(self, runtime: str, options: Options, name: str) -> None:
+        """End what a killed start of that name may have left on this node."""
+        registry.load("runtimes", runtime).make(**options).stop(name)
 
     def cold(self, path: Path) -> str:
         """Return why files on the mount under ``path`` are never cold, "" where they can be."""

@@ -117,6 +117,9 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "move_columns": LOCAL.move_columns,
     "copy": lambda pairs: LOCAL.copy([(Path(a), Path(b)) for a, b in pairs]),
     "settle": lambda path: LOCAL.settle(Path(path)),
+    "absent": LOCAL.absent,
+    "lacks": LOCAL.lacks,
+    "stop": LOCAL.stop,
 }
 #: The same, of what lasts until the driver says ``leave``.
 CONTEXTS: Mapping[str, Callable[..., Any]] = {

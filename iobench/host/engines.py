@@ -12,6 +12,8 @@ from iobench.host import filesystems
 from iobench.host.probes import asked_once, hybrid_cgroups
 
 SYSTEMD = Path("/run/systemd/system")
+#: Forms of image that an engine keeps in a store of its own, on each node.
+FORMS = ("docker", "podman")
 #: :func:`store_filesystem` of a store on this machine's own disks or in its memory; "": of none.
 OF_THIS_MACHINE = ("", "posix", "tmpfs")
 

@@ -165,6 +165,11 @@ def read(path: Union[str, Path]) -> str:
         return ""
 
 
+def absent(path: str) -> str:
+    """Return that a path is not on this node; "" where it is."""
+    return "" if os.path.exists(path) else f"there is no {path}: do all nodes see its filesystem?"
+
+
 def fields(text: str) -> Dict[str, str]:
     """Return the lines ``key: value`` of a text, as /proc has them."""
     rows = (line.partition(":") for line in text.splitlines())

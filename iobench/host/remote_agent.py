@@ -20,7 +20,7 @@ from typing import (
 )
 
 from iobench.core import errors
-from iobench.core.cases import Extent
+from iobench.core.cases import Extent, Options
 from iobench.core.channel import Answer, Call, ChannelClosed, ChannelError, ControlChannel
 from iobench.core.errors import IobenchError, TrialFailed
 from iobench.core.protocols import Crossed
@@ -174,6 +174,18 @@ class RemoteAgent:
     def settle(self, path: Path) -> None:
         """See :func:`iobench.host.files.settle`."""
         self._call("settle", str(path))
+
+    def absent(self, path: str) -> str:
+        """See :func:`iobench.host.probes.absent`."""
+        return str(self._call("absent", path))
+
+    def lacks(self, runtime: str, options: Options, image: str) -> str:
+        """See :meth:`iobench.host.agent.Agent.lacks`."""
+        return str(self._call("lacks", runtime, dict(options), image))
+
+    def stop(self, runtime: str, options: Options, name: str) -> None:
+        """See :meth:`iobench.host.agent.Agent.stop`."""
+        self._call("stop", runtime, dict(options), name)
 
     def close(self) -> None:
         """Let the agent end."""

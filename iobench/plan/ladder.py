@@ -13,6 +13,7 @@ from typing import Any
 
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Trial
+from iobench.host import engines
 from iobench.spec.contrast_rules import check_cache, matches
 from iobench.spec.load import extra_cases
 from iobench.spec.schema import ExtraCase, Spec
@@ -83,8 +84,7 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             if stage.per_file and not (stored.per_file or reasons[name]):
                 reasons[name] = f"format {case.format!r} stores several samples a file"
         elif stage.starts:
-            in_image = registry.load("placements", case.placement).in_image
-            reasons[name] = "the data is inside the image that it would start from" * in_image
+            reasons[name] = _no_start(case)
         elif stage.needs and not hasattr(trainer.make, stage.needs):
             reasons[name] = f"trainer {case.trainer!r} has no {stage.needs!r}"
         elif stage.onto_device and (why := _no_copy(case)):
@@ -95,6 +95,15 @@ def rungs_missing(case: Case) -> Mapping[str, str]:
             usual = f"loader {case.loader!r} cannot run it alone"
             reasons[name] = loader.no_stage.get(stage.asks, usual)
     return {name: why for name, why in reasons.items() if why}
+
+
+def _no_start(case: Case) -> str:
+    """Return why the cache state of what a case starts from cannot be set, "" where it can."""
+    if registry.load("placements", case.placement).in_image:
+        return "the data is inside the image that it would start from"
+    if case.nodes > 1 and (form := registry.form_of(case)) in engines.FORMS:
+        return f"each node's {form} keeps the image's files where it likes"
+    return ""
 
 
 def _no_copy(case: Case) -> str:

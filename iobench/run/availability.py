@@ -15,13 +15,14 @@ from iobench.core import registry
 from iobench.core.cases import Case, Plan
 from iobench.core.errors import BackendUnavailable, ImageError
 from iobench.core.own_images import is_own
-from iobench.core.protocols import Say
-from iobench.core.registry import runtime_of, stack_of
+from iobench.core.protocols import ImageUse, Say
+from iobench.core.registry import form_of, runtime_of, stack_of
 from iobench.data import striped
 from iobench.host import files, locks, tools
 from iobench.images import catalogue, docker_daemon, forms
 from iobench.plan.resolve import fit
-from iobench.run.command import check_launcher, images_for
+from iobench.run.command import check_launcher, image_of, images_for
+from iobench.run.nodes import Nodes
 from iobench.spec.contrast_rules import NAME
 from iobench.spec.load import expand, extra_cases, named
 from iobench.spec.schema import ExtraCase, Filter, Spec
@@ -137,6 +138,25 @@ def _unshared(folder: Path) -> str:
     return ""
 
 
+def on_nodes(
+    several: Nodes | None, cases: Sequence[Case], images: Mapping[str, ImageUse], results: Path
+) -> None:
+    """Raise BackendUnavailable for a node that lacks a runtime, its image or the results."""
+    if several is None:
+        return
+    for agent in several.agents:
+        if reason := agent.absent(str(results)):
+            raise BackendUnavailable(f"node {agent.node} does not see the results: {reason}")
+    for case in _once(cases):
+        form = form_of(case)
+        for agent in several.first(case.nodes).agents if form and case.nodes > 1 else ():
+            image = image_of(case, form, images)
+            if reason := agent.lacks(case.runtime, case.runtime_options, image):
+                raise BackendUnavailable(
+                    f"node {agent.node}: runtime {case.runtime!r} cannot run there: {reason}"
+                )
+
+
 def same_images(plan: Plan, folder: Path, say: Say) -> None:
     """Make what a resumed suite's runtimes need; raises ImageError for a changed image."""
     own = images_for([case for case in plan.cases if is_own(case.image)], folder, say)
@@ -177,10 +197,13 @@ def _starts(case: Case, folder: Path) -> None:
 
 
 def _once(cases: Iterable[Case]) -> Sequence[Case]:
-    """Return one case of each runtime, image and launcher: finding a form reads a whole tree."""
+    """Return one case of each runtime, image and launcher: finding a form reads a whole tree.
+
+    Of those alike the one on most nodes.
+    """
     found = {
         (c.runtime, c.image, c.launcher, repr((c.runtime_options, c.launcher_options))): c
-        for c in cases
+        for c in sorted(cases, key=lambda case: case.nodes)
     }
     return list(found.values())
 

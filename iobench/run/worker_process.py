@@ -216,6 +216,10 @@ class Worker:
         process.wait()
         scratch.remove(registry.load("launchers", self.trial.case.launcher).leaves(process.pid))
         self.started.runtime.stop(self.started.name)
+        several, case = self.settings.nodes_of(self.trial), self.trial.case
+        for agent in several.agents if several else ():
+            with contextlib.suppress(TrialFailed):  # one that has gone
+                agent.stop(case.runtime, case.runtime_options, self.started.name)
 
     def _until(self, kind: type[M]) -> list[M]:
         """Return every rank's message of this kind.  Raises TrialFailed where one will not come."""

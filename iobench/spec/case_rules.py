@@ -172,14 +172,14 @@ def _check_ranks(case: Case) -> None:
     if case.world_size == 1:
         return
     outside = scope == "rank" or (scope == "node" and case.nodes > 1)
-    if outside and not registry.load("runtimes", case.runtime).passes:
+    apart = registry.load("runtimes", case.runtime).apart
+    if outside and (reason := apart(case) if apart else "does not show a rank who it is"):
         able = [n for n in registry.names("runtimes") if _takes_ranks(n)]
         together = case.nodes == 1 and case.image in launcher.stacks
         more = "; or set scope = 'node'" if together else ""
         raise SpecError(
             f"launcher {case.launcher!r} starts a container a {scope}, and runtime "
-            f"{case.runtime!r} does not show a rank who it is; those that do: {', '.join(able)}"
-            f"{more}"
+            f"{case.runtime!r} {reason}; runtimes for that: {', '.join(able)}{more}"
         )
     if not registry.load("trainers", case.trainer).ranks:
         able = [n for n in registry.names("trainers") if registry.load("trainers", n).ranks]
@@ -210,7 +210,7 @@ def _check_scope(case: Case, scope: str) -> None:
 
 def _takes_ranks(runtime: str) -> bool:
     backend = registry.load("runtimes", runtime)
-    return backend.passes or not backend.isolated
+    return backend.apart is not None or not backend.isolated
 
 
 def _check_nodes(case: Case) -> None:

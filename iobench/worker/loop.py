@@ -7,8 +7,9 @@ from typing import Any, Callable, Iterator, List
 
 from iobench.core.cases import Batch
 from iobench.core.clock import clock
-from iobench.core.protocols import Measured, Trainer
+from iobench.core.protocols import Trainer
 from iobench.core.records import Steps
+from iobench.core.stages import Measured
 
 
 def measure(

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from iobench.core import clock, protocols, registry, stages
+from iobench.core import clock, registry, stages
 from iobench.core.cases import Task
 from iobench.core.order import multiset_sum
 from iobench.core.peers import Peers
@@ -98,7 +98,7 @@ class RankRun:
             self.driver.meet()
 
     def result(
-        self, measured: protocols.Measured, io: IoCounters, extra: Optional[Dict[str, Any]] = None
+        self, measured: stages.Measured, io: IoCounters, extra: Optional[Dict[str, Any]] = None
     ) -> RankResult:
         """Assemble the rank's result from what a stage measured."""
         import numpy as np

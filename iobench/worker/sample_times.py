@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from iobench.core.protocols import Measured
+from iobench.core.stages import Measured
 
 #: Samples that a record holds.
 RING = 1024

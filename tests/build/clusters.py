@@ -25,6 +25,20 @@ device=$(losetup --find --show --direct-io=on "$1")
 mount -o ro "$device" "$2"
 losetup --detach "$device"
 """
+#: Of podman: /run is a host's own; the machine's store is shown read-only.
+PODMAN = """
+mount --bind -o ro /var/lib/containers/storage /mnt
+mount -t tmpfs none /var/lib/containers
+mount --bind "$1" /etc/containers
+"""
+STORAGE = """
+[storage]
+driver = "overlay"
+graphroot = "/var/lib/containers/storage"
+runroot = "/run/containers/storage"
+[storage.options]
+additionalimagestores = ["/mnt"]
+"""
 
 
 @contextlib.contextmanager
@@ -44,6 +58,15 @@ def with_data(folder: Path, samples: int = SAMPLES, count: int = 2) -> Iterator[
             subprocess.run(command, check=True)
             host.run("sh", "-ec", MOUNT, "sh", str(image), str(folder / "set"))
         yield found
+
+
+def with_podman(cluster: Hosts) -> None:
+    """Give each host a store of podman's own, which shows this machine's images."""
+    etc = cluster.folder / "etc_containers"
+    shutil.copytree("/etc/containers", etc)
+    (etc / "storage.conf").write_text(STORAGE)
+    for host in cluster.hosts:
+        host.run("sh", "-ec", PODMAN, "sh", str(etc))
 
 
 def command(

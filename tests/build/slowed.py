@@ -42,29 +42,38 @@ for _ in range(int(sys.argv[2])):
     time.sleep(0.02)
 print(statistics.median(took))
 """
-#: Exchanges, and takes the mean, as a rank does; the first one connects.
-_EXCHANGE = """
-import statistics, sys, time
+#: Steps as the emulated trainer takes them, without iobench; the first one connects.
+_STEPS = """
+import sys, time
 import torch
 from torch import distributed
-first, rank, nbytes, count = sys.argv[1], *map(int, sys.argv[2:])
+first, rank, step_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+nbytes, buckets, count = map(int, sys.argv[4:])
 gloo = distributed.ProcessGroupGloo
 options = gloo._Options()
 options._devices = [gloo.create_device(interface="eth0")]
 store = distributed.TCPStore(first, 7, 2, is_master=not rank)
 distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, pg_options=options)
-gradients, token, took = torch.zeros(nbytes // 4), torch.zeros(1), []
+parts, took = [torch.zeros(nbytes // 4 // buckets) for _ in range(buckets)], []
+
+def until(end):
+    time.sleep(max(0.0, end - 2e-4 - time.perf_counter()))
+    while time.perf_counter() < end:
+        pass
+
 for _ in range(count + 1):
-    time.sleep(0.05)
-    distributed.all_reduce(token)
-    begun = time.perf_counter()
-    distributed.all_reduce(gradients)
-    gradients.div_(2)
+    begun, sent = time.perf_counter(), []
+    for i, part in enumerate(parts, 1):
+        until(begun + step_s / 3 + step_s * 2 / 3 * i / buckets)
+        sent.append(distributed.all_reduce(part, async_op=True))
+    for work, part in zip(sent, parts):
+        work.wait()
+        part.div_(2)
     took.append(time.perf_counter() - begun)
-print(statistics.median(took[1:]))
+print(sum(took[1:]) / count - step_s)
 """
 #: So many are timed, after one that is not.
-EXCHANGES = 15
+STEPS = 30
 
 
 @contextlib.contextmanager
@@ -114,21 +123,22 @@ def round_trip_s(cluster: Hosts, host: Host) -> float:
     return float(found)
 
 
-def exchanged_s(cluster: Hosts, nbytes: int) -> float:
-    """Return what gloo takes by itself to exchange so many bytes between the first two hosts.
+def exchange_s(cluster: Hosts, step_s: float, nbytes: int, buckets: int) -> float:
+    """Return what exchanging so many bytes adds to a step between the first two hosts, in seconds.
 
-    The median of several, in seconds.  Needs torch.
+    The mean over steps that a loop without iobench takes, by gloo.  Needs torch.
     """
-    words = [sys.executable, "-c", _EXCHANGE, cluster.hosts[0].address]
+    words = [sys.executable, "-c", _STEPS, cluster.hosts[0].address]
+    sizes = [str(step_s), str(nbytes), str(buckets), str(STEPS)]
     ranks = [
         subprocess.Popen(
-            host.enter(*words, str(rank), str(nbytes), str(EXCHANGES)),
+            host.enter(*words, str(rank), *sizes),
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )
         for rank, host in enumerate(cluster.hosts[:2])
     ]  # fmt: skip
-    usual = [rank.communicate()[0] for rank in ranks]
-    return float(usual[0])
+    added = [rank.communicate()[0] for rank in ranks]
+    return float(added[0])
 
 
 @contextlib.contextmanager

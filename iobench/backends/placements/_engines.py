@@ -23,7 +23,7 @@ from iobench.core.protocols import Say
 from iobench.host import engines, probes
 from iobench.host.probes import ask
 
-FORMS = ("docker", "podman")
+FORMS = engines.FORMS
 LABEL = "iobench.placement"
 #: Storing a layer takes longer than a probe may.
 _LIMIT_S = 3600.0

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, List, Sequence
+import shlex
+from typing import Annotated, Dict, List, Literal, Sequence, get_args
 
+from iobench.core import registry
+from iobench.core.cases import Case, Scalar
 from iobench.core.errors import SpecError
 from iobench.core.inside import WORK_INSIDE
 from iobench.core.options import Range
 from iobench.core.protocols import Mount, Runtime, Start
-from iobench.host.probes import Host
+from iobench.host.probes import Host, ask
 
 MiB = Annotated[int, Range(0, (1 << 30) - 1)]
+Networks = Literal["none", "host"]
+Ipcs = Literal["private", "host"]
 #: Root inside may write these though it has no capability: the files belong to root.
 KERNEL_FILES = ("/proc/sys", "/sys")
 #: Why docker and podman lay nothing over their images.
@@ -24,49 +29,123 @@ NO_OVERLAY = (
 class OciRuntime(Runtime):
     """What docker and podman share: the options of ``run``."""
 
-    def __init__(self, *, shm_mb: MiB = 0, label: str = "") -> None:
+    def __init__(
+        self, *, shm_mb: MiB = 0, label: str = "", network: Networks = "none", ipc: Ipcs = "private"
+    ) -> None:
         """``shm_mb``: size of /dev/shm in MiB (0: the host's).  ``label``: SELinux, as in
         ``--security-opt label=...`` (``disable`` lets a container read files that are not labelled
-        for containers).  Raises SpecError for a size that cannot be.
+        for containers).  ``network``, ``ipc``: none and the container's own, or the host's, which
+        ranks in several containers need.  Raises SpecError for a value that cannot be.
         """
         if not 0 <= shm_mb < 1 << 30:
             raise SpecError(f"shm_mb {shm_mb} is no size of /dev/shm; write MiB, or 0: the host's")
         if label and not re.fullmatch(r"[a-z]+(:[\w.,:-]+)?", label):
             raise SpecError(f"label {label!r} is none of SELinux; write disable, or type:NAME")
-        self._shm_bytes, self._label = shm_mb << 20, label
+        for name, value, allowed in (
+            ("network", network, get_args(Networks)),
+            ("ipc", ipc, get_args(Ipcs)),
+        ):
+            if value not in allowed:
+                raise SpecError(f"{name} {value!r} is not possible; allowed: {', '.join(allowed)}")
+        if shm_mb and ipc == "host":
+            raise SpecError("shm_mb has no effect with ipc = 'host': /dev/shm is the host's own")
+        self._shm_bytes, self._label, self._network, self._ipc = shm_mb << 20, label, network, ipc
+
+    def program(self) -> List[str]:
+        """Return the engine's program with the options that every call of it needs."""
+        raise NotImplementedError
 
     def run(
-        self, start: Start, facts: Host, extra: Sequence[str], *, user: str, gpu: str
+        self,
+        command: Sequence[str],
+        start: Start,
+        facts: Host,
+        extra: Sequence[str],
+        *,
+        user: str,
+        gpu: str,
     ) -> List[str]:
-        """Return the words from ``run`` to the image; ``gpu``: the option that shows the GPUs.
+        """Return the command that runs ``command``; ``gpu``: the option that shows the GPUs.
 
         No capability, no new privilege, no network, nothing writable but /tmp and the mounts that
-        say so; the limits, the name and the shared memory of the host.
+        say so; the limits, the name and the shared memory of the host.  With ``start.passed`` the
+        name, the node's own and the variables are known only where a launcher starts this.
         """
-        words = ["run", *extra]
+        words = [*extra]
         words += [f"--security-opt=label={self._label}"] if self._label else []
         words += ["--rm", "--pull=never", "--log-driver=none"]
-        words += [f"--name={start.name}"] if start.name else []
+        if not start.passed:
+            words += [f"--name={start.name}"] if start.name else []
+            words += [f"--hostname={facts.name}"]
         words += [
-            f"--hostname={facts.name}",
             f"--user={user}",
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
             "--read-only",
-            "--network=none",
+            f"--network={self._network}",
             "--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777",
             f"--ulimit=nofile={facts.open_files[0]}:{facts.open_files[1]}",
             "--ulimit=core=0:0",
         ]
+        words += ["--ipc=host"] if self._ipc == "host" else []
         shm_bytes = start.shm_bytes or self._shm_bytes or facts.shm_bytes
-        words += [f"--shm-size={shm_bytes}"] if shm_bytes else []
+        words += [f"--shm-size={shm_bytes}"] if shm_bytes and self._ipc != "host" else []
         words += [f"--cpus={start.cpus:g}"] if start.cpus else []
         if start.memory_bytes:  # without swap: else a limit only moves pages out
             words += [f"--memory={start.memory_bytes}", f"--memory-swap={start.memory_bytes}"]
         words += [gpu] if start.gpus else []
         words += [f"--mount={_mount_option(mount)}" for mount in start.mounts]
         words += [f"--env={name}={value}" for name, value in start.env.items()]
-        return [*words, *workdir("--workdir={}", start), "--entrypoint=", start.image]
+        words += [*workdir("--workdir={}", start), "--entrypoint=", start.image, *command]
+        engine = [*self.program(), "run"]
+        return [*_started_there(engine, start), *words] if start.passed else [*engine, *words]
+
+    def shared(self) -> Dict[str, Scalar]:
+        """Return what the container has in common with the host, for the record."""
+        found = {"network": self._network, "ipc": self._ipc}
+        return {name: value for name, value in found.items() if value == "host"}
+
+    def lacks(self, image: str) -> str:
+        """Return "" when the engine of this node holds the image, else the reason."""
+        inspect = [*self.program(), "image", "inspect", "--format", "{{.Id}}", image]
+        if ask(inspect)[0] == 0:
+            return ""
+        engine = self.program()[0]
+        return f"{engine} has no image {image}: `{engine} load -i` its archive there"
+
+    def names(self, name: str) -> List[str]:
+        """Return the containers that were started by this name, alive or not."""
+        wanted = [*self.program(), "ps", "--all", "--quiet", f"--filter=name=^{name}"]
+        code, output = ask(wanted)
+        return [] if code else output.split()
+
+
+def apart(case: Case) -> str:
+    """Return what keeps ranks in several containers from one another; "" where nothing does."""
+    wanted = {"network": "host"}
+    if registry.scope_of(case) == "rank" and case.ranks_per_node > 1:
+        wanted["ipc"] = "host"
+    if all(case.runtime_options.get(key) == value for key, value in wanted.items()):
+        return ""
+    options = ", ".join(f"{key} = {value!r}" for key, value in wanted.items())
+    return f"keeps each from the others: set runtime_options = {{ {options} }}, which is recorded"
+
+
+def passing(beginnings: Sequence[str], written: str) -> str:
+    """Return a shell command that prints ``written`` for each variable of these beginnings.
+
+    In ``written``, as in a replacement of sed, ``\\1`` is the variable's name.
+    """
+    name = f"({'|'.join(beginnings)})[A-Za-z0-9_]*"
+    return f"env | sed -nE 's/^({name})=.*/{written}/p'"
+
+
+def _started_there(engine: Sequence[str], start: Start) -> List[str]:
+    """Return words that start a container under a name of its own on whichever node they run."""
+    shown = passing(start.passed, r"--env=\1")
+    script = f'exec {shlex.join(engine)} --name={start.name}-$$ --hostname="$(uname -n)" '
+    script += f'$({shown}) "$@"'
+    return ["/bin/sh", "-c", script, "sh"]
 
 
 def _mount_option(mount: Mount) -> str:

@@ -90,6 +90,10 @@ class Apptainer(Runtime):
         words += workdir("--pwd={}", start)
         return [*words, start.image, *inner_env(start), *command]
 
+    def lacks(self, image: str) -> str:
+        """Return "" when the image is on this node, else the reason."""
+        return probes.absent(image)
+
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the program, its version, how the image is mounted, rootless or not."""
         output = asked_once(tools.apptainer(), "--version")[1].split()
@@ -108,9 +112,8 @@ def _passing(beginnings: Sequence[str]) -> List[str]:
     """
     if not beginnings:
         return []
-    name = f"({'|'.join(beginnings)})[A-Za-z0-9_]*"
     both = " ".join(f'{prefix}ENV_\\1="$\\1"' for prefix in ("APPTAINER", "SINGULARITY"))
-    script = f'eval "$(env | sed -nE \'s/^({name})=.*/export {both}/p\')"; exec "$@"'
+    script = f'eval "$({_oci.passing(beginnings, f"export {both}")})"; exec "$@"'
     return ["/bin/sh", "-c", script, "sh"]
 
 
@@ -175,5 +178,6 @@ def data_images() -> str:
 
 BACKEND = RuntimeBackend(
     Apptainer, "Apptainer or Singularity: a SIF or a folder, no root needed", isolated=True,
-    data_images=data_images, no_overlay="", takes=("sif", "rootfs"), passes=True,
+    data_images=data_images, no_overlay="", takes=("sif", "rootfs"),
+    apart=lambda case: "",
 )  # fmt: skip

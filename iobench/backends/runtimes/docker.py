@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import List, Mapping, Sequence
 
-from iobench.backends.runtimes._oci import NO_OVERLAY, OciRuntime
+from iobench.backends.runtimes._oci import NO_OVERLAY, OciRuntime, apart
 from iobench.core.cases import Scalar
 from iobench.core.members import RuntimeBackend
 from iobench.core.protocols import Start
@@ -51,7 +51,7 @@ class Docker(OciRuntime):
         user = "0:0" if maps == "rootless" else f"{facts.uid}:{facts.gid}"
         extra = [f"--group-add={group}" for group in facts.groups if maps != "rootless"]
         extra += ["--userns=host"] if maps == "userns" else []
-        return ["docker", *self.run(start, facts, extra, user=user, gpu="--gpus=all"), *command]
+        return self.run(command, start, facts, extra, user=user, gpu="--gpus=all")
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the daemon's and the client's version, the storage driver, rootless or not."""
@@ -64,14 +64,20 @@ class Docker(OciRuntime):
             "mounted": driver,
             "store": engines.store_filesystem("docker"),
             "rootless": docker_maps() == "rootless",
+            **self.shared(),
         }
 
     def stop(self, name: str) -> None:
-        """Kill and remove the container of that name, if there is one."""
-        ask(["docker", "rm", "--force", "--volumes", name])
+        """Kill and remove the containers that were started by that name."""
+        if found := self.names(name):
+            ask([*self.program(), "rm", "--force", "--volumes", *found])
+
+    def program(self) -> List[str]:
+        """Return ``docker``."""
+        return ["docker"]
 
 
 BACKEND = RuntimeBackend(
     Docker, "a Docker container, without network or capabilities", isolated=True,
-    limits=lambda: "", no_overlay=NO_OVERLAY,
+    limits=lambda: "", no_overlay=NO_OVERLAY, apart=apart,
 )  # fmt: skip

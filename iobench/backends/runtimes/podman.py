@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import List, Mapping, Sequence
 
-from iobench.backends.runtimes._oci import NO_OVERLAY, MiB, OciRuntime
+from iobench.backends.runtimes._oci import NO_OVERLAY, Ipcs, MiB, Networks, OciRuntime, apart
 from iobench.core import trusted
 from iobench.core.cases import Scalar
 from iobench.core.members import RuntimeBackend
@@ -19,11 +19,19 @@ from iobench.host.probes import ask, asked_once, host
 class Podman(OciRuntime):
     """Runs a command in a container of the calling user's own storage."""
 
-    def __init__(self, *, oci_runtime: str = "", shm_mb: MiB = 0, label: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        oci_runtime: str = "",
+        shm_mb: MiB = 0,
+        label: str = "",
+        network: Networks = "none",
+        ipc: Ipcs = "private",
+    ) -> None:
         """``oci_runtime``: ``runc``, ``crun`` ... ("": podman's own, or runc where crun refuses
-        this host's control groups).  ``shm_mb``, ``label``: as docker's.
+        this host's control groups).  The others: as docker's.
         """
-        super().__init__(shm_mb=shm_mb, label=label)
+        super().__init__(shm_mb=shm_mb, label=label, network=network, ipc=ipc)
         if oci_runtime:
             trusted.check_program(oci_runtime, "runtime_options.oci_runtime")
         self._oci_runtime = oci_runtime
@@ -34,7 +42,7 @@ class Podman(OciRuntime):
             return "no program podman: install it (Debian: podman), or use apptainer"
         if os.geteuid() != 0 and (reason := probes.user_namespaces()):
             return reason
-        code, output = asked_once(*self._words(), "info", "--format", "{{.Store.GraphDriverName}}")
+        code, output = asked_once(*self.program(), "info", "--format", "{{.Store.GraphDriverName}}")
         return "" if code == 0 else f"podman cannot start ({output}): `podman info` says more"
 
     def form(self) -> str:
@@ -53,13 +61,13 @@ class Podman(OciRuntime):
         if facts.uid == 0:
             extra += [f"--group-add={group}" for group in facts.groups]
             extra += ["--pids-limit=-1"]
-        words = self.run(start, facts, extra, user=user, gpu="--device=nvidia.com/gpu=all")
-        return [*self._words(), *words, *command]
+        gpu = "--device=nvidia.com/gpu=all"
+        return self.run(command, start, facts, extra, user=user, gpu=gpu)
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return podman's version, its OCI runtime and storage driver, rootless or not."""
         form = "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Store.GraphDriverName}}"
-        output = asked_once(*self._words(), "info", "--format", form)[1].split()
+        output = asked_once(*self.program(), "info", "--format", form)[1].split()
         version, runtime, driver = output if len(output) == 3 else ("", "", "")
         return {
             "program": "podman",
@@ -68,16 +76,20 @@ class Podman(OciRuntime):
             "mounted": driver,
             "store": engines.store_filesystem("podman"),
             "rootless": os.geteuid() != 0,
+            **self.shared(),
         }
 
     def stop(self, name: str) -> None:
-        """Kill and remove the container of that name, if there is one."""
-        remove = [*self._words(), "rm", "--force", "--ignore", "--volumes", name]
-        if ask([*remove[:-1], "--time=0", name])[0]:  # podman 3 does not know it, and would wait
-            ask([*self._words(), "kill", name])
-            ask(remove)
+        """Kill and remove the containers that were started by that name."""
+        if not (found := self.names(name)):
+            return
+        remove = [*self.program(), "rm", "--force", "--ignore", "--volumes"]
+        if ask([*remove, "--time=0", *found])[0]:  # podman 3 does not know it, and would wait
+            ask([*self.program(), "kill", *found])
+            ask([*remove, *found])
 
-    def _words(self) -> List[str]:
+    def program(self) -> List[str]:
+        """Return ``podman`` with the options that this host needs."""
         return engines.podman(self._oci_runtime)
 
 
@@ -102,5 +114,5 @@ def limits() -> str:
 
 BACKEND = RuntimeBackend(
     Podman, "a Podman container, rootless where the user is", isolated=True,
-    limits=limits, no_overlay=NO_OVERLAY,
+    limits=limits, no_overlay=NO_OVERLAY, apart=apart,
 )  # fmt: skip

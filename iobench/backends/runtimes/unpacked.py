@@ -10,6 +10,7 @@ from iobench.core.cases import Scalar
 from iobench.core.inside import PYTHON_INSIDE
 from iobench.core.members import RuntimeBackend
 from iobench.core.protocols import Runtime, Start
+from iobench.host import probes
 from iobench.host.probes import asked_once
 
 #: Variables that would lead the image's Python to the host's packages or libraries.
@@ -27,6 +28,10 @@ class Unpacked(Runtime):
         """Return the command in an environment without the host's Python and its libraries."""
         unset = [word for name in LEAKS for word in ("-u", name)]
         return ["env", *unset, *(f"{k}={v}" for k, v in start.env.items()), *command]
+
+    def lacks(self, image: str) -> str:
+        """Return "" when the image is on this node, else the reason."""
+        return probes.absent(image)
 
     def identify(self, image: str) -> Mapping[str, Scalar]:
         """Return the host's C library, a confounder, and why the image's Python cannot use it."""

@@ -24,8 +24,9 @@ from iobench.core.cases import Batch, Scalar
 from iobench.core.clock import clock
 from iobench.core.errors import BackendUnavailable, SpecError, TrialFailed
 from iobench.core.members import TrainerBackend
-from iobench.core.protocols import LoadRequest, Measured
+from iobench.core.protocols import LoadRequest
 from iobench.core.records import Steps
+from iobench.core.stages import Measured
 
 #: Steps of a replay that nothing ends before, and those that it has at least.
 _MANY, _FEW = 2000, 3

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS, IoCounters
-from iobench.core.stages import Outcome
+from iobench.core.stages import Measured, Outcome
 from iobench.worker.rank import RankRun
 
 

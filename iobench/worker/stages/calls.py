@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 from iobench.core.inside import CALLS_BEGIN, CALLS_END
-from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS, IoCounters
-from iobench.core.stages import Outcome, Stage
+from iobench.core.stages import Measured, Outcome, Stage
 from iobench.worker.rank import RankRun
 
 #: Samples of a traced loop, in whole batches: stopping twice at every call is slow.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from iobench.core.dataset import samples_digest
-from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS, IoCounters
-from iobench.core.stages import Outcome, Stage
+from iobench.core.stages import Measured, Outcome, Stage
 from iobench.worker.rank import RankRun
 
 

@@ -12,9 +12,8 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from iobench.core import clock
 from iobench.core.errors import TrialFailed, plain
-from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS
-from iobench.core.stages import Outcome, Stage
+from iobench.core.stages import Measured, Outcome, Stage
 from iobench.host import io_counters
 from iobench.worker.rank import RankRun
 from iobench.worker.stages._crew import Crew, span_s

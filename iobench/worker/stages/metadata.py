@@ -15,9 +15,8 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from iobench.core import clock
 from iobench.core.errors import TrialFailed, plain
-from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS, IoCounters
-from iobench.core.stages import Outcome, Stage
+from iobench.core.stages import Measured, Outcome, Stage
 from iobench.host import page_cache
 from iobench.worker.rank import RankRun
 from iobench.worker.stages._crew import Crew, Spell, span_s

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from iobench.core import registry
-from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS
-from iobench.core.stages import Outcome, Stage
+from iobench.core.stages import Measured, Outcome, Stage
 from iobench.host import io_counters
 from iobench.worker.rank import RankRun
 

@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, List, Sequence
 from iobench.core.cases import Extent
 from iobench.core.dataset import files_of
 from iobench.core.errors import CacheStateError, TrialFailed, plain
-from iobench.core.protocols import Filesystem, Measured
+from iobench.core.protocols import Filesystem
 from iobench.core.records import NO_STEPS
-from iobench.core.stages import Outcome, Stage
+from iobench.core.stages import Measured, Outcome, Stage
 from iobench.host import filesystems, io_counters, page_cache
 from iobench.worker.rank import RankRun
 from iobench.worker.stages._crew import Crew, span_s

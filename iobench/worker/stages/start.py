@@ -5,9 +5,8 @@ cache state; it measures from the start of the launcher or runtime until every r
 libraries.
 """
 
-from iobench.core.protocols import Measured
 from iobench.core.records import NO_STEPS, IoCounters
-from iobench.core.stages import Outcome, Stage
+from iobench.core.stages import Measured, Outcome, Stage
 from iobench.worker.rank import RankRun
 
 

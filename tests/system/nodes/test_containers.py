@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.build import clusters
+from iobench.core.cases import Case
+from tests.build import clusters, containers
 from tests.build.hosts import Hosts
 from tests.capabilities import image_folder, need
 
@@ -26,6 +27,30 @@ def test_apptainer_over_two_hosts(cluster: Hosts, launcher: str, batch: None) ->
     clusters.check_all(cluster, ["cold"])
     (record,) = clusters.records(cluster)
     assert record["runtime"]["form"] == "sif"
+
+
+def test_podman_over_two_hosts(cluster: Hosts) -> None:
+    """Two containers on each host, with the host's network and IPC, that exchange gradients."""
+    case = Case(runtime="podman")
+    containers.needs(case)
+    containers.images_of(case)
+    clusters.with_podman(cluster)
+    host = {"network": "host", "ipc": "host"}
+    words = clusters.command(
+        cluster, ["cold"], "--hosts", "h1,h2", "--images", str(image_folder()), launcher="mpirun",
+        runtime="podman", runtime_options=host, ranks_per_node=2, stage="train",
+        trainer_options={"step_s": 0.02, "exchange_bytes": 100_000},
+    )  # fmt: skip
+    done = clusters.run(cluster, words)
+    assert done.returncode == 0, done.stderr
+    clusters.check_all(cluster, ["cold"], each=2)
+    (record,) = clusters.records(cluster)
+    assert {key: record["runtime"][key] for key in ("form", "scope", *host)} == {
+        "form": "podman", "scope": "rank", **host,
+    }  # fmt: skip
+    assert len({rank["fingerprint"]["mount_namespace"] for rank in record["ranks"]}) == 4
+    for one in cluster.hosts:
+        assert one.run("podman", "ps", "--all", "--quiet").stdout == ""
 
 
 def test_one_container_a_node(cluster: Hosts) -> None:

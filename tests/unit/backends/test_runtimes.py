@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -175,18 +177,59 @@ def test_a_podman_without_the_time_option_removes_too(
     """Podman 3.4 (Ubuntu 22.04) refuses ``rm --time``."""
     monkeypatch.setattr(engines, "podman", lambda runtime: [str(tmp_path / "podman")])
     said = tmp_path / "said"
-    for refuse, calls in (("--time=0", ["rm", "kill", "rm"]), ("nothing", ["rm"])):
+    for refuse, calls in (("--time=0", ["ps", "rm", "kill", "rm"]), ("nothing", ["ps", "rm"])):
         (tmp_path / "podman").write_text(
-            f'#!/bin/sh\necho "$@" >> {said}\n'
+            f'#!/bin/sh\necho "$@" >> {said}\n[ $1 = ps ] && echo c1 c2 && exit\n'
             f"case \"$*\" in *{refuse}*) echo 'See podman rm --help' >&2; exit 125;; esac\n"
         )
         (tmp_path / "podman").chmod(0o755)
         runtime("podman").stop("iobench-1")
         lines = said.read_text().splitlines()
         assert [line.split()[0] for line in lines] == calls
-        assert all(line.split()[-1] == "iobench-1" for line in lines)
+        assert lines[0].endswith("--filter=name=^iobench-1")
+        assert all(line.split()[-2:] == ["c1", "c2"] for line in lines[1:])
         assert ("--time=0" in lines[-1]) == (refuse == "nothing")
         said.unlink()
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_what_was_not_started_is_not_removed(
+    name: str, root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "podman", lambda runtime: ["podman"])
+    said = tmp_path / "said"
+    (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
+    (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    runtime(name).stop("iobench-1")
+    assert said.read_text() == "ps --all --quiet --filter=name=^iobench-1\n"
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_a_rank_in_a_container_of_its_own_is_shown_who_it_is(
+    name: str, root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a launcher sets where it starts the rank: the shell's words are run for real."""
+    monkeypatch.setattr(engines, "podman", lambda runtime: ["podman"])
+    (tmp_path / name).write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    (tmp_path / name).chmod(0o755)
+    start = dataclasses.replace(START, passed=("OMPI_", "PMIX_"))
+    argv = runtime(name, network="host", ipc="host").argv(COMMAND, start)
+    env = {"OMPI_RANK": "3", "PMIX_A": "x y", "OTHER": "OMPI_9", "MORE": "a\nOMPI_LINE"}
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        argv, env={**env, "PATH": path}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    words = done.stdout.splitlines()
+    assert words[0] == "run"
+    assert re.fullmatch(r"--name=iobench-1-\d+", words[1])
+    assert words[2] == f"--hostname={os.uname().nodename}"
+    assert sorted(words[3:5]) == ["--env=OMPI_RANK", "--env=PMIX_A"]
+    usual = runtime(name).argv(COMMAND, START)
+    kept = [w for w in usual[2:] if not w.startswith(("--name", "--hostname", "--shm-size"))]
+    kept = [w.replace("--network=none", "--network=host") for w in kept]
+    assert [w for w in words[5:] if w != "--ipc=host"] == kept
+    assert "--ipc=host" in words
 
 
 def test_podman_gpus(root: None) -> None:

@@ -102,6 +102,17 @@ def test_a_work_folder_is_made_for_its_owner_alone_and_removed(tmp_path: Path) -
             pass
 
 
+def test_a_node_says_what_it_lacks(tmp_path: Path) -> None:
+    image = tmp_path / "torch"
+    with started(tmp_path) as (agent, _):
+        assert agent.absent(str(tmp_path)) == ""
+        assert str(image) in agent.absent(str(image))
+        assert str(image) in agent.lacks("unpacked", {}, str(image))
+        image.mkdir()
+        assert agent.lacks("unpacked", {}, str(image)) == ""
+        agent.stop("unpacked", {}, "iobench-1")  # all of it are its own children
+
+
 def test_errors_of_the_other_node_name_it(tmp_path: Path) -> None:
     with started(tmp_path) as (agent, _):
         with pytest.raises(CacheStateError, match="node n17: cannot open /nowhere"):

@@ -143,6 +143,17 @@ def test_a_format_without_bytes_has_no_rung_that_decodes() -> None:
     assert set(ladder.rungs_missing(load.expand(null)[0])) == {*of_files, "roof", "h2d"}
 
 
+@pytest.mark.parametrize(
+    ("runtime", "nodes", "missing"),
+    [("docker", 1, False), ("docker", 2, True), ("podman", 2, True), ("bare", 2, False)],
+)
+def test_a_start_from_the_store_of_an_engine_is_measured_on_one_node(
+    runtime: str, nodes: int, missing: bool
+) -> None:
+    case = Case(runtime=runtime, nodes=nodes, world_size=nodes, launcher="mpirun")
+    assert ("start" in ladder.rungs_missing(case)) == missing
+
+
 def test_on_a_gpu_only_the_same_loader_shares_a_compute_rung() -> None:
     """It decides whether batches lie on the host, pinned or not, or on the GPU."""
 

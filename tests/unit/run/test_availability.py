@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Collection
 from pathlib import Path
@@ -9,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from iobench.core import registry
+from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable
+from iobench.core.protocols import ImageUse
 from iobench.host import locks
+from iobench.host.agent import Agent
 from iobench.plan import rules
 from iobench.run import availability
+from iobench.run.nodes import Nodes
 from iobench.spec import load
 from iobench.spec.schema import Spec
 from tests.capabilities import need
@@ -111,3 +116,29 @@ def test_readers_that_would_wait_for_a_lock_for_ever_are_left_out(
     assert not [c for c in load.expand(left) if c.format_options.get("lock") and c.workers > 1]
     (note,) = notes
     assert note.endswith("a lock there is not shared: 5 of 8 that waited for it did not get it")
+
+
+class Elsewhere(Agent):
+    """The agent of this node under another name."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+
+
+def test_a_node_that_lacks_the_results_or_an_image_is_named_before_the_first_trial(
+    tmp_path: Path,
+) -> None:
+    several = Nodes(["a", "b"], [Elsewhere("a"), Elsewhere("b")], "")  # type: ignore[list-item]
+    image = tmp_path / "rootfs"
+    images = {"torch": ImageUse("torch", "", {"rootfs": str(image)})}
+    bare = Case(nodes=2, world_size=2, launcher="mpirun")
+    unpacked = dataclasses.replace(bare, runtime="unpacked")
+    alone = dataclasses.replace(unpacked, nodes=1)
+    availability.on_nodes(None, [bare], {}, tmp_path / "none")
+    with pytest.raises(BackendUnavailable, match="node a does not see the results: there is no"):
+        availability.on_nodes(several, [bare], {}, tmp_path / "none")
+    availability.on_nodes(several, [bare, alone], images, tmp_path)
+    with pytest.raises(BackendUnavailable, match=f"node a: runtime 'unpacked' .*{image}"):
+        availability.on_nodes(several, [alone, unpacked], images, tmp_path)
+    image.mkdir()
+    availability.on_nodes(several, [alone, unpacked], images, tmp_path)

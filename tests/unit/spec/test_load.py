@@ -51,8 +51,31 @@ def changed(**changes: Any) -> dict[str, Any]:
             ["nodes = 2 with placement 'tmpfs'", "'bind'"],
         ),
         (
+            changed(case={**SEVERAL, "ranks_per_node": 1, "runtime": "charliecloud"}),
+            ["'charliecloud'", "does not show a rank who it is", "apptainer", "bare", "unpacked"],
+        ),
+        (
             changed(case={**SEVERAL, "ranks_per_node": 1, "runtime": "docker"}),
-            ["'docker'", "does not show a rank who it is", "apptainer", "bare", "unpacked"],
+            ["'docker'", "keeps each from the others", "{ network = 'host' }", "apptainer"],
+        ),
+        (
+            changed(
+                case={
+                    **SEVERAL,
+                    "ranks_per_node": 2,
+                    "runtime": "podman",
+                    "runtime_options": {"network": "host"},
+                }
+            ),
+            ["'podman'", "{ network = 'host', ipc = 'host' }"],
+        ),
+        (
+            changed(case={"runtime": "docker", "runtime_options": {"network": "bridge"}}),
+            ["network", "'bridge'", "none, host"],
+        ),
+        (
+            changed(case={"runtime": "podman", "runtime_options": {"ipc": "host", "shm_mb": 64}}),
+            ["shm_mb has no effect with ipc = 'host'"],
         ),
         (
             changed(case={**SEVERAL, "ranks_per_node": 1, "runtime": "apptainer", "scope": "node"}),
@@ -79,7 +102,11 @@ def changed(**changes: Any) -> dict[str, Any]:
                     "runtime": "docker",
                 }
             ),
-            ["starts a container a rank", "or set scope = 'node'"],
+            [
+                "starts a container a rank",
+                "{ network = 'host', ipc = 'host' }",
+                "or set scope = 'node'",
+            ],
         ),
         (changed(case={"scope": "socket"}), ["case.scope", "rank", "node"]),
         (changed(case={"order": "random"}), ["random", "shuffled", "window:N"]),
