@@ -177,6 +177,7 @@ class Start:
     shm_bytes: int = 0
     gpus: bool = False  # show them
     passed: Sequence[str] = ()  # beginnings of variables of its own environment, shown inside too
+    of_one_rank: bool = False  # of several: they share memory, and know each other by process id
 
 
 class Runtime(Protocol):

@@ -204,7 +204,7 @@ def _launched(
     ranks = Ranks(ranks.count, ranks.hosts, nodes.forwarded() if ranks.hosts else ())
     if not scope and launching.inside and not ranks.hosts:  # it may be the stack's own
         return runtime.argv(launcher.argv(command, ranks), asked)
-    asked = dataclasses.replace(asked, passed=launching.passed)
+    asked = dataclasses.replace(asked, passed=launching.passed, of_one_rank=ranks.count > 1)
     return list(launcher.argv(runtime.argv(command, asked), ranks))
 
 

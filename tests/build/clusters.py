@@ -15,7 +15,7 @@ import numpy as np
 
 from iobench.core.order import remainder
 from iobench.data import convert, make
-from tests.build.hosts import Hosts, hosts
+from tests.build.hosts import Host, Hosts, hosts, until
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = 64
@@ -67,6 +67,39 @@ def with_podman(cluster: Hosts) -> None:
     (etc / "storage.conf").write_text(STORAGE)
     for host in cluster.hosts:
         host.run("sh", "-ec", PODMAN, "sh", str(etc))
+
+
+@contextlib.contextmanager
+def with_docker(cluster: Hosts, archive: Path) -> Iterator[None]:
+    """Run a Docker daemon on each host, with a store of its own that holds an image."""
+    stores = cluster.folder / "docker"
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, stores, ignore_errors=True)
+        for host in cluster.hosts:
+            undo.enter_context(_daemon(host, stores / host.name, cluster.environment))
+        load = ["docker", "load", "--quiet", "--input", str(archive)]
+        loading = [
+            subprocess.Popen(host.enter(*load), env=cluster.environment, stdout=subprocess.PIPE)
+            for host in cluster.hosts
+        ]
+        assert [(each.communicate(), each.returncode)[1] for each in loading] == [0, 0]
+        yield
+
+
+@contextlib.contextmanager
+def _daemon(host: Host, store: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    store.mkdir(parents=True)
+    options = ["--data-root", str(store), "--exec-root", "/run/docker", "--bridge=none"]
+    options += ["--iptables=false", "--ip6tables=false", "--ip-forward=false"]
+    with open(store / "log", "wb") as log:
+        daemon = subprocess.Popen(host.enter("dockerd", *options), stdout=log, stderr=log)
+    try:
+        asked = ("docker", "info")
+        until(lambda: not host.run(*asked, env=environment, check=False).returncode)
+        yield
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
 
 
 def command(

@@ -132,7 +132,10 @@ class Hosts:
 
 @contextlib.contextmanager
 def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
-    """Bring up hosts h1, h2, ... that reach one another, by ssh too, and share ``folder``."""
+    """Bring up hosts h1, h2, ... that reach one another, by ssh too, and share ``folder``.
+
+    A Docker daemon of this machine is not theirs.
+    """
     names = [f"h{i}" for i in range(1, count + 1)]
     _write_ssh(folder, names)
     with contextlib.ExitStack() as undo:
@@ -154,7 +157,7 @@ def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
             asked = (*remote.split(), host.name, "true")
             until(functools.partial(_answers, found[0], asked))
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "DOCKER_HOST"},
             "OMPI_MCA_plm_rsh_agent": remote,
             "HYDRA_LAUNCHER": "ssh",
             "HYDRA_LAUNCHER_EXEC": str(folder / "remote"),  # one word

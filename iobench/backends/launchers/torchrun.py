@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import shutil
 import sys
-from typing import Annotated, List, Literal, Sequence, get_args
+from typing import Annotated, List, Literal, Optional, Sequence, get_args
 
 from iobench.backends.launchers import _hosts
 from iobench.core import registry
 from iobench.core.errors import SpecError
-from iobench.core.members import LauncherBackend
+from iobench.core.members import Failure, LauncherBackend
 from iobench.core.options import Range
 from iobench.core.protocols import Launcher, Ranks
 
@@ -20,6 +21,10 @@ CARRIERS = get_args(Carriers)
 Port = Annotated[int, Range(1, 65_535)]
 #: Each carrier numbers its processes, one a node, by one of these.
 _NODE = "${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}}"
+#: Its report of the rank that failed first; where its own lines begin; those of torch's C++ side.
+_FIRST = re.compile(r"^Root Cause.*?^ +rank +: (\d+) .*?^ +exitcode +: (-?\d+)", re.M | re.S)
+_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/|^Traceback ", re.M)
+_TORCH = re.compile(r"\[[EWI]\d{4} ")
 
 
 class TorchRun(Launcher):
@@ -62,6 +67,17 @@ class TorchRun(Launcher):
         return carrier.argv(ranks.contained(inner), each)
 
 
+def failure(text: str) -> Optional[Failure]:
+    """Return the rank that torchrun reports to have failed first; None if it reports none."""
+    found = _FIRST.search(text)
+    if found is None:
+        return None
+    report = _REPORT.search(text)
+    lines = text[: report.start() if report else 0].splitlines()
+    output = "\n".join(line for line in lines if not _TORCH.match(line))
+    return Failure(int(found[1]), int(found[2]), output)
+
+
 BACKEND = LauncherBackend(
     TorchRun,
     "several ranks on one node or several, by PyTorch's torchrun",
@@ -69,5 +85,6 @@ BACKEND = LauncherBackend(
     carried=True,
     across={},
     passed=("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_"),
+    failure=failure,
     judge=_hosts.judge,
 )

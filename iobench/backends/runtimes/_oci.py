@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated, Dict, List, Literal, Sequence, get_args
+from typing import Annotated, List, Literal, Sequence, get_args
 
 from iobench.core import registry
-from iobench.core.cases import Case, Scalar
+from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.inside import WORK_INSIDE
 from iobench.core.options import Range
@@ -16,7 +16,7 @@ from iobench.host.probes import Host, ask
 
 MiB = Annotated[int, Range(0, (1 << 30) - 1)]
 Networks = Literal["none", "host"]
-Ipcs = Literal["private", "host"]
+Spaces = Literal["private", "host"]
 #: Root inside may write these though it has no capability: the files belong to root.
 KERNEL_FILES = ("/proc/sys", "/sys")
 #: Why docker and podman lay nothing over their images.
@@ -30,26 +30,35 @@ class OciRuntime(Runtime):
     """What docker and podman share: the options of ``run``."""
 
     def __init__(
-        self, *, shm_mb: MiB = 0, label: str = "", network: Networks = "none", ipc: Ipcs = "private"
+        self,
+        *,
+        shm_mb: MiB = 0,
+        label: str = "",
+        network: Networks = "none",
+        ipc: Spaces = "private",
+        pid: Spaces = "private",
     ) -> None:
         """``shm_mb``: size of /dev/shm in MiB (0: the host's).  ``label``: SELinux, as in
         ``--security-opt label=...`` (``disable`` lets a container read files that are not labelled
-        for containers).  ``network``, ``ipc``: none and the container's own, or the host's, which
-        ranks in several containers need.  Raises SpecError for a value that cannot be.
+        for containers).  ``network``, ``ipc``, ``pid``: none and the container's own, or the
+        host's, which ranks in several containers need.  Raises SpecError for a value that cannot
+        be.
         """
         if not 0 <= shm_mb < 1 << 30:
             raise SpecError(f"shm_mb {shm_mb} is no size of /dev/shm; write MiB, or 0: the host's")
         if label and not re.fullmatch(r"[a-z]+(:[\w.,:-]+)?", label):
             raise SpecError(f"label {label!r} is none of SELinux; write disable, or type:NAME")
-        for name, value, allowed in (
-            ("network", network, get_args(Networks)),
-            ("ipc", ipc, get_args(Ipcs)),
-        ):
+        chosen = {"network": network, "ipc": ipc, "pid": pid}
+        for name, value in chosen.items():
+            allowed = get_args(Networks if name == "network" else Spaces)
             if value not in allowed:
                 raise SpecError(f"{name} {value!r} is not possible; allowed: {', '.join(allowed)}")
         if shm_mb and ipc == "host":
             raise SpecError("shm_mb has no effect with ipc = 'host': /dev/shm is the host's own")
-        self._shm_bytes, self._label, self._network, self._ipc = shm_mb << 20, label, network, ipc
+        self._shm_bytes, self._label = shm_mb << 20, label
+        self._network = network
+        #: What the container has in common with the host, by option.
+        self.shared = {name: value for name, value in chosen.items() if value == "host"}
 
     def program(self) -> List[str]:
         """Return the engine's program with the options that every call of it needs."""
@@ -87,9 +96,9 @@ class OciRuntime(Runtime):
             f"--ulimit=nofile={facts.open_files[0]}:{facts.open_files[1]}",
             "--ulimit=core=0:0",
         ]
-        words += ["--ipc=host"] if self._ipc == "host" else []
+        words += [f"--{name}=host" for name in ("ipc", "pid") if name in self.shared]
         shm_bytes = start.shm_bytes or self._shm_bytes or facts.shm_bytes
-        words += [f"--shm-size={shm_bytes}"] if shm_bytes and self._ipc != "host" else []
+        words += [f"--shm-size={shm_bytes}"] if shm_bytes and "ipc" not in self.shared else []
         words += [f"--cpus={start.cpus:g}"] if start.cpus else []
         if start.memory_bytes:  # without swap: else a limit only moves pages out
             words += [f"--memory={start.memory_bytes}", f"--memory-swap={start.memory_bytes}"]
@@ -99,11 +108,6 @@ class OciRuntime(Runtime):
         words += [*workdir("--workdir={}", start), "--entrypoint=", start.image, *command]
         engine = [*self.program(), "run"]
         return [*_started_there(engine, start), *words] if start.passed else [*engine, *words]
-
-    def shared(self) -> Dict[str, Scalar]:
-        """Return what the container has in common with the host, for the record."""
-        found = {"network": self._network, "ipc": self._ipc}
-        return {name: value for name, value in found.items() if value == "host"}
 
     def lacks(self, image: str) -> str:
         """Return "" when the engine of this node holds the image, else the reason."""
@@ -122,12 +126,11 @@ class OciRuntime(Runtime):
 
 def apart(case: Case) -> str:
     """Return what keeps ranks in several containers from one another; "" where nothing does."""
-    wanted = {"network": "host"}
-    if registry.scope_of(case) == "rank" and case.ranks_per_node > 1:
-        wanted["ipc"] = "host"
-    if all(case.runtime_options.get(key) == value for key, value in wanted.items()):
+    together = registry.scope_of(case) == "rank" and case.ranks_per_node > 1
+    wanted = ("network", "ipc", "pid") if together else ("network",)
+    if all(case.runtime_options.get(name) == "host" for name in wanted):
         return ""
-    options = ", ".join(f"{key} = {value!r}" for key, value in wanted.items())
+    options = ", ".join(f"{name} = 'host'" for name in wanted)
     return f"keeps each from the others: set runtime_options = {{ {options} }}, which is recorded"
 
 
@@ -141,9 +144,12 @@ def passing(beginnings: Sequence[str], written: str) -> str:
 
 
 def _started_there(engine: Sequence[str], start: Start) -> List[str]:
-    """Return words that start a container under a name of its own on whichever node they run."""
-    shown = passing(start.passed, r"--env=\1")
-    script = f'exec {shlex.join(engine)} --name={start.name}-$$ --hostname="$(uname -n)" '
+    """Return words that start a container under a name of its own on whichever node they run.
+
+    The name ends with the shell's process id; torchrun would take ``$$`` for a ``$``.
+    """
+    shown, own = passing(start.passed, r"--env=\1"), "$(sh -c 'echo $PPID')"
+    script = f'exec {shlex.join(engine)} --name={start.name}-{own} --hostname="$(uname -n)" '
     script += f'$({shown}) "$@"'
     return ["/bin/sh", "-c", script, "sh"]
 

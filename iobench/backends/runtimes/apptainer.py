@@ -22,6 +22,9 @@ from iobench.host.probes import asked_once
 MODES = ("auto", "sif", "sandbox")
 #: Settings of the user's that would show the worker more than its mounts.
 _LEAKS = ("BIND", "BINDPATH", "MOUNT", "OVERLAY", "OVERLAYIMAGE", "WRITABLE_TMPFS")
+#: Open MPI takes two ranks that have the same process id, each in its own container, for one, and
+#: crashes: they share the node's processes and memory, as by Apptainer's defaults.
+_BESIDE = ("--contain", "--bind", "/dev/shm:/dev/shm")
 #: Where a distribution's package has its configuration.
 ETC = Path("/etc")
 _ECL_ACTIVE = re.compile(r"^\s*activated\s*=\s*true\b", re.MULTILINE)
@@ -70,7 +73,8 @@ class Apptainer(Runtime):
         for prefix in ("APPTAINER", "SINGULARITY"):
             words += [word for leak in _LEAKS for word in ("-u", f"{prefix}_{leak}")]
         words += [f"{key}={value}" for key, value in tools.apptainer_env().items()]
-        words += [name, "-q", "exec", "--containall", "--cleanenv", "--no-home"]
+        words += [name, "-q", "exec", *(_BESIDE if start.of_one_rank else ["--containall"])]
+        words += ["--cleanenv", "--no-home"]
         words += ["--nv"] if start.gpus else []
         for path in _oci.KERNEL_FILES if os.geteuid() == 0 else ():
             words += ["--bind", f"{path}:{path}:ro"]

@@ -64,7 +64,7 @@ class Docker(OciRuntime):
             "mounted": driver,
             "store": engines.store_filesystem("docker"),
             "rootless": docker_maps() == "rootless",
-            **self.shared(),
+            **self.shared,
         }
 
     def stop(self, name: str) -> None:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import List, Mapping, Sequence
 
-from iobench.backends.runtimes._oci import NO_OVERLAY, Ipcs, MiB, Networks, OciRuntime, apart
+from iobench.backends.runtimes._oci import NO_OVERLAY, MiB, Networks, OciRuntime, Spaces, apart
 from iobench.core import trusted
 from iobench.core.cases import Scalar
 from iobench.core.members import RuntimeBackend
@@ -26,12 +26,13 @@ class Podman(OciRuntime):
         shm_mb: MiB = 0,
         label: str = "",
         network: Networks = "none",
-        ipc: Ipcs = "private",
+        ipc: Spaces = "private",
+        pid: Spaces = "private",
     ) -> None:
         """``oci_runtime``: ``runc``, ``crun`` ... ("": podman's own, or runc where crun refuses
         this host's control groups).  The others: as docker's.
         """
-        super().__init__(shm_mb=shm_mb, label=label, network=network, ipc=ipc)
+        super().__init__(shm_mb=shm_mb, label=label, network=network, ipc=ipc, pid=pid)
         if oci_runtime:
             trusted.check_program(oci_runtime, "runtime_options.oci_runtime")
         self._oci_runtime = oci_runtime
@@ -76,7 +77,7 @@ class Podman(OciRuntime):
             "mounted": driver,
             "store": engines.store_filesystem("podman"),
             "rootless": os.geteuid() != 0,
-            **self.shared(),
+            **self.shared,
         }
 
     def stop(self, name: str) -> None:

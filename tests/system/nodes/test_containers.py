@@ -1,6 +1,8 @@
-"""Two real hosts, a container a rank: the launcher outside, Apptainer inside."""
+"""Two real hosts, a container a rank: the launcher outside."""
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 
@@ -29,28 +31,35 @@ def test_apptainer_over_two_hosts(cluster: Hosts, launcher: str, batch: None) ->
     assert record["runtime"]["form"] == "sif"
 
 
-def test_podman_over_two_hosts(cluster: Hosts) -> None:
-    """Two containers on each host, with the host's network and IPC, that exchange gradients."""
-    case = Case(runtime="podman")
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+def test_engines_over_two_hosts(cluster: Hosts, runtime: str) -> None:
+    """Two containers on each host, with what they need of it, that exchange gradients."""
+    case = Case(runtime=runtime)
     containers.needs(case)
-    containers.images_of(case)
-    clusters.with_podman(cluster)
-    host = {"network": "host", "ipc": "host"}
-    words = clusters.command(
-        cluster, ["cold"], "--hosts", "h1,h2", "--images", str(image_folder()), launcher="mpirun",
-        runtime="podman", runtime_options=host, ranks_per_node=2, stage="train",
-        trainer_options={"step_s": 0.02, "exchange_bytes": 100_000},
-    )  # fmt: skip
-    done = clusters.run(cluster, words)
-    assert done.returncode == 0, done.stderr
-    clusters.check_all(cluster, ["cold"], each=2)
-    (record,) = clusters.records(cluster)
-    assert {key: record["runtime"][key] for key in ("form", "scope", *host)} == {
-        "form": "podman", "scope": "rank", **host,
-    }  # fmt: skip
-    assert len({rank["fingerprint"]["mount_namespace"] for rank in record["ranks"]}) == 4
-    for one in cluster.hosts:
-        assert one.run("podman", "ps", "--all", "--quiet").stdout == ""
+    with contextlib.ExitStack() as undo:
+        if runtime == "podman":
+            containers.images_of(case)
+            clusters.with_podman(cluster)
+        else:
+            need("image")
+            archive = image_folder() / "torch.tar"
+            undo.enter_context(clusters.with_docker(cluster, archive))
+        shared = dict.fromkeys(("network", "ipc", "pid"), "host")
+        words = clusters.command(
+            cluster, ["cold"], "--hosts", "h1,h2", "--images", str(image_folder()),
+            launcher="mpirun", runtime=runtime, runtime_options=shared, ranks_per_node=2,
+            stage="train", trainer_options={"step_s": 0.02, "exchange_bytes": 100_000},
+        )  # fmt: skip
+        done = clusters.run(cluster, words)
+        assert done.returncode == 0, done.stderr
+        clusters.check_all(cluster, ["cold"], each=2)
+        (record,) = clusters.records(cluster)
+        found = {key: record["runtime"][key] for key in ("form", "scope", *shared)}
+        assert found == {"form": runtime, "scope": "rank", **shared}
+        assert len({rank["fingerprint"]["mount_namespace"] for rank in record["ranks"]}) == 4
+        for host in cluster.hosts:
+            left = host.run(runtime, "ps", "--all", "--quiet", env=cluster.environment)
+            assert left.stdout == ""
 
 
 def test_one_container_a_node(cluster: Hosts) -> None:

@@ -341,6 +341,31 @@ def test_torchrun_is_started_once_a_node_by_another_launcher() -> None:
         torchrun(by="ssh")
 
 
+TORCHRUN = """\
+[W1126 04:56:46.627453502 socket.cpp:207] [c10d] The hostname cannot be retrieved. err=-3
+Error: running container create option: invalid argument
+E1126 04:56:46.977000 143 torch/distributed/elastic/multiprocessing/api.py:1002] failed
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-26_04:56:46
+  host      : h1
+  rank      : 3 (local_rank: 1)
+  exitcode  : 125 (pid: 148)
+  error_file: <N/A>
+"""
+
+
+def test_torchrun_says_which_rank_failed_first() -> None:
+    failure = registry.load("launchers", "torchrun").failure
+    found = failure(TORCHRUN)
+    assert (found.rank, found.code) == (3, 125)
+    assert found.output == "Error: running container create option: invalid argument"
+    assert failure("Error: of another kind") is None
+
+
 @pytest.mark.parametrize("name", ["mpirun", "srun", "hydra", "torchrun"])
 def test_ranks_that_cannot_be_shared_out_are_refused(name: str) -> None:
     launcher = registry.load("launchers", name).make()

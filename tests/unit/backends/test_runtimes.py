@@ -214,7 +214,7 @@ def test_a_rank_in_a_container_of_its_own_is_shown_who_it_is(
     (tmp_path / name).write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
     (tmp_path / name).chmod(0o755)
     start = dataclasses.replace(START, passed=("OMPI_", "PMIX_"))
-    argv = runtime(name, network="host", ipc="host").argv(COMMAND, start)
+    argv = runtime(name, network="host", ipc="host", pid="host").argv(COMMAND, start)
     env = {"OMPI_RANK": "3", "PMIX_A": "x y", "OTHER": "OMPI_9", "MORE": "a\nOMPI_LINE"}
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -228,8 +228,9 @@ def test_a_rank_in_a_container_of_its_own_is_shown_who_it_is(
     usual = runtime(name).argv(COMMAND, START)
     kept = [w for w in usual[2:] if not w.startswith(("--name", "--hostname", "--shm-size"))]
     kept = [w.replace("--network=none", "--network=host") for w in kept]
-    assert [w for w in words[5:] if w != "--ipc=host"] == kept
-    assert "--ipc=host" in words
+    more = {"--ipc=host", "--pid=host"}
+    assert [w for w in words[5:] if w not in more] == kept
+    assert more < set(words)
 
 
 def test_podman_gpus(root: None) -> None:
@@ -290,6 +291,19 @@ def test_apptainer(user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "/usr/bin/env",
         *COMMAND,
     ]
+
+
+def test_apptainers_ranks_share_memory_and_process_ids(
+    user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, "apptainer")
+    start = dataclasses.replace(PLAIN, passed=("OMPI_",), of_one_rank=True)
+    argv = runtime("apptainer").argv(COMMAND, start)
+    at = argv.index("exec", argv.index("apptainer"))
+    assert argv[at + 1 : at + 4] == ["--contain", "--bind", "/dev/shm:/dev/shm"]
+    assert "--containall" not in argv
+    one_a_node = dataclasses.replace(start, of_one_rank=False)
+    assert "--containall" in runtime("apptainer").argv(COMMAND, one_a_node)
 
 
 def test_apptainer_as_root_gives_its_rights_up(

@@ -67,7 +67,7 @@ def changed(**changes: Any) -> dict[str, Any]:
                     "runtime_options": {"network": "host"},
                 }
             ),
-            ["'podman'", "{ network = 'host', ipc = 'host' }"],
+            ["'podman'", "{ network = 'host', ipc = 'host', pid = 'host' }"],
         ),
         (
             changed(case={"runtime": "docker", "runtime_options": {"network": "bridge"}}),
@@ -104,7 +104,7 @@ def changed(**changes: Any) -> dict[str, Any]:
             ),
             [
                 "starts a container a rank",
-                "{ network = 'host', ipc = 'host' }",
+                "{ network = 'host', ipc = 'host', pid = 'host' }",
                 "or set scope = 'node'",
             ],
         ),
