@@ -10,7 +10,6 @@ from iobench.advise.case_facts import CaseFinding, Facts
 from iobench.core import registry
 from iobench.core.cases import Case
 from iobench.host import container_io, engines, filesystems
-from iobench.run.command import wants_gpu
 
 #: Filesystem members whose files are in memory.
 IN_MEMORY = ("tmpfs",)
@@ -46,7 +45,7 @@ def own_users(case: Case, uid: int) -> bool:
 
 def udev(case: Case, facts: Facts) -> Iterator[CaseFinding]:
     """Yield that GPUDirect Storage does not work inside, where it could outside."""
-    if facts.direct and facts.udev and wants_gpu(case):
+    if facts.direct and facts.udev and case.uses_gpu:
         yield CaseFinding(
             "/run/udev",
             f"a container is not shown it, and GPUDirect Storage ({facts.direct} is here) looks up "

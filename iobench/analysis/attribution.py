@@ -1,6 +1,7 @@
 """A difference -> the stage that it comes from, by serial probes of both arms.
 
-docs/method.md, "Attribution".
+Of ranks that exchange gradients first by the parts of the compared steps: loading, compute,
+communication.  docs/method.md, "Attribution".
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from iobench.analysis.contrast_results import AttributionResult
 from iobench.analysis.evidence import Evidence, usable
 from iobench.analysis.hosts import together
-from iobench.analysis.ranks import probed
-from iobench.core import registry
+from iobench.analysis.pairs import complete_pairs
+from iobench.analysis.ranks import COMMUNICATION, COMPUTE, LOADING, probed, step_parts
+from iobench.core import registry, stages
 from iobench.core.cases import Contrast
 from iobench.core.errors import SpecError
 from iobench.core.records import EXPLORATORY, Record
@@ -27,9 +29,14 @@ FOUND = (stats.FASTER, stats.SLOWER)
 
 
 def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> AttributionResult | None:
-    """Return the attribution of a FASTER or SLOWER; None for another verdict or without probes."""
-    if verdict not in FOUND or not contrast.probes:
+    """Return the attribution of a FASTER or SLOWER; None for another verdict, or without probes of
+    ranks that exchange nothing.
+    """
+    if verdict not in FOUND:
         return None
+    by_steps = _by_steps(evidence, contrast, verdict)
+    if not contrast.probes or (by_steps and by_steps.stage != LOADING):
+        return by_steps
     pairs = _pairs(evidence, contrast)
     if len(pairs) < MIN_PROBES:
         return AttributionResult("", _why_few(evidence, contrast, len(pairs)), len(pairs), {})
@@ -42,11 +49,32 @@ def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> Attributi
     if not deltas:
         reason = f"the probes have no part that stage {contrast.stage} runs"
         return AttributionResult("", reason, len(pairs), {})
+    return _of(deltas, len(pairs), verdict, "the serial probe")
+
+
+def _by_steps(evidence: Evidence, contrast: Contrast, verdict: str) -> AttributionResult | None:
+    """Return the attribution by what the compared steps consist of; None without exchanges."""
+    if not stages.of(contrast.stage).trained:
+        return None
+    both = complete_pairs(evidence, contrast)
+    pairs = [(step_parts(pair.arm.ranks), step_parts(pair.base.ranks)) for pair in both]
+    if not pairs or not all(arm and base for arm, base in pairs):
+        return None
+    deltas = {
+        part: [arm[part] - base[part] for arm, base in pairs]
+        for part in (LOADING, COMPUTE, COMMUNICATION)
+    }
+    return _of(deltas, len(pairs), verdict, "the compared steps")
+
+
+def _of(
+    deltas: Mapping[str, Sequence[float]], pairs: int, verdict: str, source: str
+) -> AttributionResult:
     level = 1 - stats.ALPHA / len(deltas)
     found = {part: stats.hodges_lehmann(d, level=level) for part, d in deltas.items()}
-    stage, reason = _name(deltas, found, 1 if verdict == stats.SLOWER else -1)
+    stage, reason = _name(deltas, found, 1 if verdict == stats.SLOWER else -1, source)
     parts = {STAGE_NAMES.get(p, p): interval for p, interval in found.items()}
-    return AttributionResult(stage, reason, len(pairs), parts)
+    return AttributionResult(stage, reason, pairs, parts, source)
 
 
 def can_probe(loader: str) -> str:
@@ -59,12 +87,15 @@ def can_probe(loader: str) -> str:
 
 
 def _name(
-    deltas: Mapping[str, Sequence[float]], found: Mapping[str, stats.Interval], sign: int
+    deltas: Mapping[str, Sequence[float]],
+    found: Mapping[str, stats.Interval],
+    sign: int,
+    source: str,
 ) -> tuple[str, str]:
     moved = [part for part, interval in found.items() if _beyond(interval, sign)]
     if not moved:
         way = "slower" if sign > 0 else "faster"
-        return "", f"no stage alone is {way} beyond the noise of its serial probe"
+        return "", f"no stage alone is {way} beyond the noise of {source}"
     most = max(moved, key=lambda part: sign * found[part].value)
     for other in (part for part in deltas if part != most):
         apart = [a - b for a, b in zip(deltas[most], deltas[other], strict=True)]

@@ -68,13 +68,15 @@ class Confounders:
 class AttributionResult:
     """The stage that a difference comes from, "" with the ``reason`` where none is named.
 
-    ``parts``: stage -> difference of the serial probes, arm - base, in seconds a sample.
+    ``parts``: stage -> its difference, arm - base, in seconds a sample; ``source``: what showed it,
+    in words; ``pairs`` of that.
     """
 
     stage: str
     reason: str
     pairs: int
     parts: Mapping[str, Interval]
+    source: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -125,6 +125,34 @@ def step_times(results: Sequence[RankResult]) -> tuple[list[float], list[float]]
     return waits.tolist(), computes.tolist()
 
 
+#: What a step of ranks that exchange gradients consists of.
+LOADING, COMPUTE, COMMUNICATION = "loading", "compute", "communication"
+
+
+def step_parts(results: Sequence[RankResult]) -> Mapping[str, float]:
+    """Return the parts of a step, in seconds a sample; {} where the ranks exchange nothing.
+
+    Of each step those of the rank that the others wait for: its wait for its batch, its compute,
+    the exchange.  They add up to the step of the job.
+    """
+    steps = [result.steps for result in results]
+    n = min((len(s.done_s) for s in steps), default=0)
+    if not n or any(len(s.exchange_s) < n for s in steps):
+        return {}
+    names = ("request_s", "ready_s", "done_s", "peers_s", "exchange_s")
+    rows = np.array([[getattr(s, name)[:n] for name in names] for s in steps], float)
+    last = rows[:, names.index("peers_s")].argmin(axis=0)
+    begin = min(max(s.warmup for s in steps), n - 1)
+    request, ready, done, peers, exchange = rows[last, :, np.arange(n)][begin:].mean(axis=0)
+    count = np.mean([sum(s.samples[i] for s in steps) for i in range(begin, n)])
+    parts = {
+        LOADING: ready - request,
+        COMPUTE: done - ready - peers - exchange,
+        COMMUNICATION: exchange,
+    }
+    return {name: float(seconds / count) for name, seconds in parts.items()}
+
+
 def steady_mean(steps: Steps, column: Sequence[float] | npt.NDArray[np.float64]) -> float:
     """Return the mean of a column over the steps after the warm-up, or over all if none is."""
     values = np.asarray(column, float)

@@ -130,6 +130,16 @@ class Case:
         return self.trainer_options.get("device") == "cuda"
 
     @property
+    def uses_gpu(self) -> bool:
+        """Whether the trainer or the loader uses a GPU."""
+        asked = self.loader_options
+        return (
+            self.trains_on_gpu
+            or asked.get("device") in ("mixed", "gpu", "cuda")
+            or asked.get("pin_memory") is True
+        )
+
+    @property
     def pipeline(self) -> str:
         """``loader:format``, with the content after one that does not hold JPEG bytes."""
         return f"{self.loader}:{self.stored_form}"

@@ -37,7 +37,7 @@ VARIABLES = (
 #: So do all whose name begins so.
 FAMILIES = (
     "ATEN_", "BLIS_", "CUBLAS_", "CUDNN_", "DALI_", "DNNL_", "GOMP_", "GOTO_", "HDF5_", "KMP_",
-    "MALLOC_", "MKL_", "NPY_", "NVPL_", "OMP_", "OMPI_MCA_btl", "OMPI_MCA_coll",
+    "MALLOC_", "MKL_", "NCCL_", "NPY_", "NVPL_", "OMP_", "OMPI_MCA_btl", "OMPI_MCA_coll",
     "OMPI_MCA_mpi_yield", "OMPI_MCA_pml", "ONEDNN_", "OPENBLAS_", "OPENCV_", "PYTORCH_", "TORCH_",
     "UCX_",
 )  # fmt: skip

@@ -163,7 +163,7 @@ def attribution(contrast: ContrastResult) -> str:
     if not found.stage:
         return f"not attributed: {found.reason}"
     ms = 1e3 * found.parts[found.stage].value
-    return f"attributed to {found.stage} ({ms:+.3f} ms a sample in the serial probe)"
+    return f"attributed to {found.stage} ({ms:+.3f} ms a sample in {found.source})"
 
 
 def calls(contrast: ContrastResult) -> str:

@@ -115,15 +115,6 @@ def images_for(
     return used
 
 
-def wants_gpu(case: Case) -> bool:
-    """Tell whether the trainer or the loader of the case uses a GPU."""
-    return (
-        case.trains_on_gpu
-        or case.loader_options.get("device") in ("mixed", "gpu", "cuda")
-        or case.loader_options.get("pin_memory") is True
-    )
-
-
 def start(
     case: Case,
     dataset: Dataset,
@@ -163,7 +154,7 @@ def start(
     usual = launching.across if hosts else launching.variables
     wanted = {n: v for n, v in usual.items() if n not in os.environ}
     env = {**_COMMON, **wanted, HELD: name, **env}
-    asked = Start(image=image, name=name, gpus=wants_gpu(case), mounts=mounted, env=env)
+    asked = Start(image=image, name=name, gpus=case.uses_gpu, mounts=mounted, env=env)
     if backend.limits is not None:
         asked = dataclasses.replace(asked, cpus=case.cpus, memory_bytes=case.memory_bytes)
     command = [*python, *(words or ("-m", "iobench.worker", f"{folder}/{INVITATION}"))]

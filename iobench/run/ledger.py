@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -10,8 +11,11 @@ from iobench.analysis import hosts
 from iobench.analysis.evidence import enters, last_attempts, trial_window
 from iobench.core import stages
 from iobench.core.cases import Plan, Trial
-from iobench.core.records import Record
+from iobench.core.records import FAILED, Record
 from iobench.plan.cost import guess_s
+
+#: After so many failures of so many, more of them only cost time.
+GIVE_UP = 3
 
 
 class Ledger:
@@ -27,12 +31,15 @@ class Ledger:
         self.before = last_attempts(records)
         self._compute_s, self._samples = plan.compute_s, plan.dataset.samples
         self._costs: dict[tuple[Any, ...], list[float]] = {}
+        self._worked: set[tuple[Any, ...]] = set()  # kinds of trials
+        self._failed: Counter[tuple[Any, ...]] = Counter()  # likewise, in this run
         self._parts: dict[
             tuple[str, ...], list[tuple[float, float]]
         ] = {}  # around a loop, an epoch
         done = {i: r for i, r in self.before.items() if enters(r)}
         for record in done.values():
             self._note_cost(record)
+            self._worked.add(_kind(record.trial))
         self.strays = _strays(plan, done, host) if host else []
         done = {i: r for i, r in done.items() if i not in self.strays}
         self.split = split_blocks(plan, done)
@@ -45,6 +52,25 @@ class Ledger:
         self.last[record.trial.id] = record
         self.latest = None if apart else record.trial
         self._note_cost(record)
+        if enters(record):
+            self._worked.add(_kind(record.trial))
+        elif record.status == FAILED:
+            self._failed[_kind(record.trial)] += 1
+
+    def given_up(self, trial: Trial) -> str:
+        """Return why a trial is not worth its start, "" where it is.
+
+        All trials of its kind have failed in this run, three or more, or all of its case, of three
+        kinds or more, and none has worked before.
+        """
+        kind, label = _kind(trial), trial.case.label
+        count = self._failed[kind]
+        if count >= GIVE_UP and kind not in self._worked:
+            return f"not started: this failed {count} times of {count}"
+        kinds = [other for other in self._failed if other[0] == label]
+        if len(kinds) >= GIVE_UP and all(other[0] != label for other in self._worked):
+            return f"not started: its case failed in {len(kinds)} of {len(kinds)} stages and states"
+        return ""
 
     def usable(self) -> dict[str, Record]:
         """Return trial id -> record, of those that may enter a figure."""

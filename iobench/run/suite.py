@@ -19,7 +19,7 @@ from iobench.core import clock
 from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop, DatasetError
-from iobench.core.records import FAILED, INVALID, Record
+from iobench.core.records import FAILED, INVALID, CacheProof, Record
 from iobench.host import scratch
 from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
@@ -125,6 +125,9 @@ class Suite:
 
         ``apart``: away from its block, so no figure may use it.
         """
+        if reason := self._in_vain(trial):
+            self._keep(passed_over(trial, self.store.start(trial.id), reason), apart=apart)
+            return False
         self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
         record = self._run_trial(trial, self.plan.dataset, attempt, self.settings)
@@ -133,6 +136,17 @@ class Suite:
             record = dataclasses.replace(record, status=INVALID, reasons=(APART,))
         self._keep(record, apart=apart)
         return works
+
+    def _in_vain(self, trial: Trial) -> str:
+        """Return why running a trial can give no answer, "" where it can."""
+        if reason := self.ledger.given_up(trial):
+            return reason
+        place = trial.contrast, trial.stage, trial.block
+        block = [t for t in self.plan.trials if (t.contrast, t.stage, t.block) == place]
+        left = [t for t in block if not self.ledger.given_up(t)]
+        if not trial.contrast or len(left) == len(block) or trial in comparable(self.plan, left):
+            return ""
+        return "not started: what it is compared with was given up"
 
     def _keep(self, record: Record, *, apart: bool = False) -> None:
         self.store.save(record)
@@ -149,6 +163,13 @@ class Suite:
             copies.make(block, self.plan.dataset, self.settings, self._undo)
         except DatasetError as error:
             self._end_turns(str(error), cache=block[0].cache)
+            return
+        vain = {trial.id: reason for trial in block if (reason := self._in_vain(trial))}
+        for trial in block:
+            if trial.id in vain:
+                self._keep(passed_over(trial, self.store.start(trial.id), vain[trial.id]))
+        block = [trial for trial in block if trial.id not in vain]
+        if not block:
             return
         for _ in range(ATTEMPTS):
             self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), block[0])
@@ -198,3 +219,9 @@ class Suite:
                 agent.warm(files, threads=READERS)
                 nbytes, took_s = sum(f.stat().st_size for f in files), clock.clock() - begun
                 self.settings.cold_rates[folder] = nbytes / took_s / READERS
+
+
+def passed_over(trial: Trial, attempt: int, reason: str) -> Record:
+    """Return the record of a trial that is not run; a resume tries it again."""
+    started = clock.utc("milliseconds")
+    return Record(trial, attempt, FAILED, (reason,), started, 0.0, CacheProof())

@@ -27,7 +27,7 @@ from iobench.core.order import epochs
 from iobench.core.protocols import LoadRequest
 from iobench.core.records import RankResult
 from iobench.host import columns, parent_watch
-from iobench.worker import cache, remote_loader, rendezvous
+from iobench.worker import cache, own_gpu, remote_loader, rendezvous
 from iobench.worker.rank import RankRun
 
 #: Of a folder for temporary files: multiprocessing puts sockets into it, at /pymp-xxxxxxxx/
@@ -72,6 +72,7 @@ def _short(folder: Path) -> str:
 def run(task: Task, driver: rendezvous.Driver, born: float) -> RankResult:
     """Run this rank's part of ``task``; return what it measured."""
     stage = stages.of(task.trial.stage)
+    own_gpu.choose(task.trial.case, driver.local_rank)
     far = _import_libraries(task)
     gc.freeze()  # a full collection of what the libraries made would take tens of ms in the loop
     imported = clock.clock()

@@ -1,5 +1,7 @@
 """Ranks that exchange gradients by torch.distributed: how they meet, and what an exchange takes.
 
+From memory they exchange by gloo, from GPUs by nccl.
+
 A rank that waits for a peer waits inside the exchange, where the peer's late batch would look like
 a slow network.  What a rank does by itself, from the end of one exchange until it has the gradients
 of the next, waiting for its batch too, no network lengthens.  So every rank records that, the ranks
@@ -66,14 +68,56 @@ def free_since(begins: Sequence[Tuple[float, int]], done: Sequence[float]) -> np
     return np.repeat([begins[0][0], *ends], counts)
 
 
-class TorchRanks:
-    """The ranks of a case, connected by gloo: a ``begin`` a step, a ``reduce`` for every bucket.
+class Stream:
+    """Moments of a GPU's current stream by the host's clock, read when a step is over.
 
-    Readings of clocks are this rank's own, in seconds.
+    A step begins when the GPU has nothing to do; its other moments are so long after that, as the
+    GPU measures.  ``torch``: the module.
     """
 
-    def __init__(self, peers: Peers, *, clock: Callable[[], float] = real_clock) -> None:
-        """Connect all ranks.  Raises BackendUnavailable where this torch cannot."""
+    def __init__(self, torch: Any, clock: Callable[[], float]) -> None:
+        self._torch, self._clock = torch, clock
+        self._noted: List[Tuple[Any, int, Any]] = []
+        self._began, self._first = 0.0, None
+
+    def begin(self) -> float:
+        """Begin a step; return when, in seconds."""
+        self.read()
+        self._first = self._event()
+        self._began = self._clock()
+        return self._began
+
+    def note(self, times: Any, place: int) -> None:
+        """Have the moment at which all work so far is done written to ``times[place]``."""
+        self._noted.append((times, place, self._event()))
+
+    def read(self) -> None:
+        """Write what was noted, once it has happened."""
+        for times, place, event in self._noted:
+            event.synchronize()
+            times[place] = self._began + self._first.elapsed_time(event) / 1e3  # type: ignore[attr-defined]
+        self._noted.clear()
+
+    def _event(self) -> Any:
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+class TorchRanks:
+    """The ranks of a case, connected: a ``begin`` a step, a ``reduce`` for every bucket.
+
+    Readings of clocks are this rank's own, in seconds.  ``group``: torch's, of the gradients; None:
+    the usual one.
+    """
+
+    def __init__(
+        self, peers: Peers, *, clock: Callable[[], float] = real_clock, device: str = "cpu"
+    ) -> None:
+        """Connect all ranks; ``device``: where the gradients are, cpu or cuda.
+
+        Raises BackendUnavailable where this torch cannot, or ranks share a GPU.
+        """
         try:
             import torch
             from torch import distributed
@@ -107,11 +151,41 @@ class TorchRanks:
             "gloo", store=store, rank=peers.rank, world_size=peers.world_size, pg_options=options
         )
         self._torch: Any = torch
+        self.group: Any = None
+        self._stream = Stream(torch, clock) if device == "cuda" else None
+        if self._stream:
+            self.group = self._gpus()
         dist.barrier()  # gloo connects two ranks when they first talk: not in the loop
 
+    def _gpus(self) -> Any:
+        """Return a group of all ranks by nccl, connected."""
+        dist, cuda = self._dist, self._torch.cuda
+        if not dist.is_nccl_available():
+            raise BackendUnavailable("this torch has no nccl: install a CUDA build")
+        mine = self._peers.address, str(cuda.get_device_properties(0).uuid)
+        found: List[Any] = [None] * self._peers.world_size
+        dist.all_gather_object(found, mine)
+        if len(set(found)) < len(found):
+            raise BackendUnavailable(
+                "several ranks of a node use the same GPU, which nccl cannot: have the launcher "
+                "give each its own, or set ranks_per_node to the number of GPUs"
+            )
+        group = dist.new_group(backend="nccl")
+        dist.all_reduce(self._torch.zeros(1, device="cuda"), group=group)
+        cuda.synchronize()
+        return group
+
+    def _note(self, times: array[float], place: int) -> None:
+        """Write this moment to ``times[place]``; on a GPU, that of the work so far."""
+        if self._stream:
+            self._stream.note(times, place)
+        else:
+            times[place] = self._clock()
+
     def begin(self) -> None:
-        """Begin a step: the batch is there."""
-        self._begins.append((self._clock(), len(self._ready)))
+        """Begin a step: the batch is there; a GPU has nothing to do."""
+        begun = self._stream.begin() if self._stream else self._clock()
+        self._begins.append((begun, len(self._ready)))
         self._sizes = []
 
     def reduce(self, gradients: Any) -> Any:
@@ -120,13 +194,14 @@ class TorchRanks:
         All ranks call it with equal tensors, in one order.
         """
         place = len(self._ready)
-        self._ready.append(self._clock())
+        self._ready.append(0.0)
         self._done.append(0.0)
+        self._note(self._ready, place)
         self._sizes.append(int(gradients.nbytes))
-        work = self._dist.all_reduce(gradients, async_op=True)
+        work = self._dist.all_reduce(gradients, group=self.group, async_op=True)
 
         def mean(future: Any) -> Any:
-            self._done[place] = self._clock()
+            self._note(self._done, place)
             return future.value()[0].div_(self._peers.world_size)
 
         return work.get_future().then(mean)
@@ -144,6 +219,8 @@ class TorchRanks:
         """Work out what was waited for whom, once the loop is over."""
         if len(self._split) == len(self._begins):
             return
+        if self._stream:
+            self._stream.read()
         free = free_since(self._begins, self._done)
         longest: Any = self._torch.from_numpy(np.array(self._ready) - free)
         self._dist.all_reduce(longest, op=self._dist.ReduceOp.MAX)
@@ -179,7 +256,7 @@ class TorchRanks:
         medians = {"comm_s": whole, "comm_waited_s": waited, "peers_s": peers}
         return {
             "ranks": self._peers.world_size,
-            "exchange": "gloo",
+            "exchange": "nccl" if self._stream else "gloo",
             "comm_bytes": sum(self._sizes),
             **{name: _median(times) for name, times in medians.items()},  # the first step allocates
         }

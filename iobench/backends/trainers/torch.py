@@ -8,7 +8,7 @@ from typing import Any, Dict, Literal, Mapping, Optional, Sequence
 import numpy as np
 
 from iobench.backends.trainers import _roofs, _torch_nets, _torch_ranks
-from iobench.core.cases import Batch, Case, Scalar
+from iobench.core.cases import Batch, Scalar
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.members import TrainerBackend
 from iobench.core.options import Count, Rate
@@ -78,9 +78,9 @@ class TorchTrainer(Trainer):
         self._loss: Any = None
         self._ranks: Optional[_torch_ranks.TorchRanks] = None
         if peers and peers.world_size > 1:
-            self._ranks = _torch_ranks.TorchRanks(peers)
+            self._ranks = _torch_ranks.TorchRanks(peers, device=device)
             self._net = torch.nn.parallel.DistributedDataParallel(
-                self._net, forward_sync_buffers=False
+                self._net, process_group=self._ranks.group, forward_sync_buffers=False
             )
             self._net.register_comm_hook(
                 self._ranks, lambda ranks, bucket: ranks.reduce(bucket.buffer())
@@ -91,9 +91,9 @@ class TorchTrainer(Trainer):
 
         Raises SpecError when the batch's shape or labels do not fit the net.
         """
-        data, labels = self._tensors(batch)
         if self._ranks:
             self._ranks.begin()
+        data, labels = self._tensors(batch)
         self._optimiser.zero_grad(set_to_none=True)
         loss: Any = self._torch.nn.functional.cross_entropy(self._net(data), labels)
         loss.backward()
@@ -166,15 +166,6 @@ class TorchTrainer(Trainer):
         return tensor, self._torch.from_numpy(labels).to(self.device, non_blocking=True)
 
 
-def _judge(case: Case) -> None:
-    """Raise SpecError for several ranks on GPUs: a wait for a peer is not seen apart in nccl."""
-    if case.world_size > 1 and case.trains_on_gpu:
-        raise SpecError(
-            "several ranks exchange gradients by gloo, from memory: use device cpu, world_size 1, "
-            "or trainer emulated with exchange_bytes"
-        )
-
-
 def _chosen(options: Mapping[str, Scalar]) -> _torch_nets.Network:
     return _torch_nets.net(str(options.get("net", DEFAULT_NET)))
 
@@ -187,5 +178,4 @@ BACKEND = TrainerBackend(
     shape=lambda options: _chosen(options).shape,
     stack="torch",
     ranks=True,
-    judge=_judge,
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import re
 from typing import Any
 
 import pytest
 
 from iobench.analysis.attribution import attribute
 from iobench.analysis.evidence import evidence
+from iobench.analysis.ranks import step_parts
 from iobench.analysis.suite import analyse
-from iobench.core.records import EXPLORATORY, VALID
+from iobench.core.records import EXPLORATORY, VALID, IoCounters, RankResult, Startup, Steps
 from iobench.report import contrast_words
 from tests.build import pairs as fixture
 
@@ -128,3 +131,72 @@ def test_probes_do_not_enter_the_ladders_shares() -> None:
     plan = fixture.plan([BARE, DOCKER], [contrast], probes=True)
     records = [fixture.record(t, probe=BASE) for t in plan.trials if t.stage == "probe"]
     assert analyse(plan, records).pipelines[0].probe is None
+
+
+def rank_of(rank: int, *, wait: float, compute: float, peers: float, exchange: float) -> RankResult:
+    """Return a rank whose steps, of four samples, all have these parts; the first is a warm-up."""
+    whole = wait + compute + peers + exchange
+    begins = [i * whole for i in range(6)]
+    ready = [at + wait for at in begins]
+    done = [at + whole for at in begins]
+    steps = Steps(
+        begins, ready, done, [4] * 6, [4] * 6, 1, peers_s=[peers] * 6, exchange_s=[exchange] * 6
+    )
+    return RankResult(
+        rank=rank, world_size=2, host="node17", pid=1, steps=steps, startup=Startup(),
+        io=IoCounters(wall_s=1.0), ids_digest="a", order_digest="b",
+        fingerprint=fixture.FINGERPRINT,
+    )  # fmt: skip
+
+
+def test_the_parts_of_a_step_are_those_of_the_rank_that_is_waited_for() -> None:
+    late = rank_of(1, wait=0.05, compute=0.02, peers=0.0, exchange=0.01)
+    early = rank_of(0, wait=0.0, compute=0.02, peers=0.05, exchange=0.01)
+    expected = {"loading": 0.05 / 8, "compute": 0.02 / 8, "communication": 0.01 / 8}
+    assert step_parts([early, late]) == pytest.approx(expected)
+    alone = dataclasses.replace(late, steps=fixture.steps(1e-3))
+    assert step_parts([early, alone]) == step_parts([]) == {}
+
+
+PARTS = {"wait": 0.004, "compute": 0.02, "exchange": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("moved", "probes", "stage"),
+    [
+        ("exchange", 0, "communication"),
+        ("exchange", 8, "communication"),
+        ("compute", 0, "compute"),
+        ("wait", 0, "loading"),
+        ("wait", 8, "read"),
+    ],
+)
+def test_training_on_several_ranks_is_attributed_by_its_steps(
+    moved: str, probes: int, stage: str
+) -> None:
+    bare, docker = (
+        dataclasses.replace(case, world_size=2, launcher="torchrun") for case in (BARE, DOCKER)
+    )
+    contrast = fixture.contrast(docker, bare, stage="train", probes=probes)
+    plan = fixture.plan([bare, docker], [contrast], probes=bool(probes))
+    rng = random.Random(2)
+    records = []
+    for trial in plan.trials:
+        mine = trial.arm == docker.label
+        if trial.stage == "probe":
+            read_s = (2e-3 if mine else 1e-3) * rng.gauss(1, 0.002)
+            made = fixture.record(trial, probe={**BASE, "read_s": read_s})
+        else:
+            own = {k: v * rng.gauss(1, 0.002) for k, v in PARTS.items()}
+            own[moved] += 0.004 * mine
+            both = (rank_of(0, peers=0.0, **own), rank_of(1, peers=0.0, **own))
+            made = dataclasses.replace(fixture.record(trial), ranks=both)
+        records.append(made)
+    entry = analyse(plan, records).contrasts[0]
+    assert entry.outcome.verdict == "SLOWER"
+    assert entry.attribution is not None
+    assert entry.attribution.stage == stage, entry.attribution
+    if stage != "read":
+        assert entry.attribution.parts[stage].value == pytest.approx(0.004 / 8, rel=0.1)
+        said = rf"attributed to {stage} \(\+0\.(49|50)\d ms a sample in the compared steps\)"
+        assert re.search(said, contrast_words.sentence(entry))

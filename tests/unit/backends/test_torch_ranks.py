@@ -13,10 +13,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from iobench.backends.trainers import torch as torch_trainer
-from iobench.backends.trainers._torch_ranks import free_since, spans, split
-from iobench.core.cases import Case
-from iobench.core.errors import SpecError
+from iobench.backends.trainers._torch_ranks import Stream, free_since, spans, split
 from tests.capabilities import need
 
 LISTENS = """
@@ -124,10 +121,52 @@ def test_buckets_are_exchanged_one_after_the_other() -> None:
     assert spans(1.0, [2.0, 3.0], [2.0, 3.0], [5.0, 6.0]) == [(1.0, 3.0), (2.0, 1.0)]
 
 
-def test_several_ranks_on_gpus_are_refused() -> None:
-    case = Case(trainer="torch", world_size=2, trainer_options={"device": "cuda"})
-    with pytest.raises(SpecError, match="several ranks exchange gradients by gloo"):
-        torch_trainer.BACKEND.judge(case)
+class Gpu:
+    """A GPU whose stream is behind the host: its moments come when they are waited for."""
+
+    def __init__(self) -> None:
+        self.host_s, self.done_s, self.asked = 100.0, 0.0, 0
+
+    @property
+    def cuda(self) -> Gpu:
+        return self
+
+    def Event(self, enable_timing: bool) -> Event:
+        assert enable_timing
+        return Event(self)
+
+
+class Event:
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu, self.known = gpu, False
+
+    def record(self) -> None:
+        self.at = self.gpu.done_s
+
+    def synchronize(self) -> None:
+        self.known = True
+
+    def elapsed_time(self, other: Event) -> float:
+        assert other.known, "it may not have happened yet"
+        return 1e3 * (other.at - self.at)
+
+
+def test_moments_of_a_gpu_are_on_the_hosts_clock() -> None:
+    """Each step begins idle; its buckets are ready when the GPU has them, not when asked for."""
+    gpu, ready, done = Gpu(), [0.0, 0.0], [0.0, 0.0]
+    stream = Stream(gpu, lambda: gpu.host_s)
+    for step in (0, 1):
+        gpu.host_s, gpu.done_s = 100.0 + step, 7.0 + 3 * step  # neither clock runs like the other
+        assert stream.begin() == gpu.host_s
+        gpu.done_s += 0.25
+        stream.note(ready, step)
+        gpu.done_s += 0.5
+        stream.note(done, step)
+    assert (ready[0], done[0]) == pytest.approx((100.25, 100.75))
+    assert ready[1] == 0.0, "it has not been waited for"
+    stream.read()
+    stream.read()
+    assert (ready[1], done[1]) == pytest.approx((101.25, 101.75))
 
 
 def test_ranks_meet_at_the_address_of_the_trial_and_no_other() -> None:

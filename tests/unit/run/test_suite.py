@@ -318,6 +318,65 @@ def test_no_budget_is_so_tight_that_nothing_can_be_decided(
     assert compared == 1 or without_limits(fewer)
 
 
+@pytest.fixture
+def failing(
+    suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Trial], bool]], list[Trial]]:
+    """Return what has some trials of a suite fail: (trial -> whether it fails) -> those tried."""
+
+    def having(fails: Callable[[Trial], bool]) -> list[Trial]:
+        tried: list[Trial] = []
+
+        def run(trial: Trial, dataset: Dataset, attempt: int, settings: TrialSettings) -> Record:
+            tried.append(trial)
+            found = dataclasses.replace(record(), trial=trial, attempt=attempt)
+            return dataclasses.replace(found, status=FAILED) if fails(trial) else found
+
+        monkeypatch.setattr(scheduler, "run_trial", run)
+        return tried
+
+    return having
+
+
+def test_a_case_that_never_works_is_given_up(
+    suite: scheduler.Suite, failing: Callable[[Callable[[Trial], bool]], list[Trial]]
+) -> None:
+    """Its first three stages fail: it, and what only it is compared with, are not started."""
+    (broken, other) = suite.plan.cases
+    tried = failing(lambda trial: trial.case.label == broken.label)
+    suite.run()
+    of = {c.label: [t for t in tried if t.case.label == c.label] for c in (broken, other)}
+    assert len(of[broken.label]) == 3
+    assert not [t for t in of[other.label] if t.contrast]
+    records = {r.trial.id: r for r in suite.store.records()}
+    assert set(records) == {t.id for t in suite.store.plan().trials}
+    given_up = [r for r in records.values() if r.reasons and "not started: " in r.reasons[0]]
+    assert {r.status for r in given_up} == {FAILED}
+    assert len(tried) + len(given_up) == len(records)
+    tried.clear()
+    failing(lambda trial: False)
+    again(suite.store).run()
+    assert set(suite.store.done()) == {t.id for t in suite.store.plan().trials}, "all of it"
+
+
+def test_a_stage_that_never_works_is_given_up_and_the_others_run(
+    suite: scheduler.Suite, failing: Callable[[Callable[[Trial], bool]], list[Trial]]
+) -> None:
+    plan = suite.plan
+    arm = plan.cases[0].label
+    (one,) = contrasts(plan.rules, {})
+    trials = [Trial(f"{n}", case, "load", "warm", one.id, case.label, block=n, position=i)
+              for n in range(1, 7) for i, case in enumerate(plan.cases)]  # fmt: skip
+    suite.store.save_plan(dataclasses.replace(
+        plan, trials=tuple(dataclasses.replace(t, id=f"{i}") for i, t in enumerate(trials)),
+        contrasts=(one,), phase=2,
+    ))  # fmt: skip
+    tried = failing(lambda trial: trial.case.label == arm)
+    again(suite.store).run()
+    assert [t.block for t in tried if t.case.label == arm] == [1, 2, 3]
+    assert [t.block for t in tried if t.case.label != arm] == [1, 2], "in the third it came first"
+
+
 def test_a_failing_trial_is_tried_once_a_run(
     suite: scheduler.Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
