@@ -28,7 +28,7 @@ from iobench.spec import load
 
 SAMPLES, BATCH, REPEATS, COMPUTE_S = 1280, 64, 3, 4
 CONTAINERS = ("apptainer", "docker", "podman")
-RANKS = "two ranks, a GPU each"
+RANKS = "two ranks on two GPUs"
 #: What a step may take more than training's, and a copy more than a step: noise.
 SLACK = 1.1
 TRAINER = {"net": "resnet50", "device": "cuda", "channels_last": True}
