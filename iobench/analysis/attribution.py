@@ -37,6 +37,12 @@ def attribute(evidence: Evidence, contrast: Contrast, verdict: str) -> Attributi
     by_steps = _by_steps(evidence, contrast, verdict)
     if not contrast.probes or (by_steps and by_steps.stage != LOADING):
         return by_steps
+    by_probes = _by_probes(evidence, contrast, verdict)
+    return by_probes if by_probes.stage or by_steps is None else by_steps
+
+
+def _by_probes(evidence: Evidence, contrast: Contrast, verdict: str) -> AttributionResult:
+    """Return the attribution by the serial probes of both arms."""
     pairs = _pairs(evidence, contrast)
     if len(pairs) < MIN_PROBES:
         return AttributionResult("", _why_few(evidence, contrast, len(pairs)), len(pairs), {})

@@ -139,18 +139,18 @@ def step_parts(results: Sequence[RankResult]) -> Mapping[str, float]:
     n = min((len(s.done_s) for s in steps), default=0)
     if not n or any(len(s.exchange_s) < n for s in steps):
         return {}
-    names = ("request_s", "ready_s", "done_s", "peers_s", "exchange_s")
-    rows = np.array([[getattr(s, name)[:n] for name in names] for s in steps], float)
-    last = rows[:, names.index("peers_s")].argmin(axis=0)
-    begin = min(max(s.warmup for s in steps), n - 1)
-    request, ready, done, peers, exchange = rows[last, :, np.arange(n)][begin:].mean(axis=0)
-    count = np.mean([sum(s.samples[i] for s in steps) for i in range(begin, n)])
-    parts = {
-        LOADING: ready - request,
-        COMPUTE: done - ready - peers - exchange,
-        COMMUNICATION: exchange,
-    }
-    return {name: float(seconds / count) for name, seconds in parts.items()}
+    least, samples = np.full(n, np.inf), np.zeros(n)
+    of_last = np.zeros((3, n))  # loading, compute, communication of the rank that waits least
+    for each in steps:
+        names = ("request_s", "ready_s", "done_s", "peers_s", "exchange_s", "samples")
+        columns = (np.asarray(getattr(each, name)[:n], float) for name in names)
+        request, ready, done, peers, exchange, count = columns
+        parts = np.stack([ready - request, done - ready - peers - exchange, exchange])
+        of_last = np.where(peers < least, parts, of_last)
+        least, samples = np.minimum(least, peers), samples + count
+    begin = min(max(each.warmup for each in steps), n - 1)
+    seconds = of_last[:, begin:].sum(axis=1) / samples[begin:].sum()
+    return dict(zip((LOADING, COMPUTE, COMMUNICATION), seconds.tolist(), strict=True))
 
 
 def steady_mean(steps: Steps, column: Sequence[float] | npt.NDArray[np.float64]) -> float:

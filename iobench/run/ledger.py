@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -16,6 +15,8 @@ from iobench.plan.cost import guess_s
 
 #: After so many failures of so many, more of them only cost time.
 GIVE_UP = 3
+#: How the reason of a trial begins that was passed over therefore.
+NOT_STARTED = "not started: "
 
 
 class Ledger:
@@ -32,7 +33,7 @@ class Ledger:
         self._compute_s, self._samples = plan.compute_s, plan.dataset.samples
         self._costs: dict[tuple[Any, ...], list[float]] = {}
         self._worked: set[tuple[Any, ...]] = set()  # kinds of trials
-        self._failed: Counter[tuple[Any, ...]] = Counter()  # likewise, in this run
+        self._failed: dict[tuple[Any, ...], list[str]] = {}  # in this run, and why
         self._parts: dict[
             tuple[str, ...], list[tuple[float, float]]
         ] = {}  # around a loop, an epoch
@@ -55,7 +56,9 @@ class Ledger:
         if enters(record):
             self._worked.add(_kind(record.trial))
         elif record.status == FAILED:
-            self._failed[_kind(record.trial)] += 1
+            why = next(iter(record.reasons), "no reason given")
+            if not why.startswith(NOT_STARTED):
+                self._failed.setdefault(_kind(record.trial), []).append(why)
 
     def given_up(self, trial: Trial) -> str:
         """Return why a trial is not worth its start, "" where it is.
@@ -64,12 +67,13 @@ class Ledger:
         kinds or more, and none has worked before.
         """
         kind, label = _kind(trial), trial.case.label
-        count = self._failed[kind]
-        if count >= GIVE_UP and kind not in self._worked:
-            return f"not started: this failed {count} times of {count}"
-        kinds = [other for other in self._failed if other[0] == label]
+        why = self._failed.get(kind, [])
+        if len(why) >= GIVE_UP and kind not in self._worked:
+            return f"{NOT_STARTED}it failed {len(why)} times of {len(why)}: {why[0]}"
+        kinds = [reasons[0] for other, reasons in self._failed.items() if other[0] == label]
         if len(kinds) >= GIVE_UP and all(other[0] != label for other in self._worked):
-            return f"not started: its case failed in {len(kinds)} of {len(kinds)} stages and states"
+            many = f"{len(kinds)} of {len(kinds)} stages and cache states"
+            return f"{NOT_STARTED}its case failed in {many}: {kinds[0]}"
         return ""
 
     def usable(self) -> dict[str, Record]:

@@ -25,7 +25,7 @@ from iobench.plan.blocks import blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
 from iobench.run import copies
 from iobench.run.block import run_block
-from iobench.run.ledger import Ledger
+from iobench.run.ledger import NOT_STARTED, Ledger
 from iobench.run.next_trials import Step, next_step
 from iobench.run.store import Store
 from iobench.run.trial import TrialSettings, run_trial
@@ -146,7 +146,7 @@ class Suite:
         left = [t for t in block if not self.ledger.given_up(t)]
         if not trial.contrast or len(left) == len(block) or trial in comparable(self.plan, left):
             return ""
-        return "not started: what it is compared with was given up"
+        return f"{NOT_STARTED}what it is compared with was given up"
 
     def _keep(self, record: Record, *, apart: bool = False) -> None:
         self.store.save(record)
