@@ -7,24 +7,23 @@ Two hosts (namespaces with addresses of their own and sshd) with a rank each, st
 emulated step, a real exchange of gradients by gloo.  Only h2 is slowed:
 
 bandwidth: its link lets through so many bytes a second each way (tc tbf).  In a ring of two ranks
-each sends, and gets, as many bytes as there are gradients; the truth is what of
-(bytes + headers - burst) / rate the backward pass does not hide, and what the ranks do themselves
-(sums, the mean, wake-ups).  Headers are counted: what the link lets through while gloo exchanges as
-many bytes by itself, acknowledgements too.  The ranks' own part is what the same exchange adds to
-the same steps of a loop without iobench before the link is slow.
+each sends, and gets, as many bytes as there are gradients: (bytes + headers - burst) / rate, as far
+as the backward pass does not hide it.  Headers are counted: what the link lets through while gloo
+exchanges as many bytes by itself, acknowledgements too.
 latency: a relay in place of its cable holds every frame for d.  Each of the two phases of gloo's
 ring asks for a part and gets it: two round trips, 4 d and what the relay takes itself, which a
-datagram there and back shows before and after each suite; and the ranks' own part, as above.
-Beside the arithmetic of both stands what the loop without iobench takes over the slow link, before
-and after each suite: a difference of the arithmetic to both is the link's, to one is iobench's.
-disk: its disk is throttled below the page cache.  The truth of the fetch stall is
+datagram there and back shows before and after each suite.
+Arithmetic is the link's alone, without what ranks do themselves (sums, the mean, wake-ups).  The
+truth of both is what the same exchange adds to the same steps of a loop without iobench over the
+slow link, before and after each suite.
+disk: its disk is throttled below the page cache.  The truth of the fetch stall is arithmetic:
 (pages of its files / rate - slice) / samples - the job's from memory, as in known_truths; the other
 rank waits for it what its own work leaves of that time, and the exchange takes no longer.
 
 In every repeat the report must name it: no straggler where the network is slow; rank 1 on h2, to
 read, where its disk is.  Target: intervals cover the truth in 17 of 20 repeats, half-widths at most
-5 % of a step, means within 10 %.  Repeats that are in DATA/slowed-node/results are not run again:
-remove that folder to begin anew.  Needs root, Open MPI, openssh-server, iproute2.
+5 % of a step, means within 10 % of arithmetic.  Repeats that are in DATA/slowed-node/results are
+not run again: remove that folder to begin anew.  Needs root, Open MPI, openssh-server, iproute2.
 """
 
 from __future__ import annotations
@@ -63,13 +62,16 @@ Analysis = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A measured interval beside what arithmetic says; ``step_s``: of the slowed job."""
+    """A measured interval beside what arithmetic says; ``step_s``: of the slowed job.
+
+    ``outside``: what a loop without iobench took, the truth then; 0: arithmetic is.
+    """
 
     name: str
     expected: float
     found: stats.Interval
     step_s: float
-    outside: float = 0.0  #: what a loop without iobench takes; 0: none was run
+    outside: float = 0.0
 
     def row(self) -> dict[str, Any]:
         low, high = self.found.low, self.found.high
@@ -79,9 +81,8 @@ class Figure:
             "value": self.found.value,
             "low": low,
             "high": high,
-            "covers": low <= self.expected <= high,
-            "outside": self.outside,
-            "covers_outside": low <= self.outside <= high,
+            "truth": (truth := self.outside or self.expected),
+            "covers": low <= truth <= high,
             "half_width": (high - low) / 2 / self.step_s,
         }
 
@@ -102,18 +103,17 @@ class Slowed:
     buckets: int = 1
     bytes_per_s: int = 0
     delay_s: float = 0.0
-    own_s: float = 0.0  #: what the exchange adds to a step before anything is slow
-    outside_s: float = 0.0  #: the same over the slow link; 0: not measured
+    outside_s: float = 0.0  #: what the exchange adds to the steps of a loop without iobench
     wire_bytes: float = 0.0  #: what the link let through for one exchange; 0: by the frames' size
     round_trip_s: float = 0.0  #: measured; 0: twice the delay
 
     def exposed_s(self) -> float:
         """Return what of an exchange the backward pass does not hide, by arithmetic."""
         if self.delay_s:
-            return 2 * (self.round_trip_s or 2 * self.delay_s) + self.own_s
+            return 2 * (self.round_trip_s or 2 * self.delay_s)
         first_s = self.step_s / 3 + self.step_s * 2 / 3 / self.buckets
         wire = self.wire_bytes or self.exchange_bytes * slowed.FRAME / slowed.PAYLOAD
-        return first_s + (wire - slowed.BURST) / self.bytes_per_s + self.own_s - self.step_s
+        return first_s + (wire - slowed.BURST) / self.bytes_per_s - self.step_s
 
 
 def network(
@@ -237,18 +237,18 @@ def measure(
 
 
 def facts_of(
-    slow: Any, truth: Slowed, exchange_s: Callable[[], float], own_s: float
+    slow: Any, truth: Slowed, exchange_s: Callable[[], float]
 ) -> Callable[[], dict[str, float]]:
     """Return what measures the link that is slow now: nothing of a disk."""
     if truth.stage == "train":
         return dict
     if truth.delay_s:
-        return lambda: {"own_s": own_s, "round_trip_s": slow(), "outside_s": exchange_s()}
+        return lambda: {"round_trip_s": slow(), "outside_s": exchange_s()}
     before, count = slow(), slowed.STEPS + 1
     exchange_s()
     wire_bytes = (slow() - before) / count
     print(f"the link let through {wire_bytes:,.0f} bytes for {truth.exchange_bytes:,}")
-    return lambda: {"own_s": own_s, "wire_bytes": wire_bytes, "outside_s": exchange_s()}
+    return lambda: {"wire_bytes": wire_bytes, "outside_s": exchange_s()}
 
 
 def repeat(truth: Slowed, place: Path) -> dict[str, Any]:
@@ -272,9 +272,8 @@ def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
             cluster = undo.enter_context(hosts(folder))
             steps = (cluster, truth.step_s, truth.exchange_bytes, truth.buckets)
             exchange_s = functools.partial(slowed.exchange_s, *steps)
-            own_s = exchange_s()
             slow = undo.enter_context(truth.slow(cluster))
-            facts = facts_of(slow, truth, exchange_s, own_s)
+            facts = facts_of(slow, truth, exchange_s)
         for i, place in enumerate(places):
             if place in todo:
                 measure(truth, cluster, place, args.blocks, facts)
@@ -286,13 +285,8 @@ def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
 def words(row: dict[str, Any]) -> str:
     parts = [
         f"{f['name']} {1e3 * f['value']:.3f} [{1e3 * f['low']:.3f}, {1e3 * f['high']:.3f}] ms, "
-        f"truth {1e3 * f['expected']:.3f} {'in' if f['covers'] else 'OUT'} "
-        f"(half-width {f['half_width']:.1%})"
-        + (
-            f", outside {1e3 * f['outside']:.3f} {'in' if f['covers_outside'] else 'OUT'}"
-            if f["outside"]
-            else ""
-        )
+        f"truth {1e3 * f['truth']:.3f} {'in' if f['covers'] else 'OUT'} (half-width "
+        f"{f['half_width']:.1%}), computed {1e3 * f['expected']:.3f}"
         for f in row["figures"]
     ]
     return " | ".join(["", *parts, *row["wrong"]])
@@ -302,16 +296,15 @@ def judged(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return and print whether the targets were met over all repeats."""
     summary = {}
     for figures in zip(*(row["figures"] for row in rows), strict=True):
-        expected, mean, outside = (
-            statistics.fmean(f[key] for f in figures) for key in ("expected", "value", "outside")
+        expected, truth, mean = (
+            statistics.fmean(f[key] for f in figures) for key in ("expected", "truth", "value")
         )
         summary[figures[0]["name"]] = {
             "covered": sum(f["covers"] for f in figures),
             "of": len(figures),
             "expected": expected,
             "mean": mean,
-            "outside": outside,
-            "covered_outside": sum(f["covers_outside"] for f in figures),
+            "truth": truth,
             "error": mean / expected - 1,
             "half_width_max": max(f["half_width"] for f in figures),
         }

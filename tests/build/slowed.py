@@ -65,10 +65,10 @@ for _ in range(count + 1):
     begun, sent = time.perf_counter(), []
     for i, part in enumerate(parts, 1):
         until(begun + step_s / 3 + step_s * 2 / 3 * i / buckets)
-        sent.append(distributed.all_reduce(part, async_op=True))
-    for work, part in zip(sent, parts):
-        work.wait()
-        part.div_(2)
+        work = distributed.all_reduce(part, async_op=True)
+        sent.append(work.get_future().then(lambda done: done.value()[0].div_(2)))
+    for mean in sent:
+        mean.wait()
     took.append(time.perf_counter() - begun)
 print(sum(took[1:]) / count - step_s)
 """

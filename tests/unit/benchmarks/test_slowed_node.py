@@ -20,9 +20,16 @@ def test_what_the_backward_pass_does_not_hide() -> None:
     assert latency.exposed_s() == pytest.approx(0.08)
     relayed = dataclasses.replace(latency, round_trip_s=0.0412)
     assert relayed.exposed_s() == pytest.approx(0.0824), "the relay's own time with it"
-    counted = dataclasses.replace(bandwidth, wire_bytes=4_034_000, own_s=0.0012)
+    counted = dataclasses.replace(bandwidth, wire_bytes=4_034_000)
     wire_s = (4_034_000 - slowed.BURST) / 20e6
-    assert counted.exposed_s() == pytest.approx(wire_s - 0.02 + 0.0012)
+    assert counted.exposed_s() == pytest.approx(wire_s - 0.02)
+
+
+def test_where_a_loop_outside_was_run_it_is_the_truth() -> None:
+    interval = Interval(0.082, 0.081, 0.083, 0.95, 5, "t")
+    assert Figure("x", 0.08, interval, 0.11).row()["covers"] is False
+    outside = Figure("x", 0.08, interval, 0.11, outside=0.0815).row()
+    assert (outside["covers"], outside["truth"], outside["expected"]) == (True, 0.0815, 0.08)
 
 
 def row(value: float, *wrong: str, half: float = 0.01) -> dict[str, Any]:
