@@ -68,7 +68,7 @@ def free_since(begins: Sequence[Tuple[float, int]], done: Sequence[float]) -> np
     return np.repeat([begins[0][0], *ends], counts)
 
 
-class Stream:
+class StreamClock:
     """Moments of a GPU's current stream by the host's clock, read when a step is over.
 
     A step begins when the GPU has nothing to do; its other moments are so long after that, as the
@@ -152,7 +152,7 @@ class TorchRanks:
         )
         self._torch: Any = torch
         self.group: Any = None
-        self._stream = Stream(torch, clock) if device == "cuda" else None
+        self._stream = StreamClock(torch, clock) if device == "cuda" else None
         if self._stream:
             self.group = self._gpus()
         dist.barrier()  # gloo connects two ranks when they first talk: not in the loop

@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from iobench.backends.trainers._torch_ranks import Stream, free_since, spans, split
+from iobench.backends.trainers._torch_ranks import StreamClock, free_since, spans, split
 from tests.capabilities import need
 
 LISTENS = """
@@ -154,7 +154,7 @@ class Event:
 def test_moments_of_a_gpu_are_on_the_hosts_clock() -> None:
     """Each step begins idle; its buckets are ready when the GPU has them, not when asked for."""
     gpu, ready, done = Gpu(), [0.0, 0.0], [0.0, 0.0]
-    stream = Stream(gpu, lambda: gpu.host_s)
+    stream = StreamClock(gpu, lambda: gpu.host_s)
     for step in (0, 1):
         gpu.host_s, gpu.done_s = 100.0 + step, 7.0 + 3 * step  # neither clock runs like the other
         assert stream.begin() == gpu.host_s
