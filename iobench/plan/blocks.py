@@ -40,6 +40,12 @@ def first_look(contrast: Contrast) -> int:
     return contrast.looks[0] if contrast.looks else contrast.pairs
 
 
+def beside(plan: Plan, trial: Trial) -> tuple[Trial, ...]:
+    """Return the trials of a contrast's trial's block, itself among them, in the plan's order."""
+    place = trial.contrast, trial.stage, trial.block
+    return tuple(t for t in plan.trials if (t.contrast, t.stage, t.block) == place)
+
+
 def comparable(plan: Plan, trials: Sequence[Trial]) -> list[Trial]:
     """Return those of one block's trials that a contrast compares with another of them."""
     left = {trial.arm for trial in trials}

@@ -23,6 +23,7 @@ from iobench.core.records import FAILED
 from iobench.equations import signed_rank
 from iobench.plan.blocks import (
     Spans,
+    beside,
     block_of,
     blocks,
     first_look,
@@ -72,10 +73,7 @@ def next_step(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
 
 def _at_once(plan: Plan, trial: Trial) -> tuple[Trial, ...]:
     """Return the trial, or all arms of its block where they take turns."""
-    if not trial.slice_s:
-        return (trial,)
-    place = trial.contrast, trial.stage, trial.block
-    return tuple(t for t in plan.trials if (t.contrast, t.stage, t.block) == place)
+    return beside(plan, trial) if trial.slice_s else (trial,)
 
 
 def _extended(plan: Plan, trials: Sequence[Trial], *, at_once: bool = False) -> Step:

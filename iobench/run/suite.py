@@ -21,7 +21,7 @@ from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop, DatasetError
 from iobench.core.records import FAILED, INVALID, CacheProof, Record
 from iobench.host import scratch
-from iobench.plan.blocks import blocks, comparable
+from iobench.plan.blocks import beside, blocks, comparable
 from iobench.plan.contrasts import contrasts, without_turns
 from iobench.run import copies
 from iobench.run.block import run_block
@@ -125,8 +125,7 @@ class Suite:
 
         ``apart``: away from its block, so no figure may use it.
         """
-        if reason := self._in_vain(trial):
-            self._keep(passed_over(trial, self.store.start(trial.id), reason), apart=apart)
+        if self._passed_over(trial, apart=apart):
             return False
         self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), trial)
         attempt = self.store.start(trial.id)
@@ -141,12 +140,23 @@ class Suite:
         """Return why running a trial can give no answer, "" where it can."""
         if reason := self.ledger.given_up(trial):
             return reason
-        place = trial.contrast, trial.stage, trial.block
-        block = [t for t in self.plan.trials if (t.contrast, t.stage, t.block) == place]
+        block = beside(self.plan, trial) if trial.contrast else ()
         left = [t for t in block if not self.ledger.given_up(t)]
-        if not trial.contrast or len(left) == len(block) or trial in comparable(self.plan, left):
+        if len(left) == len(block) or trial in comparable(self.plan, left):
             return ""
         return f"{NOT_STARTED}what it is compared with was given up"
+
+    def _passed_over(self, trial: Trial, *, apart: bool = False) -> bool:
+        """Keep a record of a trial that can give no answer, which a resume tries again.
+
+        Return whether it is one.
+        """
+        reason = self._in_vain(trial)
+        if reason:
+            attempt, started = self.store.start(trial.id), clock.utc("milliseconds")
+            record = Record(trial, attempt, FAILED, (reason,), started, 0.0, CacheProof())
+            self._keep(record, apart=apart)
+        return bool(reason)
 
     def _keep(self, record: Record, *, apart: bool = False) -> None:
         self.store.save(record)
@@ -159,17 +169,13 @@ class Suite:
         Where an arm FAILED, the others that are compared with each other run again without it.
         Where this user may not stop an arm, arms run one after the other from now on.
         """
+        block = [trial for trial in block if not self._passed_over(trial)]
+        if not block:
+            return
         try:
             copies.make(block, self.plan.dataset, self.settings, self._undo)
         except DatasetError as error:
             self._end_turns(str(error), cache=block[0].cache)
-            return
-        vain = {trial.id: reason for trial in block if (reason := self._in_vain(trial))}
-        for trial in block:
-            if trial.id in vain:
-                self._keep(passed_over(trial, self.store.start(trial.id), vain[trial.id]))
-        block = [trial for trial in block if trial.id not in vain]
-        if not block:
             return
         for _ in range(ATTEMPTS):
             self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), block[0])
@@ -219,9 +225,3 @@ class Suite:
                 agent.warm(files, threads=READERS)
                 nbytes, took_s = sum(f.stat().st_size for f in files), clock.clock() - begun
                 self.settings.cold_rates[folder] = nbytes / took_s / READERS
-
-
-def passed_over(trial: Trial, attempt: int, reason: str) -> Record:
-    """Return the record of a trial that is not run; a resume tries it again."""
-    started = clock.utc("milliseconds")
-    return Record(trial, attempt, FAILED, (reason,), started, 0.0, CacheProof())
