@@ -15,7 +15,7 @@ ring asks for a part and gets it: two round trips, 4 d and what the relay takes 
 datagram there and back shows before and after each suite.
 Arithmetic is the link's alone, without what ranks do themselves (sums, the mean, wake-ups).  The
 truth of both is what the same exchange adds to the same steps of a loop without iobench over the
-slow link, before and after each suite.
+slow link, before and after each suite: the mean over all repeats, since the link is the same.
 disk: its disk is throttled below the page cache.  The truth of the fetch stall is arithmetic:
 (pages of its files / rate - slice) / samples - the job's from memory, as in known_truths; the other
 rank waits for it what its own work leaves of that time, and the exchange takes no longer.
@@ -251,9 +251,14 @@ def facts_of(
     return lambda: {"wire_bytes": wire_bytes, "outside_s": exchange_s()}
 
 
+def known(truth: Slowed, places: Sequence[Path]) -> Slowed:
+    """Return the truth with the mean of what was measured of its link in all repeats that ran."""
+    each = [json.loads((place / FACTS).read_text()) for place in places]
+    return dataclasses.replace(truth, **{k: statistics.fmean(f[k] for f in each) for k in each[0]})
+
+
 def repeat(truth: Slowed, place: Path) -> dict[str, Any]:
     """Judge one suite that has run."""
-    truth = dataclasses.replace(truth, **json.loads((place / FACTS).read_text()))
     found = store.at(place)
     records = found.records()
     analysis = to_json(analyse(found.plan(), records))
@@ -265,7 +270,6 @@ def repeat(truth: Slowed, place: Path) -> dict[str, Any]:
 def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
     folder = args.data.resolve() / "slowed-node"
     places = [folder / "results" / truth.name / str(i) for i in range(args.repeats)]
-    rows = []
     with contextlib.ExitStack() as undo:
         todo = [place for place in places if not (place / "report.html").exists()]
         if todo:
@@ -274,11 +278,14 @@ def study(truth: Slowed, args: argparse.Namespace) -> dict[str, Any]:
             exchange_s = functools.partial(slowed.exchange_s, *steps)
             slow = undo.enter_context(truth.slow(cluster))
             facts = facts_of(slow, truth, exchange_s)
-        for i, place in enumerate(places):
+        for i, place in enumerate(places, 1):
             if place in todo:
                 measure(truth, cluster, place, args.blocks, facts)
-            rows.append(repeat(truth, place))
-            print(f"{truth.name} {i + 1}/{args.repeats}{words(rows[-1])}", flush=True)
+            so_far = repeat(known(truth, places[:i]), place)
+            print(f"{truth.name} {i}/{args.repeats} so far{words(so_far)}", flush=True)
+    rows = [repeat(known(truth, places), place) for place in places]
+    for i, row in enumerate(rows, 1):
+        print(f"{truth.name} {i}/{args.repeats}{words(row)}", flush=True)
     return {"truth": truth.name, "rows": rows, **judged(truth.name, rows)}
 
 

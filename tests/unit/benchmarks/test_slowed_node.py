@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,15 @@ def test_where_a_loop_outside_was_run_it_is_the_truth() -> None:
     assert Figure("x", 0.08, interval, 0.11).row()["covers"] is False
     outside = Figure("x", 0.08, interval, 0.11, outside=0.0815).row()
     assert (outside["covers"], outside["truth"], outside["expected"]) == (True, 0.0815, 0.08)
+
+
+def test_the_truth_of_a_link_is_the_mean_of_all_repeats(tmp_path: Path) -> None:
+    places = [tmp_path / "0", tmp_path / "1"]
+    for place, outside_s in zip(places, (0.081, 0.083), strict=True):
+        place.mkdir()
+        (place / slowed_node.FACTS).write_text(json.dumps({"outside_s": outside_s}))
+    _, latency, _ = TRUTHS
+    assert slowed_node.known(latency, places).outside_s == pytest.approx(0.082)
 
 
 def row(value: float, *wrong: str, half: float = 0.01) -> dict[str, Any]:
