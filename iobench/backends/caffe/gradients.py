@@ -4,13 +4,17 @@ For frameworks whose parameters are blobs with ``data`` and ``diff`` (Caffe).  A
 backward, the exchange, update.  As all ranks begin with rank 0's weights and add the same mean,
 they stay the same, and n ranks of batch b do what one does with batch n b (but for layers that look
 at a whole batch: BatchNorm).  mpi4py is imported by the first exchange of several ranks.
+
+A rank's wait for a peer is told from the exchange by what each does by itself from the end of one
+exchange until it has the gradients of the next, which ranks compare after the loop
+(:mod:`iobench.backends.trainers._torch_ranks`): nothing is sent for it during the loop.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -54,8 +58,10 @@ class Gradients:
         #: Views of ``_flat``, one a blob in its shape.
         parts = zip(np.split(self._flat, np.cumsum(sizes)[:-1]), self._params)
         self._parts = [part.reshape(blob.data.shape) for part, blob in parts]
-        #: Seconds of each exchange so far, copies too, and of the wait for the last rank before it.
-        self.seconds, self.waits = array("d"), array("d")
+        #: Seconds of each step so far: in the exchange, copies too, and by itself before it.
+        self.seconds, self.own = array("d"), array("d")
+        self._free = clock()  # since when this rank has worked by itself
+        self._waits: Any = np.zeros(0)
         counts = comm.allgather((len(self._params), count))
         if len(set(counts)) > 1:
             raise SpecError(
@@ -74,6 +80,7 @@ class Gradients:
         self._comm.Bcast(self._flat, root=0)
         self._scatter("data")
         self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
+        self._free = self._clock()
 
     def __call__(self) -> None:
         """Replace every rank's gradients by their mean; call it between backward and update."""
@@ -81,44 +88,50 @@ class Gradients:
 
         begun = self._clock()
         self._gather("diff")
-        copied = self._clock()
-        self._comm.Barrier()  # a rank whose batch came late shall not look like a slow network
-        met = self._clock()
+        ready = self._clock()
         self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
+        free = self._clock()
         self._flat *= np.float32(1.0 / self._comm.Get_size())
         self._scatter("diff")
-        self.waits.append(met - copied)
-        self.seconds.append(self._clock() - met + copied - begun)
+        self.own.append(ready - self._free)
+        self.seconds.append(self._clock() - begun)
+        self._free = free
 
     def exchanges(self) -> Mapping[str, Sequence[float]]:
         """Return the columns of :class:`iobench.core.records.Steps` that ranks in step fill.
 
-        All ranks call it, with equally many steps.  The rank that comes last waits for nobody: what
-        it is at the barrier is the barrier's own time, and no rank's wait for another.
+        All ranks call it, with equally many steps.
         """
+        waits, seconds = self._settle()
+        return {"peers_s": waits.tolist(), "exchange_s": seconds.tolist()}
+
+    def _settle(self) -> Tuple[Any, Any]:
+        """Return of each step the seconds of the wait for peers, and of the exchange itself."""
         from mpi4py import MPI
 
-        least = np.array(self.waits)
-        self._comm.Allreduce(MPI.IN_PLACE, least, op=MPI.MIN)
-        waits = np.array(self.waits) - least
-        return {"peers_s": waits.tolist(), "exchange_s": self.seconds.tolist()}
+        if len(self._waits) < len(self.own):
+            longest = np.array(self.own)
+            self._comm.Allreduce(MPI.IN_PLACE, longest, op=MPI.MAX)
+            self._waits = longest - np.array(self.own)
+        return self._waits, np.maximum(0.0, np.array(self.seconds) - self._waits)
 
     def describe(self) -> Mapping[str, Scalar]:
         """Return ``comm_s`` (the median exchange, seconds a step), its bytes and the ranks;
-        ``peers_s``: the median time at the barrier, where it waits for the last rank.
+        ``peers_s``: the median wait for the rank that works longest.  All ranks call it.
 
         ``weights_digest``: of every parameter, bit by bit: equal on all ranks, or they have not
         trained one net.
         """
+        waits, seconds = self._settle()
         digest = hashlib.blake2b(digest_size=16)
         for blob in self._params:
             digest.update(np.ascontiguousarray(blob.data).tobytes())
         return {
             "ranks": int(self._comm.Get_size()),
             "comm_bytes": int(self._flat.nbytes),
-            "comm_s": float(np.median(self.seconds)) if self.seconds else 0.0,
-            "peers_s": float(np.median(self.waits)) if self.waits else 0.0,
-            "comm_first_s": float(self.seconds[0]) if self.seconds else 0.0,
+            "comm_s": float(np.median(seconds)) if self.seconds else 0.0,
+            "peers_s": float(np.median(waits)) if self.seconds else 0.0,
+            "comm_first_s": float(seconds[0]) if self.seconds else 0.0,
             "weights_digest": digest.hexdigest(),
         }
 

@@ -56,16 +56,21 @@ def spans(
     return found
 
 
+def buckets_of(begins: Sequence[Tuple[float, int]], count: int) -> List[Tuple[int, int]]:
+    """Return of every step the places of its first bucket and of the one after its last."""
+    firsts = [first for _, first in begins]
+    return list(zip(firsts, [*firsts[1:], count]))
+
+
 def free_since(begins: Sequence[Tuple[float, int]], done: Sequence[float]) -> np.ndarray[Any, Any]:
     """Return of every bucket when the exchange of the step before it was over.
 
     ``begins``: of every step when its batch was there, which stands for an exchange before the
     first, and the place of its first bucket in ``done``.
     """
-    firsts = [first for _, first in begins]
-    counts = np.diff([*firsts, len(done)])
-    ends = [max(done[first:last]) for first, last in zip(firsts, firsts[1:])]
-    return np.repeat([begins[0][0], *ends], counts)
+    places = buckets_of(begins, len(done))
+    ends = [max(done[first:last]) for first, last in places[:-1]]
+    return np.repeat([begins[0][0], *ends], [last - first for first, last in places])
 
 
 class StreamClock:
@@ -225,8 +230,8 @@ class TorchRanks:
         longest: Any = self._torch.from_numpy(np.array(self._ready) - free)
         self._dist.all_reduce(longest, op=self._dist.ReduceOp.MAX)
         met = (free + longest.numpy()).tolist()
-        firsts = [first for _, first in self._begins]
-        for (begun, first), last in zip(self._begins, [*firsts[1:], len(met)]):
+        places = buckets_of(self._begins, len(met))
+        for (begun, _), (first, last) in zip(self._begins, places):
             times = self._ready[first:last], met[first:last], self._done[first:last]
             self._split.append(split(*times))
             self._spans.append(spans(begun, *times))

@@ -56,6 +56,10 @@ def check_communication(cluster: Hosts, analysis: Dict[str, Any], expected_s: fl
     (case,) = analysis["pipelines"]
     for seconds in (case["comm"]["value"], case["comm"]["waited_s"]):
         assert expected_s / RATIO < seconds < expected_s * RATIO
+    check_nobody_waits(cluster, analysis)
+
+
+def check_nobody_waits(cluster: Hosts, analysis: Dict[str, Any]) -> None:
     for rank in steps(cluster, "compute", "-"):
         assert mean(rank.peers_s) < mean(rank.exchange_s) / RATIO
     assert analysis["stragglers"] == []
@@ -78,6 +82,21 @@ def test_latency_of_one_host_is_communication(cluster: Hosts, slow: Host) -> Non
     with slowed.latency(cluster, slow, delay_s):
         analysis = ran(cluster, "warm", stage="compute", trainer_options=options)
     check_communication(cluster, analysis, 4 * delay_s)
+
+
+def test_latency_of_one_host_is_communication_of_caffes_ranks_too(
+    cluster: Hosts, slow: Host
+) -> None:
+    """How often MPI crosses the link for its gradients is its own affair: once at least."""
+    need("tun")
+    need("caffe")
+    delay_s = 0.02
+    keys = {"transform": "crop224", "order": "stored", "trainer_options": {"net": "small"}}
+    with slowed.latency(cluster, slow, delay_s):
+        analysis = ran(cluster, "warm", stage="compute", trainer="caffe", **keys)
+    for rank in steps(cluster, "compute", "-"):
+        assert mean(rank.exchange_s) > delay_s
+    check_nobody_waits(cluster, analysis)
 
 
 def test_a_slow_disk_of_one_host_is_its_fetch_stall_and_the_others_wait(

@@ -43,18 +43,15 @@ class Comm:
     def Bcast(self, array: np.ndarray, root: int) -> None:
         array[...] = self.world.all(self.rank, array.copy())[root]
 
-    def Barrier(self) -> None:
-        self.world.barrier.wait()
-
     def Allreduce(self, here: Any, array: np.ndarray, op: str) -> None:
         assert here == "in place"
-        array[...] = {"sum": np.sum, "min": np.min}[op](self.world.all(self.rank, array.copy()), 0)
+        array[...] = {"sum": np.sum, "max": np.max}[op](self.world.all(self.rank, array.copy()), 0)
 
 
 @pytest.fixture
 def mpi(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     module = ModuleType("mpi4py")
-    known = SimpleNamespace(IN_PLACE="in place", SUM="sum", MIN="min", COMM_WORLD=Comm(World(1), 0))
+    known = SimpleNamespace(IN_PLACE="in place", SUM="sum", MAX="max", COMM_WORLD=Comm(World(1), 0))
     module.MPI = known  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mpi4py", module)
     return known
@@ -115,28 +112,35 @@ def test_weights_that_part_have_another_digest(mpi: SimpleNamespace) -> None:
 
 
 def test_the_exchange_is_timed_by_its_clock(mpi: SimpleNamespace) -> None:
-    ticks = iter([0.0, 0.25, 0.25, 0.5, 1.0, 1.125, 9.125, 9.25, 10.0, 10.5, 11.0, 12.5])
+    ticks = iter([0.0, 1.0, 1.25, 1.5, 2.0, 3.0, 3.125, 3.25, 3.5, 10.0, 10.5, 11.0, 12.5])
     exchange = gradients.Gradients([blob([1.0])], Comm(World(1), 0), clock=lambda: next(ticks))
     for _ in range(3):
         exchange()
-    assert list(exchange.seconds) == [0.5, 0.25, 2.0]
-    assert list(exchange.waits) == [0.0, 8.0, 0.5]
-    assert exchange.exchanges() == {"peers_s": [0.0] * 3, "exchange_s": [0.5, 0.25, 2.0]}
-    assert exchange.describe()["peers_s"] == 0.5
-    assert exchange.describe()["comm_s"] == 0.5
-    assert exchange.describe()["comm_first_s"] == 0.5
+    assert list(exchange.own) == [1.25, 1.625, 7.25], "from the end of one to the next gradients"
+    assert exchange.exchanges() == {"peers_s": [0.0] * 3, "exchange_s": [1.0, 0.5, 2.5]}
+    assert exchange.describe()["peers_s"] == 0.0
+    assert exchange.describe()["comm_s"] == 1.0
+    assert exchange.describe()["comm_first_s"] == 1.0
 
 
-def test_who_comes_last_to_the_barrier_waits_for_nobody(mpi: SimpleNamespace) -> None:
-    """One rank is at it for 3 s, the other for 0.5 s, which is what the barrier takes."""
-
+@pytest.mark.parametrize(
+    ("ticks", "expected"),
+    [
+        # The batch of rank 1 comes 2 s late: rank 0 waits for it, and both exchange for 0.5 s.
+        (([0.0, 1.0, 1.0, 3.5, 3.5], [9.0, 12.0, 12.0, 12.5, 12.5]), ([2.0, 0.5], [0.0, 0.5])),
+        # Both work for 1 s, and the exchange ends 2 s later on rank 1, which is no wait for it.
+        (([0.0, 1.0, 1.0, 1.5, 1.5], [9.0, 10.0, 10.0, 12.5, 12.5]), ([0.0, 0.5], [0.0, 2.5])),
+    ],
+)
+def test_a_wait_for_a_peer_is_no_exchange(mpi: SimpleNamespace, ticks: Any, expected: Any) -> None:
     def work(rank: int, comm: Comm) -> Any:
-        ticks = iter([0.0, 0.25, (3.25, 0.75)[rank], 4.0])
-        exchange = gradients.Gradients([blob([1.0])], comm, clock=lambda: next(ticks))
+        times = iter(ticks[rank])
+        exchange = gradients.Gradients([blob([1.0])], comm, clock=lambda: next(times))
         exchange()
-        return exchange.exchanges()["peers_s"]
+        found = exchange.exchanges()
+        return [*found["peers_s"], *found["exchange_s"]]
 
-    assert on_every_rank(2, work) == [[2.5], [0.0]]
+    assert on_every_rank(2, work) == list(expected)
 
 
 def test_nets_that_differ_are_refused_by_every_rank(mpi: SimpleNamespace) -> None:
