@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Mapping
+
 from iobench.core import registry, trusted
 from iobench.core.cases import Case
+
+#: In a job of Slurm mpirun and Hydra start their daemons by srun, which would wait for the cores of
+#: the step that the agents are, until the suite's end.
+IN_A_JOB: Mapping[str, str] = {"SLURM_OVERLAP": "1"}
 
 
 def judge(case: Case) -> None:

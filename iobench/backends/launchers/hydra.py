@@ -59,7 +59,7 @@ class Hydra(Launcher):
 BACKEND = LauncherBackend(
     Hydra,
     "several ranks on one node or several, by the mpiexec of MPICH or Intel MPI",
-    across={},
+    across=_hosts.IN_A_JOB,
     passed=("PMI_", "MPI_", "HYDRA_", "I_MPI_"),
     judge=_hosts.judge,
 )

@@ -40,6 +40,7 @@ QUIET: Mapping[str, str] = {
 #: oob: its daemon on a node that has lost this one ends after 40 s, not after eight minutes; later
 #: than the driver has seen it, which knows the ranks.
 ACROSS: Mapping[str, str] = {
+    **_hosts.IN_A_JOB,
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
     "OMPI_MCA_oob_tcp_keepalive_time": "10",
     "OMPI_MCA_oob_tcp_keepalive_intvl": "10",

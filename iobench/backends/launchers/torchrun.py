@@ -83,7 +83,7 @@ BACKEND = LauncherBackend(
     "several ranks on one node or several, by PyTorch's torchrun",
     stacks=frozenset({"torch"}),
     carried=True,
-    across={},
+    across=_hosts.IN_A_JOB,
     passed=("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_"),
     failure=failure,
     judge=_hosts.judge,

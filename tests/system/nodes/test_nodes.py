@@ -110,8 +110,10 @@ def test_torch_trains_one_net_under_srun(cluster: Hosts, batch: None) -> None:
     clusters.check_one_net(cluster)
 
 
-def test_srun_inside_an_allocation(cluster: Hosts, batch: None) -> None:
-    words = clusters.command(cluster, BOTH, launcher="srun")
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+def test_inside_an_allocation(cluster: Hosts, launcher: str, batch: None) -> None:
+    """mpirun, too, starts by srun there: a second step beside that of the agents."""
+    words = clusters.command(cluster, BOTH, launcher=launcher)
     clusters.run_in_job(cluster, words, "--ntasks-per-node=1")
     clusters.check_all(cluster, BOTH)
 
