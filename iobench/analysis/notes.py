@@ -7,13 +7,14 @@ from collections import Counter
 from iobench.analysis.beyond import Beyond
 from iobench.analysis.evidence import Evidence, enters, usable
 from iobench.analysis.hosts import host_of, timed
+from iobench.analysis.ranks import by_machine
 from iobench.analysis.results import HostResult
 from iobench.core.records import Record
 
 
 def notes(found: Evidence) -> list[str]:
     """Return all of them, those of the plan first."""
-    ran = [*_hosts(found), *_rivals(found), *_late(found), *_unheld(found)]
+    ran = [*_hosts(found), *_one_machine(found), *_rivals(found), *_late(found), *_unheld(found)]
     beyond = Beyond(found).notes([*found.last.values()])
     return [*found.plan.notes, *ran, *beyond]
 
@@ -49,6 +50,19 @@ def _hosts(found: Evidence) -> list[str]:
 def _words(host: HostResult) -> str:
     jobs = f", job {' and '.join(host.jobs)}" if host.jobs else ""
     return f"{host.host} ({host.trials} trials{jobs})"
+
+
+def _one_machine(found: Evidence) -> list[str]:
+    """Return a note where nodes of a trial are one machine, such as containers of it."""
+    for record in found.last.values():
+        for names, _ in by_machine(record.ranks):
+            if ", " in names:
+                return [
+                    f"nodes {names} are one machine (equal boot ids): they share its "
+                    "cores and its page cache, so what one has read is not cold for the other "
+                    "unless each has a filesystem of its own"
+                ]
+    return []
 
 
 def _rivals(found: Evidence) -> list[str]:

@@ -105,7 +105,8 @@ def _io_s(inputs: _Inputs, ranks: int, nodes: int, cache: str) -> tuple[float, f
         return alone_s, alone_s
     (most, over), slowest_s = max(inputs.items())
     shared_s = slowest_s / most if over > near[1] and alone_s < SHARED * slowest_s else 0.0
-    return max(alone_s, ranks * shared_s), alone_s * max(1.0, ranks / near[0])
+    likely_s = max(alone_s, ranks * shared_s)
+    return likely_s, max(likely_s, alone_s * ranks / near[0])
 
 
 def _exposed_s(step: StepParts, comm_s: Sequence[float]) -> float:

@@ -34,6 +34,7 @@ from iobench.core.own_images import is_own
 from iobench.core.records import Record
 from iobench.data import accounting
 from iobench.equations import stats
+from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.plan.blocks import group_of, groups
 
 #: Version of the document that ``analysis.json`` holds.
@@ -88,7 +89,8 @@ def _missing(found: Evidence, contrasts: Sequence[ContrastResult]) -> list[str]:
         if label in by_label and not found.of(by_label[label], stage, cache)
     ]
     for result in contrasts:
-        open_ = result.outcome.verdict == stats.NO_VERDICT and not result.final
+        few = result.pairs < FLOOR_PAIRS <= result.pairs_planned
+        open_ = result.outcome.verdict == stats.NO_VERDICT and (few or not result.final)
         if result.outcome.ratio is None or open_:
             what = f"{result.arm} against {result.base}, {result.stage} {result.cache}"
             lines.append(f"{what}: {result.outcome.note}{_lost(found, result)}")
@@ -96,9 +98,7 @@ def _missing(found: Evidence, contrasts: Sequence[ContrastResult]) -> list[str]:
 
 
 def _lost(found: Evidence, result: ContrastResult) -> str:
-    """Return why a contrast has no pair: a reason of a trial of its arms, in brackets."""
-    if result.pairs:
-        return ""
+    """Return why a contrast lacks pairs: a reason of a trial of its arms, in brackets."""
     mine = {contrast.id: contrast for contrast in found.plan.contrasts}[result.id]
     for record in found.last.values():
         ours = is_of(record.trial, mine) and record.trial.arm in (mine.arm, mine.base)

@@ -75,14 +75,27 @@ def image_build(
 
     Docker builds; without a Docker daemon, or with IOBENCH_BUILDER=podman, podman does. Without a
     registry the base is bootstrapped from Debian's packages. A killed build starts again and uses
-    its cache.
+    its cache. Of several images one that fails does not keep the others from being made.
     """
     _say_first(names or model.names(), folder, wanted)
     with _daemon(folder, "docker" in _forms(wanted)):
-        for name in names or model.names():
-            made = building.build(name, folder, _say, base_image=base, force=force)
-            for form in _forms(wanted):
-                forms.make_form(made, form, _say)
+        chosen = names or model.names()
+        make = functools.partial(_build_forms, folder, _forms(wanted), base, force)
+        failed = [failure for name in chosen if (failure := make(name))]
+    if failed:
+        raise ImageError("; ".join(failed))
+
+
+def _build_forms(folder: Path, wanted: Sequence[str], base: str, force: bool, name: str) -> str:
+    """Build an image and make forms of it; return why that failed, "" where it did not."""
+    try:
+        made = building.build(name, folder, _say, base_image=base, force=force)
+        for form in wanted:
+            forms.make_form(made, form, _say)
+    except ImageError as error:
+        _say(f"image {name} failed: {error}")
+        return f"image {name}: {error}"
+    return ""
 
 
 @image.command("needed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from pathlib import Path
@@ -73,13 +74,15 @@ def submit(
     names = specs or ("distributed" if (options["nodes"] or 1) > 1 else "bench-io",)
     if limit is None:
         raise SpecError("--time is missing: the job's limit, such as --time 1h")
-    time_s = units.seconds(limit, "--time")
+    time_s = _limit_s(limit)
     if time_s < SHORTEST_S:
         raise SpecError(f"--time {limit} is too short for any trial; allowed: {SHORTEST_S:g}s on")
     name = jobs.scheduler_here(scheduler)
     texts, cases = _judged(names, time_s, options)
     texts = [text for text in texts for _ in range(repeat)]
     nodes, ranks = jobs.geometry(cases, options["nodes"])
+    if nodes > (widest := max(case.nodes for case in cases)):
+        err.print(f"note: no case uses more than {widest} of the {nodes} nodes", soft_wrap=True)
     results = results.absolute()
     request = JobRequest(
         name=f"iobench-{texts[0].name}", nodes=nodes, ranks=ranks, time_s=round(time_s),
@@ -115,10 +118,12 @@ def _judged(
         except BackendUnavailable as error:
             err.print(f"note: {error}: the job must find it on its own node", soft_wrap=True)
             spec, notes = load.parse_text(text, where, image=options["image"]), []
-        if units.seconds(options["budget"] or spec.budget) > time_s:
+        budget_s = units.seconds(options["budget"] or spec.budget)
+        if budget_s > time_s:
             err.print(
-                f"note: the budget of {spec.name} is longer than a job's {duration(time_s)}: it "
-                "goes on in further ones",
+                f"note: the budget of {spec.name} ({duration(budget_s)}) is longer than a job's "
+                f"{duration(time_s)}: it goes on in further ones, about "
+                f"{math.ceil(budget_s / time_s)} in all",
                 soft_wrap=True,
             )
         texts.append(jobs.SpecText(spec.name, text))
@@ -133,6 +138,19 @@ def _judged(
             err.print(f"note: {note}", soft_wrap=True)
         cases += found
     return texts, cases
+
+
+def _limit_s(text: str) -> float:
+    """Return a job's limit in seconds, written as ``90m`` or as batch systems do, ``1:30:00``.
+
+    Raises SpecError for anything else, a number alone too, which is minutes to Slurm.
+    """
+    if match := re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text.strip()):
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        return units.seconds(f"{((days * 24 + hours) * 60 + minutes) * 60 + seconds}", "--time")
+    if text.strip().isdecimal():
+        raise SpecError(f"--time {text} has no unit: write {text}s, {text}m or {text}h")
+    return units.seconds(text, "--time")
 
 
 def _directive(line: str) -> str:
@@ -160,7 +178,8 @@ def _tell(folders: list[Path], job: jobs.SubmittedJob, as_json: bool) -> None:
 def status_(results: Path, as_json: bool) -> None:
     """Show how far a suite is, and its job: RESULTS is its folder, or a results root (its latest).
 
-    Of suites that were submitted together a results root shows all.
+    A results root also shows the suites that were submitted together with it, and others whose
+    jobs wait or run.
     """
     found = [status.progress(folder) for folder in status.together(results)]
     if as_json:
@@ -178,6 +197,7 @@ def _lines(found: status.SuiteProgress) -> list[str]:
     lines = [f"{found.state}: {found.folder}"]
     if found.planned:
         left = "" if found.state == status.COMPLETE else f", about {duration(found.left_s)} left"
+        left += ", then comparisons that are not planned yet" if found.growing else ""
         lines.append(f"  trials: {found.usable} of {found.planned} usable{left} ({counts})")
     if found.now:
         lines.append(f"  now: {found.now}")

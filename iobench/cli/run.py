@@ -134,7 +134,8 @@ def run(
         spec = foreseen.spec
         undo.enter_context(availability.services_of(expand(spec), images, reporter.say))
         plan = planned(foreseen, into or results, images, reporter, dry_run=dry_run, **options)
-        nodes.check(plan.cases, there)
+        if not dry_run:  # a plan can be looked at before there are nodes for it
+            nodes.check(plan.cases, there)
         for note in nodes.unused(plan.cases, there):
             reporter.say(f"note: {note}")
         if dry_run:

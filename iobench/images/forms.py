@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import iobench.images.archive as archive
@@ -162,13 +163,25 @@ def sif_labels(path: Path) -> dict[str, str]:
     """Return the labels of a SIF.  Raises ImageError for a file that apptainer cannot read."""
     from spython.main import Client
 
-    with docker_daemon.environment(tools.apptainer_env()):
+    with _as_singularity() as named, docker_daemon.environment({**tools.apptainer_env(), **named}):
         facts = Client.inspect(str(path), quiet=True)
     try:
         labels: dict[str, str] = facts["attributes"]["labels"]
     except (KeyError, TypeError) as error:
         raise ImageError(f"{path} is no SIF that apptainer can read: make it again") from error
     return labels
+
+
+@contextlib.contextmanager
+def _as_singularity() -> Iterator[dict[str, str]]:
+    """Yield what to set so that spython, which calls ``singularity``, finds apptainer by it."""
+    found = shutil.which(tools.apptainer() or "apptainer")
+    if shutil.which("singularity") or not found:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
+        os.symlink(found, os.path.join(folder, "singularity"))
+        yield {"PATH": os.pathsep.join([folder, os.environ["PATH"]])}
 
 
 def build_sif(image: Image, out: Path) -> None:

@@ -9,6 +9,8 @@ from iobench.analysis.scale_results import ScaleModel, ScalePoint, ScalingStudy,
 from iobench.report import numbers
 
 HEADS = ("case", "rung", "nodes", "ranks", "samples/s", "speedup", "efficiency")
+#: A model that was further off where it was measured says nothing of more ranks.
+TRUSTED = 0.2
 PREDICTED = ("nodes", "ranks", "samples/s", "worst case", "limit", "measured", "error")
 
 
@@ -50,6 +52,14 @@ def predicted(model: ScaleModel) -> list[tuple[str, ...]]:
         )
         for p in model.predictions
     ]
+
+
+def doubt(model: ScaleModel) -> str:
+    """Return a warning where a model was far off on the ranks that were measured, else ""."""
+    off = max((abs(p.error) for p in model.predictions if p.error is not None), default=0.0)
+    if off <= TRUSTED:
+        return ""
+    return f": do not rely on it, it was {100 * off:.0f} % off where it was measured"
 
 
 def parts(model: ScaleModel) -> str:

@@ -74,8 +74,7 @@ def render(suite: SuiteResult, console: Console, said: Sequence[str] = ()) -> No
     _print(console, *(Text(f"note: {note}") for note in notes))
     bad = suite.validity.statuses[INVALID] + suite.validity.statuses[FAILED]
     console.print(Text(words.validity(suite), style="yellow" if bad else "green"))
-    reasons = list(suite.validity.reasons.items())[:3]
-    _print(console, *(Text(f"  {count} x {reason}", style="dim") for reason, count in reasons))
+    _print(console, *(Text(f"  {line}", style="dim") for line in words.reasons(suite, 3)))
     console.print(Text(FOOTNOTE, style="dim"))
 
 
@@ -116,6 +115,7 @@ def _errors(model: ScaleModel) -> Iterator[str]:
     yield (
         f"train {model.cache} on {last.ranks:,} ranks, by the model: "
         f"{numbers.number(last.samples_per_s)} samples/s, at worst {numbers.number(last.worst)}"
+        f"{scale_words.doubt(model)}"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -217,11 +219,17 @@ def finding(found: Finding) -> dict[str, Any]:
     return {**to_json(found), "text": found.text}
 
 
+#: Attempts a trial from which on a reader should know of them.
+OFTEN = 1.1
+
+
 def validity(suite: SuiteResult) -> str:
     """Return one line: how many trials count, and why others do not."""
     v = suite.validity
     parts = [f"{v.statuses[VALID]} of {v.planned} trials VALID"]
     parts += [f"{n} {status}" for status, n in v.statuses.items() if n and status != VALID]
+    if v.attempts and v.attempts > OFTEN * v.run:
+        parts.append(f"{v.attempts} attempts")
     if v.planned > v.run:
         parts.append(f"{v.planned - v.run} not run: `iobench run --resume`")
     checks = suite.checks
@@ -233,6 +241,23 @@ def validity(suite: SuiteResult) -> str:
         return line
     share = percent(time.loops_s / time.suite_s)
     return f"{line}; {share} of {duration(time.suite_s)} in measured loops"
+
+
+def reasons(suite: SuiteResult, most: int) -> list[str]:
+    """Return a line for each kind of reason why trials do not count, the most frequent first.
+
+    Reasons of a kind differ in numbers alone; the first of them is shown.
+    """
+    counts: Counter[str] = Counter()
+    shown: dict[str, str] = {}
+    for reason, count in suite.validity.reasons.items():
+        kind = re.sub(r"\d+", "0", reason)
+        counts[kind] += count
+        shown.setdefault(kind, reason)
+    lines = [f"{count} x {shown[kind]}" for kind, count in counts.most_common()]
+    if more := len(lines[most:]):
+        lines[most - 1] += f"; {more} more kinds: trials.csv"
+    return lines[:most]
 
 
 def incomplete(suite: SuiteResult) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from iobench.analysis.evidence import enters, last_attempts
+from iobench.core.errors import ResultsError
 from iobench.core.jobs import ENDED, QUEUED, RUNNING, JobState
 from iobench.host import locks
 from iobench.run import jobs, store
 from iobench.run.ledger import Ledger
 from iobench.run.next_trials import next_step
 
+#: Of a results root so many suites are asked for, the latest: each costs a call of a program.
+RECENT = 20
 COMPLETE, STOPPED = "complete", "stopped"
 
 
@@ -21,7 +25,8 @@ COMPLETE, STOPPED = "complete", "stopped"
 class SuiteProgress:
     """``state``: queued, running, complete or stopped (before its end).
 
-    ``planned``, ``usable``: trials; 0 planned: the plan is not made yet.  ``attempts``: status ->
+    ``planned``, ``usable``: trials; 0 planned: the plan is not made yet.  ``growing``: it has no
+    comparisons yet, which follow from the ladder.  ``attempts``: status ->
     trials whose last attempt ended so.  ``now``: the trial that runs.  ``left_s``: estimated.
     ``by``: who runs it.  ``starts``: of the job's script.  ``next``: what to do, in words.
     """
@@ -30,6 +35,7 @@ class SuiteProgress:
     state: str
     planned: int
     usable: int
+    growing: bool
     attempts: Mapping[str, int]
     now: str
     left_s: float
@@ -53,6 +59,7 @@ def progress(folder: Path) -> SuiteProgress:
         state=state,
         planned=done.planned,
         usable=done.usable,
+        growing=done.growing,
         attempts=done.attempts,
         now=done.now if running else "",
         left_s=done.left_s,
@@ -65,16 +72,27 @@ def progress(folder: Path) -> SuiteProgress:
 
 
 def together(results: Path) -> list[Path]:
-    """Return the folders of the suite at ``results`` and of those that were submitted with it.
+    """Return the folders of the suite at ``results``, of those that were submitted with it, and
+    of others beside them whose jobs wait or run.
 
     A suite's own folder is that suite alone.
     """
     folder = store.folder_at(results)
-    job = jobs.of(folder)
-    if job is None or folder == results.resolve():
+    if folder == results.resolve():
         return [folder]
-    beside = [folder.with_name(name) for name in job.together]
-    return [each for each in beside if each.is_dir()] or [folder]
+    job = jobs.of(folder)
+    beside = [folder.with_name(name) for name in job.together] if job else []
+    asked = [each for each in beside if each.is_dir()] or [folder]
+    others = [path.parent for path in sorted(folder.parent.glob(f"*/{store.JOB}"))][-RECENT:]
+    known = {*asked, folder.parent / "latest"}
+    return [*(each for each in others if each not in known and _live(each)), *asked]
+
+
+def _live(folder: Path) -> bool:
+    with contextlib.suppress(ResultsError):
+        found = jobs.state_of(folder)
+        return found is not None and found[1].state in (QUEUED, RUNNING)
+    return False
 
 
 class _Done:
@@ -83,7 +101,7 @@ class _Done:
     def __init__(self, folder: Path) -> None:
         self.planned, self.usable, self.left_s, self.now = 0, 0, 0.0, ""
         self.attempts: dict[str, int] = {}
-        self.complete = False
+        self.complete = self.growing = False
         if not (folder / "plan.json").exists():
             return
         suite = store.Store(folder)
@@ -91,8 +109,11 @@ class _Done:
         ledger = Ledger(plan, records)
         usable = {r.trial.id for r in last_attempts(records).values() if enters(r)}
         self.planned, self.usable = len(plan.trials), len(usable)
+        self.growing = plan.phase == 1 and bool(plan.rules)
         self.attempts = dict(Counter(r.status for r in last_attempts(records).values()))
         self.left_s = ledger.cost_s([t for t in plan.trials if t.id not in usable])
+        for record in ledger.before.values():  # a run tries what failed no more
+            ledger.add(record, apart=True)
         self.complete = next_step(plan, ledger, 0.0) is None
         self.now = suite.begun_last({(r.trial.id, r.attempt) for r in records})
 
@@ -117,9 +138,11 @@ def _state(done: _Done, job: JobState | None, holder: locks.Holder | None) -> st
 def _next(folder: Path, state: str, done: _Done, job: jobs.SubmittedJob | None) -> str:
     log = f"see {folder / 'job.log'}; " if job else ""
     if state == COMPLETE:
-        return f"`iobench show {folder}`"
+        lost = done.planned - done.usable
+        again = f"; {lost} trials have no usable result: {store.resume_command(folder)} tries them"
+        return f"`iobench show {folder}`{again if lost else ''}"
     if state == STOPPED and job:
-        return f"{log}`iobench submit --resume --results {folder}` goes on with it in a new job"
+        return f"{log}{store.resume_command(folder)} goes on with it in a new job"
     if state == STOPPED:
         return f"{store.resume_command(folder)} goes on with it"
     if state == RUNNING and not done.planned and job:

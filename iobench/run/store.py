@@ -58,8 +58,10 @@ def _unwritten(path: Path, error: OSError) -> ResultsError:
 def resume_command(folder: Path, options: Sequence[str] = ()) -> str:
     """Return, in words for a message, the command that goes on with the suite in ``folder``.
 
-    ``options``: what else it was given that a resumed run needs again.
+    ``options``: what else it was given that a resumed run needs again; a job's script has them.
     """
+    if (folder / JOB).exists():
+        return f"`{shlex.join(['iobench', 'submit', '--resume', '--results', str(folder)])}`"
     return f"`{shlex.join(['iobench', 'run', '--resume', '--results', str(folder), *options])}`"
 
 

@@ -7,6 +7,7 @@ from typing import Any, List
 
 import pytest
 
+from iobench.analysis import notes
 from iobench.analysis.compare import compare_suites
 from iobench.analysis.evidence import evidence
 from iobench.analysis.pairs import complete_pairs
@@ -90,6 +91,20 @@ def test_a_rung_that_only_the_other_host_has_is_missing_with_the_reason(
     (line,) = (line for line in found.missing if f"{label} read cold" in line)
     assert f"has run on {AWAY} alone, and the figures are {HOME}'s" in line
     assert f"`iobench run --resume` on {HOME}" in line
+
+
+@pytest.mark.parametrize("boot", ["one", "another"])
+def test_nodes_that_are_one_machine_are_named(suite: tuple[Plan, List[Record]], boot: str) -> None:
+    plan, records = suite
+    (rank,) = records[0].ranks
+    ranks = tuple(
+        dataclasses.replace(rank, rank=i, host=host, fingerprint={"boot_id": boot_id})
+        for i, (host, boot_id) in enumerate((("h1", "one"), ("h2", boot)))
+    )
+    spread = [dataclasses.replace(records[0], ranks=ranks), *records[1:]]
+    found = evidence(plan, spread)
+    named = [note for note in notes.notes(found) if note.startswith("nodes h1, h2 are one machine")]
+    assert len(named) == (boot == "one")
 
 
 def test_no_pair_is_of_two_hosts(suite: tuple[Plan, List[Record]]) -> None:

@@ -9,6 +9,7 @@ import json
 import pytest
 from rich.console import Console
 
+from iobench.analysis import scale_model
 from iobench.analysis.evidence import evidence
 from iobench.analysis.ranks import running
 from iobench.analysis.results import SuiteResult, to_json
@@ -123,6 +124,21 @@ def test_the_model_predicts_what_its_own_parts_give() -> None:
     step_s = fixture.PARTS.seconds(fixture.comm_s(4096))
     assert largest.samples_per_s == largest.worst == pytest.approx(4096 * BATCH / step_s)
     assert (largest.limit, known[1].limit) == ("exchange", "compute")
+
+
+def test_a_model_that_missed_what_was_measured_is_not_to_be_relied_on() -> None:
+    (model,) = study_of(analyse(*fixture.suite([case_of(n) for n in RANKS]))).models
+    assert scale_words.doubt(model) == ""
+    (first, *rest) = model.predictions
+    off = dataclasses.replace(model, predictions=(dataclasses.replace(first, error=-0.5), *rest))
+    assert "it was 50 % off where it was measured" in scale_words.doubt(off)
+
+
+def test_what_several_nodes_loaded_is_no_better_at_worst() -> None:
+    """Two nodes share what one almost has alone: with more of them it is not more."""
+    likely_s, worst_s = scale_model._io_s({(2, 1): 0.028, (4, 2): 0.064}, 8, 4, "cold")
+    assert likely_s == pytest.approx(8 * 0.064 / 4)
+    assert worst_s == likely_s
 
 
 def test_gradients_exchanged_after_the_backward_pass_are_one_bucket() -> None:

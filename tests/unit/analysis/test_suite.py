@@ -256,6 +256,22 @@ def test_answers_are_missing_only_where_nothing_gives_them(
                for line in missing)  # fmt: skip
 
 
+def test_a_comparison_that_lost_its_pairs_is_missing(suite: tuple[Plan, List[Record]]) -> None:
+    plan, records = suite
+    (first, *_) = plan.contrasts
+    paired = [r for r in records if r.trial.contrast == (first.group or first.id)]
+    kept = sorted({r.trial.block for r in paired})[:2]
+    spoilt = [
+        dataclasses.replace(r, status=FAILED, reasons=("the lens is dirty",))
+        if r in paired and r.trial.block not in kept
+        else r
+        for r in records
+    ]
+    lines = [line for line in analysed(plan, spoilt)["missing"] if "fewer than 6 pairs" in line]
+    assert lines
+    assert all(line.endswith("(the lens is dirty)") for line in lines)
+
+
 def test_samples_that_differ_are_found(suite: tuple[Plan, List[Record]]) -> None:
     def fewer(record: Record) -> Record:
         rank = dataclasses.replace(record.ranks[0], ids_digest="f" * 16)

@@ -92,6 +92,20 @@ def test_several_suites_are_elements_of_an_array(iobench: Iobench, tmp_path: Pat
     assert asked == f"--parsable --array=2 {second['folder']}/job.sh"
 
 
+def test_a_results_root_shows_others_that_wait(iobench: Iobench) -> None:
+    for _ in range(2):
+        assert iobench("submit", "smoke", "--time", "1h").returncode == 0
+    assert [found["job"]["number"] for found in status(iobench)] == ["17", "18"]
+    ended = {"STATE": "CANCELLED|None|0:00|n1"}
+    assert [found["job"]["number"] for found in status(iobench, **ended)] == ["18"]
+
+
+def test_a_limit_may_be_written_as_batch_systems_do(iobench: Iobench) -> None:
+    done = iobench("submit", "smoke", "--time", "1-01:30:00", "--nodes", "2", "--dry-run")
+    assert "#SBATCH --time=1-01:30:00" in done.stdout or "--time=25:30:00" in done.stdout
+    assert "no case uses more than 1 of the 2 nodes" in done.stderr
+
+
 def test_a_job_that_is_there_is_not_submitted_again(iobench: Iobench) -> None:
     assert iobench("submit", "smoke", "--time", "1h").returncode == 0
     again = iobench("submit", "--resume", SLURM_JOB_ID="")
@@ -113,6 +127,7 @@ def test_what_is_refused_leaves_nothing(iobench: Iobench, tmp_path: Path) -> Non
         (("smoke",), "--time is missing"),
         (("smoke", "--time", "soon"), "--time = 'soon' is no duration"),
         (("smoke", "--time", "1s"), "too short for any trial"),
+        (("smoke", "--time", "90"), "--time 90 has no unit: write 90s, 90m or 90h"),
         (("smok", "--time", "1h"), "no spec 'smok'"),
         (("distributed", "--time", "1h", "--nodes", "1"), "--nodes 1: case"),
         (("smoke", "--time", "1h", "--scheduler", "slrm"), "unknown scheduler 'slrm'"),

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -643,3 +644,22 @@ def test_another_iobenchs_daemon_is_left_alone(tmp_path: Path) -> None:
     pidfile.write_text(str(os.getpid()))  # runs, and is no dockerd: a stale file
     docker_daemon._clear_stale(pidfile)
     assert not pidfile.exists()
+
+
+def test_apptainer_has_the_name_that_spython_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only ``apptainer`` is on PATH, ``singularity`` is it for as long as it is needed."""
+    program = tmp_path / "apptainer"
+    program.write_text("#!/bin/sh\necho $0 $1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(forms.tools, "FOLDER", tmp_path / "none")
+    with forms._as_singularity() as named:
+        found = shutil.which("singularity", path=named["PATH"])
+        assert found
+        assert Path(found).resolve() == program
+    assert not Path(found).exists()
+    (tmp_path / "singularity").symlink_to(program)
+    with forms._as_singularity() as named:
+        assert named == {}

@@ -130,6 +130,13 @@ def test_where_nothing_was_loaded_or_trained_the_rates_below_are_shown(
     assert "Nothing was loaded or trained" in page
 
 
+def test_reasons_that_differ_in_numbers_are_told_once(document: SuiteResult) -> None:
+    reasons = {"not cold: 5 of 9": 2, "late": 3, "not cold: 6 of 9": 4, "a rival": 1}
+    validity = dataclasses.replace(document.validity, reasons=reasons)
+    told = words.reasons(dataclasses.replace(document, validity=validity), 2)
+    assert told == ["6 x not cold: 5 of 9", "3 x late; 1 more kinds: trials.csv"]
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_no_line_of_the_tables_is_cut(document: SuiteResult, width: int) -> None:
     text = shown(document, width)
