@@ -53,8 +53,11 @@ def _words(host: HostResult) -> str:
 
 
 def _one_machine(found: Evidence) -> list[str]:
-    """Return a note where nodes of a trial are one machine, such as containers of it."""
-    for record in found.last.values():
+    """Return a note where nodes of a trial are one machine, such as containers of it.
+
+    On one node a rank's name may be its container's.
+    """
+    for record in (r for r in found.last.values() if r.trial.case.nodes > 1):
         for names, _ in by_machine(record.ranks):
             if ", " in names:
                 return [

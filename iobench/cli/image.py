@@ -93,7 +93,6 @@ def _build_forms(folder: Path, wanted: Sequence[str], base: str, force: bool, na
         for form in wanted:
             forms.make_form(made, form, _say)
     except ImageError as error:
-        _say(f"image {name} failed: {error}")
         return f"image {name}: {error}"
     return ""
 

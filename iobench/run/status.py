@@ -141,10 +141,8 @@ def _next(folder: Path, state: str, done: _Done, job: jobs.SubmittedJob | None) 
         lost = done.planned - done.usable
         again = f"; {lost} trials have no usable result: {store.resume_command(folder)} tries them"
         return f"`iobench show {folder}`{again if lost else ''}"
-    if state == STOPPED and job:
-        return f"{log}{store.resume_command(folder)} goes on with it in a new job"
     if state == STOPPED:
-        return f"{store.resume_command(folder)} goes on with it"
+        return f"{log}{store.resume_command(folder)} goes on with it{' in a new job' * bool(job)}"
     if state == RUNNING and not done.planned and job:
         return f"{log}it makes data and plan"
     return ""
