@@ -290,12 +290,9 @@ def _programs() -> Iterator[Check]:
 
 
 def _runtimes() -> Iterator[Check]:
-    """Yield one line a container runtime; what is not here is no fault of this machine's."""
     for name in registry.names("runtimes"):
         if name != "bare":
-            reason = registry.unavailable("runtimes", name)
-            yield Check(
-                f"runtime {name}", True, reason or "found; nothing is known to keep it from running"
-            )
+            found = "found; nothing is known to keep it from running"
+            yield software.member(f"runtime {name}", registry.unavailable("runtimes", name), found)
     yield Check("user namespaces", True, probes.user_namespaces() or "usable by this user")
     yield Check("/dev/fuse", True, probes.fuse() or "usable by this user")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -107,17 +108,23 @@ def _is_stale(name: str, facts: Mapping[str, str]) -> bool:
         return False
 
 
+def member(title: str, reason: str, found: str) -> Check:
+    """Return the line of a member that can run (``found``), or of why not, with the remedy."""
+    fault, *remedy = re.split(r": (?![^(]*\))", reason, maxsplit=1)
+    return Check(title, not reason, fault or found, *remedy)
+
+
 def launchers() -> Iterator[Check]:
     """Yield one line a launcher of several ranks: here, or brought by a stack alone."""
     for name in registry.names("launchers"):
         if name == "local":
             continue
-        reason = registry.unavailable("launchers", name)
-        detail = reason or "can run here"
+        reason, found = registry.unavailable("launchers", name), "can run here"
         brought = [s for s in registry.load("launchers", name).stacks if _brings(s, name)]
         if reason and brought:
-            detail = f"in the stack {', '.join(brought)}; cases of other stacks: {reason}"
-        yield Check(f"launcher {name}", True, detail)
+            found = f"in the stack {', '.join(brought)}; cases of other stacks: {reason}"
+            reason = ""
+        yield member(f"launcher {name}", reason, found)
 
 
 def _brings(stack: str, launcher: str) -> bool:

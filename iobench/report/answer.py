@@ -44,10 +44,8 @@ def _nothing(names: Sequence[tuple[str, str]], found: Sequence[Sequence[Contrast
         f"{_listed(dict.fromkeys(base for _, base in names))}, in "
         f"{counted}{'s' * (max(counts) > 1)}{' each' * (several and alike)}"
     )
-    added = [s for s in map(_startup_s, found) if s is not None]
-    if len(added) == len(names):
-        text += f"; start-up {_listed(f'{s:+.1f}' for s in added)} s"
-    return f"{text}."
+    started = _started(found)
+    return f"{text}; start-up {started}." if started else f"{text}."
 
 
 def _mixed(arm: str, base: str, found: Sequence[ContrastResult]) -> str:
@@ -63,8 +61,8 @@ def _mixed(arm: str, base: str, found: Sequence[ContrastResult]) -> str:
     open_ = [c for c in found if c.outcome.verdict not in _TOLD]
     if open_:
         parts.append(f"not decided in {'; '.join(_where(c) + _why(c) for c in open_)}")
-    added = _startup_s(found)
-    start = "" if added is None else f" Start-up {added:+.1f} s."
+    started = _started([found])
+    start = f" Start-up {started}." if started else ""
     who = f"{arm} against {base}" if arm else f"Against {base}"
     return f"{who}: {'; '.join(parts)}.{start}"
 
@@ -91,9 +89,28 @@ def _why(contrast: ContrastResult) -> str:
     return f" ({', '.join(parts)})"
 
 
-def _startup_s(found: Sequence[ContrastResult]) -> float | None:
-    known = [c.startup_s.value for c in found if c.startup_s]
-    return median(known) if known else None
+def _started(arms: Sequence[Sequence[ContrastResult]]) -> str:
+    """Return ``+0.2 and +0.9 s``, of each arm the median; "" where it is not known of all.
+
+    Where they ran on different numbers of nodes: ``+0.2 s on 1 node, +0.4 s on 2 nodes``.
+    """
+    known: dict[int, dict[int, list[float]]] = {}
+    for i, found in enumerate(arms):
+        for c in found:
+            if c.startup_s:
+                known.setdefault(_nodes(c), {}).setdefault(i, []).append(c.startup_s.value)
+    several = len(known) > 1
+    texts = [
+        f"{_listed(f'{median(s):+.1f}' for s in by_arm.values())} s"
+        + f" on {n} node{'s' * (n > 1)}" * several
+        for n, by_arm in sorted(known.items())
+        if len(by_arm) == len(arms)
+    ]
+    return ", ".join(texts)
+
+
+def _nodes(contrast: ContrastResult) -> int:
+    return max([1, *(len(each.nodes) for each in contrast.allocations)])
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -46,7 +46,8 @@ class TorchRun(Launcher):
     def available(self) -> str:
         """Return "" when there is a torchrun, else the reason with the remedy."""
         if self._program:
-            return "" if shutil.which(self._program) else f"no program {self._program} on PATH"
+            here = shutil.which(self._program)
+            return "" if here else f"no program {self._program}: put it on PATH, or name another"
         if not registry.importable("torch"):
             return "this Python has no torch: `make setup`, or set launcher_options program"
         return ""

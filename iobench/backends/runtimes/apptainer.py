@@ -50,7 +50,7 @@ class Apptainer(Runtime):
             )
         code, output = asked_once(tools.apptainer(), "--version")
         if code:
-            return f"{tools.apptainer()} does not start ({output})"
+            return f"{tools.apptainer()} does not start ({output}): put another first on PATH"
         if os.geteuid() != 0 and not _setuid() and (reason := probes.user_namespaces()):
             return reason
         if self.form() == "sif" and self._mode == "sif" and not _kernel_mounts():

@@ -13,6 +13,16 @@ from iobench.core.members import SchedulerBackend
 from iobench.host import probes
 
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+#: What a job waits for that seldom comes by itself (squeue(1), reasons) -> what to do.
+_ASK_LESS = {
+    "PartitionConfig": "no such nodes in this partition: fewer --nodes, --cores or ranks a node",
+    "PartitionNodeLimit": "fewer --nodes, another --partition, or nodes are down (`sinfo`)",
+    "PartitionTimeLimit": "a shorter --time, or another --partition",
+    "PartitionInactive": "another --partition",
+    "BadConstraints": "no node has it: another --constraint or --partition",
+    "InvalidAccount": "another --account",
+    "InvalidQOS": "another --qos",
+}
 _ACTIVE = {"RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 
 
@@ -68,7 +78,8 @@ class Slurm:
         if not code and output:
             name, why, left, nodes = (output.splitlines()[0].split("|") + [""] * 4)[:4]
             if name in _WAITING:
-                return JobState(QUEUED, f"{name} ({why})")
+                remedy = f"; {_ASK_LESS[why]}" if why in _ASK_LESS else ""
+                return JobState(QUEUED, f"{name} ({why}){remedy}")
             if name in _ACTIVE:
                 return JobState(RUNNING, f"{name} on {nodes}, {left} left")
             return JobState(ENDED, name)

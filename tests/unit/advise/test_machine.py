@@ -88,6 +88,21 @@ def test_no_fio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert fio.INSTALL in check.remedy
 
 
+def test_what_cannot_run_here_is_no_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text("#!/bin/sh\necho asleep >&2\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    found = by_name(HERE)
+    docker, podman, hydra = (
+        found[name] for name in ("runtime docker", "runtime podman", "launcher hydra")
+    )
+    assert [docker.ok, podman.ok, hydra.ok] == [False] * 3
+    assert docker.detail == "the docker daemon does not answer (asleep)"
+    assert docker.remedy == "start it (`systemctl start docker`)"
+    assert podman.remedy.startswith("install it (Debian: podman)")
+
+
 def test_a_dataset_larger_than_memory_cannot_be_warm(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

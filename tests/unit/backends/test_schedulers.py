@@ -73,6 +73,11 @@ def test_slurm_submission() -> None:
     ("answer", "state", "words"),
     [
         ("PENDING|Resources|1:00:00|", jobs.QUEUED, "PENDING (Resources)"),
+        (
+            "PENDING|InvalidAccount|1:00:00|",
+            jobs.QUEUED,
+            "PENDING (InvalidAccount); another --account",
+        ),
         ("RUNNING|None|58:03|n[1-2]", jobs.RUNNING, "RUNNING on n[1-2], 58:03 left"),
         ("TIMEOUT|TimeLimit|0:00|n1", jobs.ENDED, "TIMEOUT"),
     ],

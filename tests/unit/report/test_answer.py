@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.contrast_results import AllocationResult, ContrastResult
 from iobench.analysis.evidence import evidence
 from iobench.analysis.verdicts import judge
 from iobench.report import answer, contrast_words
@@ -37,6 +37,20 @@ def test_arms_that_cost_nothing_are_one_sentence() -> None:
         "docker and apptainer are within 3 % of bare, in 1 comparison each; start-up +0.2 and +0.9"
         " s."
     ]
+
+
+def test_start_up_of_one_node_and_of_two_is_not_one_number() -> None:
+    one = judged(0.001)
+    added = [dataclasses.replace(c.startup_s, value=c.startup_s.value + 1) for c in one]
+    place = AllocationResult("7", ("h1", "h2"), pairs=10, ratio=1.0)
+    two = [
+        dataclasses.replace(c, startup_s=more, allocations=[place])
+        for c, more in zip(one, added, strict=True)
+    ]
+    (line,) = answer.sentences([*one, *two])
+    assert line.endswith("start-up +0.2 and +0.9 s on 1 node, +1.2 and +1.9 s on 2 nodes.")
+    (line,) = answer.sentences([*one, two[0]])
+    assert line.endswith("start-up +0.2 and +0.9 s on 1 node.")
 
 
 def test_one_that_costs_and_one_that_does_not() -> None:
