@@ -1,7 +1,7 @@
 """Is Apptainer faster than bare metal, and is the rest of the cores during its start the cause?
 
-Loops one after the other, as an earlier method measured them and found Apptainer 1 to 3 % faster: one
-epoch each, 0.3 s; ``--loop-s`` is of arms in turns.
+Loops one after the other, as an earlier method measured them and found Apptainer 1 to 3 % faster:
+one epoch each, 0.3 s; ``--loop-s`` is of arms in turns.
 In each block: bare metal; bare metal that rests as long as a container's start takes before it
 starts (the cause added); Apptainer; Apptainer whose start finds no rest, because every core works
 meanwhile (the cause switched off); the image's files without a container.  The same arms but the
