@@ -77,7 +77,7 @@ def document(pipeline: str, turns: bool, pairs: int, loop_s: float) -> dict[str,
         },
         "contrasts": [
             {"over": "runtime", "base": "bare", "also": ["apptainer"], "caches": ["warm"],
-             "pairs": pairs, "loop_s": loop_s, "probes": 0, **({} if turns else {"slice_s": 0})},
+             "pairs": pairs, "probes": 0, **({"loop_s": loop_s} if turns else {"slice_s": 0})},
         ],
     }  # fmt: skip
 

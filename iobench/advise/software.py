@@ -41,7 +41,7 @@ def stack(name: str) -> Check:
     try:
         here = registry.installed(name)
     except BackendUnavailable as error:
-        reason, _, remedy = str(error).partition(": ")
+        reason, remedy = _parted(str(error))
         end = "it runs in containers only" if known.image else "nothing of it can run"
         return Check(title, False, f"{reason}, so {end}", remedy or known.remedy)
     if here.probe:
@@ -110,8 +110,14 @@ def _is_stale(name: str, facts: Mapping[str, str]) -> bool:
 
 def member(title: str, reason: str, found: str) -> Check:
     """Return the line of a member that can run (``found``), or of why not, with the remedy."""
+    fault, remedy = _parted(reason)
+    return Check(title, not reason, fault or found, remedy)
+
+
+def _parted(reason: str) -> tuple[str, str]:
+    """Return fault and remedy of ``fault (what a program said: its words): remedy``."""
     fault, *remedy = re.split(r": (?![^(]*\))", reason, maxsplit=1)
-    return Check(title, not reason, fault or found, *remedy)
+    return fault, "".join(remedy)
 
 
 def launchers() -> Iterator[Check]:
@@ -119,12 +125,13 @@ def launchers() -> Iterator[Check]:
     for name in registry.names("launchers"):
         if name == "local":
             continue
-        reason, found = registry.unavailable("launchers", name), "can run here"
-        brought = [s for s in registry.load("launchers", name).stacks if _brings(s, name)]
-        if reason and brought:
-            found = f"in the stack {', '.join(brought)}; cases of other stacks: {reason}"
-            reason = ""
-        yield member(f"launcher {name}", reason, found)
+        reason = registry.unavailable("launchers", name)
+        stacks = registry.load("launchers", name).stacks if reason else ()
+        if brought := [s for s in stacks if _brings(s, name)]:
+            detail = f"in the stack {', '.join(brought)}; cases of other stacks: {reason}"
+            yield Check(f"launcher {name}", True, detail)
+        else:
+            yield member(f"launcher {name}", reason, "can run here")
 
 
 def _brings(stack: str, launcher: str) -> bool:

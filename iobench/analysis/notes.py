@@ -7,7 +7,7 @@ from collections import Counter
 from iobench.analysis.beyond import Beyond
 from iobench.analysis.evidence import Evidence, enters, usable
 from iobench.analysis.hosts import host_of, timed
-from iobench.analysis.ranks import by_machine
+from iobench.analysis.ranks import by_kernel
 from iobench.analysis.results import HostResult
 from iobench.core.records import Record
 
@@ -58,12 +58,12 @@ def _one_machine(found: Evidence) -> list[str]:
     On one node a rank's name may be its container's.
     """
     for record in (r for r in found.last.values() if r.trial.case.nodes > 1):
-        for names, _ in by_machine(record.ranks):
-            if ", " in names:
+        for ranks in by_kernel(record.ranks):
+            if len(names := {rank.host for rank in ranks}) > 1:
                 return [
-                    f"nodes {names} are one machine (equal boot ids): they share its "
-                    "cores and its page cache, so what one has read is not cold for the other "
-                    "unless each has a filesystem of its own"
+                    f"nodes {', '.join(sorted(names))} are one machine (equal boot ids): they "
+                    "share its cores and its page cache, so what one has read is not cold for the "
+                    "other unless each has a filesystem of its own"
                 ]
     return []
 

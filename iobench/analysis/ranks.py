@@ -33,14 +33,14 @@ def _running(result: RankResult, slices: Slices) -> RankResult:
 
 def skew_s(results: Sequence[RankResult]) -> float:
     """Return how far apart ranks of one machine (one clock) began, seconds; 0: unknown."""
-    began = [[r.began_s for r in ranks] for ranks in _kernels(r for r in results if r.began_s)]
+    began = [[r.began_s for r in ranks] for ranks in by_kernel(r for r in results if r.began_s)]
     return max((max(times) - min(times) for times in began), default=0.0)
 
 
 def began_after_s(results: Sequence[RankResult]) -> dict[int, float]:
     """Return rank -> how long after the first rank of its machine it began, seconds; 0: unknown."""
     found: dict[int, float] = {}
-    for ranks in _kernels(results):
+    for ranks in by_kernel(results):
         first = min(r.began_s for r in ranks)
         found |= {r.rank: r.began_s - first if first else 0.0 for r in ranks}
     return found
@@ -85,9 +85,8 @@ def by_machine(results: Iterable[RankResult]) -> list[tuple[str, IoCounters]]:
     Ranks' own are added; the machine's are of the rank that ran longest, which saw all of the
     others' work.
     """
-    return [
-        (", ".join(sorted({r.host for r in ranks})), _on_one(ranks)) for ranks in _kernels(results)
-    ]
+    found = by_kernel(results)
+    return [(", ".join(sorted({r.host for r in ranks})), _on_one(ranks)) for ranks in found]
 
 
 def _on_one(ranks: Sequence[RankResult]) -> IoCounters:
@@ -96,7 +95,7 @@ def _on_one(ranks: Sequence[RankResult]) -> IoCounters:
     return dataclasses.replace(longest, **{n: sum(getattr(r.io, n) for r in ranks) for n in own})
 
 
-def _kernels(results: Iterable[RankResult]) -> Iterable[list[RankResult]]:
+def by_kernel(results: Iterable[RankResult]) -> Iterable[list[RankResult]]:
     """Return the ranks by the kernel that they share: its clock, its counters.
 
     Two nodes may be namespaces of one machine.

@@ -94,18 +94,15 @@ def _started(arms: Sequence[Sequence[ContrastResult]]) -> str:
 
     Where they ran on different numbers of nodes: ``+0.2 s on 1 node, +0.4 s on 2 nodes``.
     """
-    known: dict[int, dict[int, list[float]]] = {}
-    for i, found in enumerate(arms):
-        for c in found:
-            if c.startup_s:
-                known.setdefault(_nodes(c), {}).setdefault(i, []).append(c.startup_s.value)
-    several = len(known) > 1
-    texts = [
-        f"{_listed(f'{median(s):+.1f}' for s in by_arm.values())} s"
-        + f" on {n} node{'s' * (n > 1)}" * several
-        for n, by_arm in sorted(known.items())
-        if len(by_arm) == len(arms)
-    ]
+    nodes = sorted({_nodes(c) for found in arms for c in found if c.startup_s})
+    texts = []
+    for n in nodes:
+        added = [
+            [c.startup_s.value for c in found if c.startup_s and _nodes(c) == n] for found in arms
+        ]
+        if all(added):
+            where = f" on {n} node{'s' * (n > 1)}" * (len(nodes) > 1)
+            texts.append(f"{_listed(f'{median(of_arm):+.1f}' for of_arm in added)} s{where}")
     return ", ".join(texts)
 
 

@@ -13,6 +13,7 @@ from iobench.core.members import SchedulerBackend
 from iobench.host import probes
 
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+_ACTIVE = {"RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 #: What a job waits for that seldom comes by itself (squeue(1), reasons) -> what to do.
 _ASK_LESS = {
     "PartitionConfig": "no such nodes in this partition: fewer --nodes, --cores or ranks a node",
@@ -23,7 +24,6 @@ _ASK_LESS = {
     "InvalidAccount": "another --account",
     "InvalidQOS": "another --qos",
 }
-_ACTIVE = {"RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 
 
 class Slurm:
