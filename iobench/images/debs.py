@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import http.client
 import io
 import shutil
 import tarfile
+import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -21,6 +24,9 @@ from iobench.images.disk import check_space, partial, sha256
 _SPACE = 2e8
 _AT_ONCE = 4
 _TIMEOUT_S = 60.0
+#: For how long a mirror that answers nothing is asked again: one that has answered, and another.
+PATIENCE_S = (180.0, 10.0)
+_PAUSE_S = 2.0
 
 
 class Package(NamedTuple):
@@ -54,7 +60,7 @@ def fetch(suite: str, cache: Path, say: Say) -> Path:
         return folder
     check_space(folder, _SPACE, "fetching Debian's packages")
     say(f"fetching {len(absent)} of {len(wanted)} Debian packages by their sha256 (about 120 MB)")
-    mirrors = _Mirrors(base.mirrors())
+    mirrors = _Mirrors(base.mirrors(), say)
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(lambda package: mirrors.bring(package, folder), absent):
             pass  # the first failure is raised here, and cancels what waits
@@ -96,11 +102,17 @@ def _there(package: Package, folder: Path) -> bool:
 
 
 class _Mirrors:
-    """Mirrors that are tried in turn; one that cannot be reached is not asked again."""
+    """Mirrors that are tried in turn; one that stays silent is not asked again.
 
-    def __init__(self, addresses: Sequence[dict[str, str]]) -> None:
+    A lookup of a name, a proxy and a busy server fail for a minute at times: a mirror is asked
+    again for as long as `PATIENCE_S` before it is given up.
+    """
+
+    def __init__(self, addresses: Sequence[dict[str, str]], say: Say) -> None:
         self._addresses = addresses
-        self._silent: dict[str, str] = {}  # host -> why
+        self._say = say
+        self._hosts: dict[str, _Host] = {}
+        self._lock = threading.Lock()
 
     def bring(self, package: Package, folder: Path) -> None:
         """Fetch a package into ``folder``.  Raises ImageError where no mirror gives it."""
@@ -109,7 +121,7 @@ class _Mirrors:
         for row in self._addresses:
             url = f"{row[archive].rstrip('/')}/{urllib.parse.quote(path, safe='/~:')}"
             host = urllib.parse.urlsplit(url).netloc
-            reason = self._silent.get(host) or self._try(url, host, package, folder)
+            reason = self._try(url, host, package, folder)
             if not reason:
                 return
             why.append(f"{host}: {reason}")
@@ -120,23 +132,65 @@ class _Mirrors:
             "(docs/caffe.md)"
         )
 
-    def _try(self, url: str, host: str, package: Package, folder: Path) -> str:
-        try:
-            with (
-                urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer,
-                partial(folder / package.file) as path,
-            ):
-                with open(path, "wb") as out:
-                    shutil.copyfileobj(answer, out, 1 << 20)
-                found = sha256(path)
-                if found != package.sha256:
-                    raise ValueError(f"its file is another one (sha256 {found[:12]})")
-        except urllib.error.HTTPError as error:
-            return f"HTTP {error.code}"
-        except ValueError as error:
-            return str(error)
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            reason = str(getattr(error, "reason", error))
-            self._silent[host] = reason
-            return reason
-        return ""
+    def _try(self, url: str, name: str, package: Package, folder: Path) -> str:
+        """Return why a package did not come, "" where it came."""
+        with self._lock:
+            host = self._hosts.setdefault(name, _Host())
+        while not host.silent:
+            answered, reason = _bring(url, package, folder)
+            if answered:
+                host.answered, host.failing_since = True, None
+                return reason
+            self._wait(name, host, reason)
+        return host.silent
+
+    def _wait(self, name: str, host: _Host, reason: str) -> None:
+        patience = PATIENCE_S[0 if host.answered else 1]
+        with self._lock:
+            now = time.monotonic()
+            if host.failing_since is None:
+                host.failing_since = now
+                self._say(f"{name} does not answer ({reason}): trying again for {patience:g} s")
+            if now - host.failing_since >= patience:
+                host.silent = reason
+                return
+        time.sleep(min(_PAUSE_S, patience))
+
+
+class _Host:
+    """A mirror's host, which the threads share.  ``silent``: why it is not asked again."""
+
+    def __init__(self) -> None:
+        self.answered = False
+        self.failing_since: float | None = None
+        self.silent = ""
+
+
+#: HTTP's "too many requests"; from 500 on the server says that the fault is its own.
+_LATER = 429
+
+
+def _bring(url: str, package: Package, folder: Path) -> tuple[bool, str]:
+    """Fetch a file.  Return whether the host answered, and why the file did not come, "" if it did.
+
+    A host that tells to come again later has not answered.
+    """
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer,
+            partial(folder / package.file) as path,
+        ):
+            with open(path, "wb") as out:
+                shutil.copyfileobj(answer, out, 1 << 20)
+            if answer.length:  # bytes that are still to come
+                raise ConnectionError("it was cut short")
+            found = sha256(path)
+            if found != package.sha256:
+                raise ValueError(f"its file is another one (sha256 {found[:12]})")
+    except urllib.error.HTTPError as error:
+        return error.code != _LATER and error.code < 500, f"HTTP {error.code}"
+    except ValueError as error:
+        return True, str(error)
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as err:
+        return False, str(getattr(err, "reason", err)) or type(err).__name__
+    return True, ""

@@ -9,11 +9,12 @@ import http.server
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import threading
 from pathlib import Path
-from typing import Dict, Iterator, List
+from typing import Dict, Iterator, List, Tuple
 
 import pytest
 
@@ -64,6 +65,7 @@ class Site:
     asked: List[str]
     lock: Path
     cache: Path
+    busy: List[int]  # HTTP errors that are answered first
 
     def add(self, name: str, *, sha256: str = "", there: bool = True) -> None:
         data = deb(name, {f"usr/share/{name}": name})
@@ -83,8 +85,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     folder = tmp_path / "site"
     folder.mkdir()
     asked: List[str] = []
+    busy: List[int] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if busy:
+                self.send_error(busy.pop())
+            else:
+                super().do_GET()
+
         def log_request(self, *args: object) -> None:
             asked.append(self.path)
 
@@ -103,7 +112,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         several = [f"{at}/debian" for at in (NOBODY, f"{address}/empty", address)]
         monkeypatch.setenv("DEBIAN_MIRROR", " ".join(several))
         monkeypatch.delenv("DEBIAN_SECURITY_MIRROR", raising=False)
-        yield Site(folder, address, asked, lock, tmp_path / "cache")
+        monkeypatch.setattr(debs, "PATIENCE_S", (2.0, 0.1))
+        yield Site(folder, address, asked, lock, tmp_path / "cache", busy)
         server.shutdown()
         thread.join()
 
@@ -114,11 +124,13 @@ def test_mirrors_are_tried_in_turn_and_nothing_is_fetched_twice(site: Site) -> N
     said: List[str] = []
     folder = site.fetch(said)
     assert "fetching 3 of 3" in said[0]
+    assert sum("127.0.0.1:9 does not answer" in line for line in said) == 1
     assert sorted(p.name.split("_")[0] for p in folder.iterdir()) == ["one", "three", "two"]
     assert len([p for p in site.asked if p.startswith("/empty/")]) == 3  # 404, then the next one
     site.asked.clear()
     (folder / "two_1+b1~rc_amd64.deb").write_bytes(b"cut")
-    assert "fetching 1 of 3" in (site.fetch(said), said[-1])[1]
+    said.clear()
+    assert "fetching 1 of 3" in (site.fetch(said), said[0])[1]
     assert {path.rpartition("/")[2].split("_")[0] for path in site.asked} == {"two"}
     site.asked.clear()
     site.fetch(said)
@@ -130,6 +142,45 @@ def test_another_file_under_the_same_name_is_not_taken(site: Site) -> None:
     with pytest.raises(ImageError, match=r"package one 1\+b1~rc .*its file is another one"):
         site.fetch([])
     assert list((site.cache / "debs-bullseye").iterdir()) == []
+
+
+def test_a_mirror_that_is_busy_for_a_while_is_asked_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEBIAN_MIRROR", f"{site.address}/debian")
+    monkeypatch.setattr(debs, "PATIENCE_S", (30.0, 30.0))
+    monkeypatch.setattr(debs, "_PAUSE_S", 0.01)
+    for name in ("one", "two"):
+        site.add(name)
+    site.busy.extend([503, 500, 429, 503])
+    said: List[str] = []
+    assert len(list(site.fetch(said).iterdir())) == 2
+    assert re.search(r"does not answer \(HTTP [45]..\): trying again for 30 s", said[1])
+    assert len(site.asked) == 2 + 4
+
+
+def test_how_long_depends_on_whether_it_has_answered(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEBIAN_MIRROR", f"{site.address}/debian")
+    monkeypatch.setattr(debs, "PATIENCE_S", (30.0, 0.0))
+    monkeypatch.setattr(debs, "_AT_ONCE", 1)
+    monkeypatch.setattr(debs, "_PAUSE_S", 0.01)
+    site.add("one")
+    site.busy.append(503)
+    with pytest.raises(ImageError, match=r"Debian package one .*HTTP 503"):
+        site.fetch([])
+    site.add("two")
+
+    def late(url: str, package: debs.Package, folder: Path) -> Tuple[bool, str]:
+        if package.name == "two" and not tries:
+            tries.append(url)
+            return False, "no name"
+        return plain(url, package, folder)
+
+    plain, tries = debs._bring, []
+    monkeypatch.setattr(debs, "_bring", late)
+    assert len(list(site.fetch([]).iterdir())) == 2
 
 
 def test_without_a_network_one_line_says_what_to_do(
