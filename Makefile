@@ -19,8 +19,8 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' iobench/__init__.py)
 DATA_ARGS = $(if $(DATA),--data '$(DATA)') $(if $(OUT),--out '$(OUT)') $(if $(IN_PLACE),--in-place)
 RUN_ARGS = --results '$(RESULTS)' --images '$(IMAGES)' $(DATA_ARGS) $(if $(BUDGET),--budget '$(BUDGET)')
 BENCHMARKS := aa bridge-cost cached-curve caffe-time caffe-wait ceilings cold-turns dataset-generation \
-	explain faults fidelity fuzz gpu harness-cost head-of-line known-truths littles-law pixels \
-	power power-turns predict regimes scale scale-model slices slowed-node start-rest strangers tune \
+	explain faults fidelity fuzz gpu harness-cost head-of-line image-mount known-truths littles-law pixels \
+	power power-turns predict regimes scale scale-model slices slowed-node strangers tune \
 	turn-noise versions versus-fio
 
 .PHONY: help setup setup-extra data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \

@@ -294,5 +294,6 @@ def _runtimes() -> Iterator[Check]:
         if name != "bare":
             found = "found; nothing is known to keep it from running"
             yield software.member(f"runtime {name}", registry.unavailable("runtimes", name), found)
-    yield Check("user namespaces", True, probes.user_namespaces() or "usable by this user")
-    yield Check("/dev/fuse", True, probes.fuse() or "usable by this user")
+    usable = "usable by this user"
+    yield software.member("user namespaces", probes.user_namespaces(), usable)
+    yield software.member("/dev/fuse", probes.fuse(), usable)

@@ -40,7 +40,6 @@ from iobench.analysis.storage import storage_of
 from iobench.analysis.surroundings import surroundings
 from iobench.core import registry, stages
 from iobench.core.cases import Case, alike
-from iobench.core.errors import SpecError
 from iobench.core.records import Record, Startup
 from iobench.equations import stalls, stats
 from iobench.equations.stalls import Window
@@ -92,18 +91,14 @@ def describe(found: Evidence, case: Case) -> CaseResult:
 
 def _fixed_threads(case: Case) -> bool:
     """Return whether the loader has a fixed number of threads."""
-    try:
-        return bool(registry.load("loaders", case.loader).threads)
-    except SpecError:  # results of a plug-in that is not here
-        return False
+    loader = registry.known("loaders", case.loader)
+    return bool(loader and loader.threads)
 
 
 def decoding_threads(case: Case) -> int:
     """Return how many threads of a rank read and decode; 0 where that is not known."""
-    try:
-        return int(registry.load("loaders", case.loader).decoding_threads(case))
-    except SpecError:
-        return 0
+    loader = registry.known("loaders", case.loader)
+    return int(loader.decoding_threads(case)) if loader else 0
 
 
 def _stages(found: Evidence, case: Case) -> dict[str, StageResult]:

@@ -14,7 +14,6 @@ from iobench.analysis.pairs import complete_pairs, factors
 from iobench.analysis.storage import storage_of
 from iobench.core import registry
 from iobench.core.cases import Case, Contrast, Placement
-from iobench.core.errors import SpecError
 from iobench.equations.staging import Staging
 
 #: Numbers of nodes for which the break-even is predicted.
@@ -84,10 +83,8 @@ def in_memory(found: Evidence, case: Case) -> list[str]:
 
 
 def _never_cold(case: Case) -> bool:
-    try:
-        return bool(registry.load("placements", case.placement).in_memory)
-    except SpecError:  # results of a plug-in that is not here
-        return False
+    placement = registry.known("placements", case.placement)
+    return bool(placement and placement.in_memory)
 
 
 def _place(found: Evidence, case: Case) -> Placement | None:

@@ -9,7 +9,7 @@ from typing import Any
 from iobench.analysis.case_results import CaseResult, NoRate, RateResult
 from iobench.analysis.results import SuiteResult
 from iobench.core import registry
-from iobench.core.errors import ResultsError, SpecError
+from iobench.core.errors import ResultsError
 from iobench.equations.stats import Interval
 
 #: Version of the document that :func:`by` makes.
@@ -63,11 +63,8 @@ def _stored_form(case: CaseResult) -> str:
 
 def _decoder(case: CaseResult) -> str:
     """Return the case's decoder; "" of a loader that decodes by itself, or of stored pixels."""
-    try:
-        takes = registry.load("loaders", case.loader).decodes
-    except SpecError:  # results of a plug-in that is not here
-        takes = False
-    return case.decoder if takes and "-" not in _stored_form(case) else ""
+    loader = registry.known("loaders", case.loader)
+    return case.decoder if loader and loader.decodes and "-" not in _stored_form(case) else ""
 
 
 def _field(name: str) -> Callable[[CaseResult], Any]:

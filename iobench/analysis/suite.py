@@ -28,7 +28,6 @@ from iobench.analysis.trajectories import trajectories
 from iobench.analysis.verdicts import judge
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Contrast, Plan, alike
-from iobench.core.errors import SpecError
 from iobench.core.order import add_sums, remainder
 from iobench.core.own_images import is_own
 from iobench.core.records import Record
@@ -204,10 +203,8 @@ def _not_separated(found: Evidence, contrast: Contrast) -> str:
 
 def _has_image(runtime: str) -> bool:
     """Return whether a runtime shows a worker an image's own files; a plug-in not here might."""
-    try:
-        return bool(registry.load("runtimes", runtime).isolated)
-    except SpecError:
-        return True
+    known = registry.known("runtimes", runtime)
+    return bool(known is None or known.isolated)
 
 
 def _fastest(

@@ -13,7 +13,7 @@ import os
 import pkgutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from iobench.core import trusted
 from iobench.core.cases import Case
@@ -97,6 +97,14 @@ def load(axis: str, name: str) -> Any:
         ) from error
 
 
+def known(axis: str, name: str) -> Optional[Any]:
+    """Return what :func:`load` does; None where results are of a plug-in that is not here."""
+    try:
+        return load(axis, name)
+    except SpecError:
+        return None
+
+
 def unavailable(axis: str, name: str) -> str:
     """Return why ``name`` cannot run on this machine, with the remedy; "" when it can."""
     backend = load(axis, name)
@@ -158,10 +166,12 @@ def stack_of(case: Case) -> str:
 def loading(case: Case) -> Dict[str, str]:
     """Return axis -> name of the members that make a case's batches.
 
-    A decoder is among them where the loader takes one and the samples are encoded.
+    A decoder is among them where the loader takes one and the samples are encoded; not of a loader
+    that is not here.
     """
     found = {"formats": case.format, "loaders": case.loader}
-    if case.content == "jpeg" and load("loaders", case.loader).decodes:
+    loader = known("loaders", case.loader)
+    if case.content == "jpeg" and loader and loader.decodes:
         found["decoders"] = case.decoder
     return found
 

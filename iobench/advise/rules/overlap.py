@@ -9,7 +9,6 @@ from iobench.advise.findings import NOTHING, Diagnosis, Rule, Scene
 from iobench.advise.rules.preparing import held
 from iobench.analysis.case_results import PrepStall
 from iobench.core import registry
-from iobench.core.errors import SpecError
 from iobench.equations import pipeline, roofline
 from iobench.equations.stats import Interval
 
@@ -82,11 +81,8 @@ def _slow_sample(scene: Scene) -> Iterator[Diagnosis]:
 def _made_ahead(scene: Scene) -> int:
     """Return how many batches are made ahead; as many as prefetch by a plug-in that is not here."""
     case = scene.case
-    try:
-        backend = registry.load("loaders", case.loader)
-    except SpecError:
-        return case.prefetch
-    return int(backend.ahead(max(case.workers, 1), case.prefetch))
+    loader = registry.known("loaders", case.loader)
+    return int(loader.ahead(max(case.workers, 1), case.prefetch)) if loader else case.prefetch
 
 
 def _prefetch(scene: Scene) -> Iterator[Diagnosis]:

@@ -332,7 +332,9 @@ def test_a_suite_is_submitted_to_it(plugins: Path, tmp_path: Path) -> None:
     assert nodes.allocated(variables={"ERRAND_HOSTS": "a b"}) == ["a", "b"]
 
 
-def test_a_stage_is_planned_run_and_reported(plugins: Path, tmp_path: Path) -> None:
+def test_a_stage_is_planned_run_and_reported(
+    plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = load.parse(
         {
             "name": "new",
@@ -362,6 +364,11 @@ def test_a_stage_is_planned_run_and_reported(plugins: Path, tmp_path: Path) -> N
     assert ",glance," in (results.folder / "trials.csv").read_text()
     found = list(listing.tables()["stages"])[:7]
     assert found == ["metadata", "requests", "reread", "files", "ceiling", "read", "glance"]
+    monkeypatch.delenv("IOBENCH_PLUGINS")  # as on another machine
+    publish.publish(results)
+    assert ",glance," in (results.folder / "trials.csv").read_text()
+    monkeypatch.setenv("IOBENCH_PLUGINS", str(plugins))
+    assert len(registry.names("loaders")) > 1
 
 
 def test_a_trial_of_a_stage_that_is_not_here_fails_with_the_stages_there_are(
