@@ -364,11 +364,10 @@ def test_a_stage_is_planned_run_and_reported(
     assert ",glance," in (results.folder / "trials.csv").read_text()
     found = list(listing.tables()["stages"])[:7]
     assert found == ["metadata", "requests", "reread", "files", "ceiling", "read", "glance"]
-    monkeypatch.delenv("IOBENCH_PLUGINS")  # as on another machine
-    publish.publish(results)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delenv("IOBENCH_PLUGINS")
+        publish.publish(results)
     assert ",glance," in (results.folder / "trials.csv").read_text()
-    monkeypatch.setenv("IOBENCH_PLUGINS", str(plugins))
-    assert len(registry.names("loaders")) > 1
 
 
 def test_a_trial_of_a_stage_that_is_not_here_fails_with_the_stages_there_are(
