@@ -332,9 +332,7 @@ def test_a_suite_is_submitted_to_it(plugins: Path, tmp_path: Path) -> None:
     assert nodes.allocated(variables={"ERRAND_HOSTS": "a b"}) == ["a", "b"]
 
 
-def test_a_stage_is_planned_run_and_reported(
-    plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_is_planned_run_and_reported(plugins: Path, tmp_path: Path) -> None:
     wanted = load.parse(
         {
             "name": "new",
@@ -364,9 +362,8 @@ def test_a_stage_is_planned_run_and_reported(
     assert ",glance," in (results.folder / "trials.csv").read_text()
     found = list(listing.tables()["stages"])[:7]
     assert found == ["metadata", "requests", "reread", "files", "ceiling", "read", "glance"]
-    with monkeypatch.context() as elsewhere:
-        elsewhere.delenv("IOBENCH_PLUGINS")
-        publish.publish(results)
+    (plugins / "loaders/pigeon.py").unlink()  # as on another machine: the figures need no loader
+    assert publish.document(publish.publish(results))["contrasts"] == analysis["contrasts"]
     assert ",glance," in (results.folder / "trials.csv").read_text()
 
 
