@@ -52,7 +52,11 @@ _FRESH = """import dataclasses
 
 from iobench.backends.runtimes import unpacked
 
-SCRIPT = 'mount -t squashfs -o ro,loop,offset="$1" "$2" "$3" && shift 3 && exec "$@"'
+# mount's own loop option refuses a file that a container has mounted beside this
+SCRIPT = (
+    'loop=$(losetup --find --show --read-only --offset "$1" "$2") && '
+    'mount -t squashfs -o ro "$loop" "$3" && losetup --detach "$loop" && shift 3 && exec "$@"'
+)
 SHELL = ["unshare", "--mount", "/bin/sh", "-c", SCRIPT, "sh", "{offset}", {sif!r}]
 
 
