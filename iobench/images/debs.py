@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from iobench.core.clock import clock
 from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
 from iobench.images import base, recipe
@@ -147,7 +148,7 @@ class _Mirrors:
     def _wait(self, name: str, host: _Host, reason: str) -> None:
         patience = PATIENCE_S[0 if host.answered else 1]
         with self._lock:
-            now = time.monotonic()
+            now = clock()
             if host.failing_since is None:
                 host.failing_since = now
                 self._say(f"{name} does not answer ({reason}): trying again for {patience:g} s")
