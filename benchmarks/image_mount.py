@@ -34,8 +34,15 @@ from iobench.spec import load
 PIPELINES = ("lmdb", "jpeg", "dali")
 PAIRS, TURNED, BATCH, SAMPLES, LOOP_S = 60, 12, 16, 320, 3.0
 #: Arm and base of each comparison.
-EFFECT, REMOVED, ADDED = ("apptainer", "bare"), ("folder", "apptainer"), ("fresh", "unpacked")
-COMPARED = (EFFECT, ("folder", "bare"), REMOVED, ("unpacked", "bare"), ("fresh", "bare"), ADDED)
+REMOVED, ADDED = ("folder", "apptainer"), ("fresh", "unpacked")
+COMPARED = (
+    ("apptainer", "bare"),
+    ("folder", "bare"),
+    REMOVED,
+    ("unpacked", "bare"),
+    ("fresh", "bare"),
+    ADDED,
+)
 SQUASHFS, ALIGNED, FIRST = b"hsqs", 4096, 1 << 20
 _FOLDER = """import dataclasses
 import functools
