@@ -16,7 +16,6 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
 USERNS_MAX = Path("/proc/sys/user/max_user_namespaces")
 USERNS_DEBIAN = Path("/proc/sys/kernel/unprivileged_userns_clone")
 USERNS_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 CGROUPS = Path("/sys/fs/cgroup")
 SHARED_MEMORY = "/dev/shm"
 _PROBE_S = 30.0
@@ -143,13 +142,6 @@ def fuse() -> str:
     except OSError as error:
         return f"/dev/fuse cannot be opened ({error.strerror}): `modprobe fuse` as administrator"
     return ""
-
-
-def gpu() -> str:
-    """Return why no GPU can be used here, "" where a driver shows one."""
-    if any(os.path.exists(device) for device in _GPUS):
-        return ""
-    return f"no GPU is here (none of {', '.join(_GPUS)} exists)"
 
 
 def hybrid_cgroups() -> bool:

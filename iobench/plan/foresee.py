@@ -11,7 +11,7 @@ from iobench.core import registry, units
 from iobench.core.cases import Case, Dataset, Plan
 from iobench.core.dataset import MARKER
 from iobench.core.errors import BackendUnavailable, IobenchError, SpecError, shown
-from iobench.host import files, probes
+from iobench.host import files, gpus
 from iobench.plan import cost, unused
 from iobench.plan.contrasts import contrasts, without_limits
 from iobench.plan.resolve import Here, resolve
@@ -92,16 +92,18 @@ def check_folder(stage_to: str) -> None:
 
 
 def check_device(case: Case) -> None:
-    """Raise BackendUnavailable for a case that asks for a GPU where none is."""
+    """Raise BackendUnavailable for a case that asks for more GPUs than this node has."""
     wanted = [
         (f"{axis}_options.{key}", value)
         for axis in ("trainer", "loader")
         for key, value in getattr(case, f"{axis}_options").items()
         if (key == "device" and value != "cpu") or (key == "pin_memory" and value is True)
     ]
-    if wanted and (reason := probes.gpu()):
+    if wanted and (reason := gpus.absent()):
         key, value = wanted[0]
         allowed = "false" if value is True else "cpu"
         raise BackendUnavailable(
             f"case {case.label}: {key} = {shown(value)}: {reason}; allowed here: {allowed}"
         )
+    if wanted and case.nodes == 1 and (reason := gpus.too_few(case.ranks_per_node)):
+        raise BackendUnavailable(f"case {case.label}: {reason}")

@@ -6,8 +6,7 @@ import os
 
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+from iobench.host import gpus
 
 
 def choose(case: Case, local_rank: int) -> None:
@@ -19,12 +18,9 @@ def choose(case: Case, local_rank: int) -> None:
     """
     if not case.uses_gpu or case.ranks_per_node == 1:
         return
-    seen = [device.strip() for device in os.environ.get(VISIBLE, "").split(",") if device.strip()]
+    seen = gpus.chosen()
     if len(seen) == 1:
         return
-    if seen and local_rank >= len(seen):
-        raise BackendUnavailable(
-            f"{case.ranks_per_node} ranks of this node use GPUs, and {VISIBLE} shows "
-            f"{len(seen)}: ask for as many GPUs, or set ranks_per_node = {len(seen)}"
-        )
-    os.environ[VISIBLE] = seen[local_rank] if seen else str(local_rank)
+    if reason := gpus.too_few(case.ranks_per_node):
+        raise BackendUnavailable(reason)
+    os.environ[gpus.VISIBLE] = seen[local_rank] if seen else str(local_rank)

@@ -9,7 +9,7 @@ from typing import Any, Iterator, List, Tuple
 from iobench.core import transforms
 from iobench.core.errors import BackendUnavailable, SpecError
 from iobench.core.protocols import LoadRequest
-from iobench.host import probes
+from iobench.host import gpus, probes
 
 _START_S = 120.0  # in which the worker processes must be up
 
@@ -57,13 +57,16 @@ class Workers:
         """Start the workers.
 
         ``options``: DataLoader's own.  Raises SpecError for an unknown start method,
-        BackendUnavailable for a small /dev/shm or workers that do not come up.
+        BackendUnavailable for a small /dev/shm, workers that do not come up, no GPU to pin for.
         """
         if start_method not in ("fork", "spawn"):  # a fork server's children nobody here can count
             raise SpecError(f"start_method {start_method!r} is not possible; allowed: fork, spawn")
         import torch.multiprocessing
         import torch.utils.data
 
+        if pins and not torch.cuda.is_available():  # torch itself goes on without, with a warning
+            why = gpus.fault(torch.version.cuda)
+            raise BackendUnavailable(f"batches are pinned for a GPU that torch can use, and {why}")
         #: Batches that can wait.
         self.queued = request.workers * request.prefetch
         if request.stage == "load" and request.workers:

@@ -25,6 +25,8 @@ _LEAKS = ("BIND", "BINDPATH", "MOUNT", "OVERLAY", "OVERLAYIMAGE", "WRITABLE_TMPF
 #: Open MPI takes two ranks that have the same process id, each in its own container, for one, and
 #: crashes: they share the node's processes and memory, as by Apptainer's defaults.
 _BESIDE = ("--contain", "--bind", "/dev/shm:/dev/shm")
+#: Where --nv shows the driver's libraries, and what in an image has a program look there.
+DRIVER, _LOOKS_THERE = "/.singularity.d/libs", ".singularity.d/env"
 #: Where a distribution's package has its configuration.
 ETC = Path("/etc")
 _ECL_ACTIVE = re.compile(r"^\s*activated\s*=\s*true\b", re.MULTILINE)
@@ -75,7 +77,7 @@ class Apptainer(Runtime):
         words += [f"{key}={value}" for key, value in tools.apptainer_env().items()]
         words += [name, "-q", "exec", *(_BESIDE if start.of_one_rank else ["--containall"])]
         words += ["--cleanenv", "--no-home"]
-        words += ["--nv"] if start.gpus else []
+        words += _gpus(start.image) if start.gpus else []
         for path in _oci.KERNEL_FILES if os.geteuid() == 0 else ():
             words += ["--bind", f"{path}:{path}:ro"]
         words += ["--bind", "/sys/fs/cgroup:/sys/fs/cgroup:ro"]  # its limits can be seen inside
@@ -107,6 +109,17 @@ class Apptainer(Runtime):
             "mounted": _mounted(image),
             "rootless": os.geteuid() != 0,
         }
+
+
+def _gpus(image: str) -> List[str]:
+    """Return the options that show the GPUs, and have programs find their driver's libraries.
+
+    What Apptainer has built does so by itself; a folder of other making, an engine's for one, does
+    not.
+    """
+    if not os.path.isdir(image) or os.path.exists(os.path.join(image, _LOOKS_THERE)):
+        return ["--nv"]
+    return ["--nv", "--env", f"LD_LIBRARY_PATH={DRIVER}"]
 
 
 def _passing(beginnings: Sequence[str]) -> List[str]:

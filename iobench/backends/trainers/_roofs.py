@@ -64,7 +64,12 @@ def _best(run: Callable[[], None]) -> float:
 
 
 def of_torch(torch: Any, device: str) -> Mapping[str, Scalar]:
-    """Return the roofs by torch, with the threads that it has."""
+    """Return the roofs by torch, with the threads that it has.
+
+    On a GPU the product is in TF32 where torch's convolutions are, as they are by default.
+    """
+    tf32 = device == "cuda" and torch.backends.cudnn.allow_tf32
+    before = torch.get_float32_matmul_precision()
 
     def wait() -> None:
         if device == "cuda":
@@ -90,7 +95,11 @@ def of_torch(torch: Any, device: str) -> Mapping[str, Scalar]:
         return run
 
     cache = last_level_cache() if device == "cpu" else 64 << 20
-    return measure(product, triad, f"torch {torch.__version__}", cache)
+    torch.set_float32_matmul_precision("high" if tf32 else before)
+    try:
+        return measure(product, triad, f"torch {torch.__version__}{', TF32' * tf32}", cache)
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def of_numpy(threads: int) -> Mapping[str, Scalar]:

@@ -14,6 +14,7 @@ from iobench.core.members import TrainerBackend
 from iobench.core.options import Count, Rate
 from iobench.core.peers import Peers
 from iobench.core.protocols import Trainer
+from iobench.host import gpus
 
 DEFAULT_NET = "resnet18"
 
@@ -54,9 +55,8 @@ class TorchTrainer(Trainer):
         import torch
 
         if device == "cuda" and not torch.cuda.is_available():
-            raise BackendUnavailable(
-                "device 'cuda' needs a GPU that torch can use: use device cpu, or a CUDA build"
-            )
+            why = gpus.fault(torch.version.cuda)
+            raise BackendUnavailable(f"device 'cuda' needs a GPU that torch can use, and {why}")
         if sharers > 1 and not threads:
             threads = max(1, len(os.sched_getaffinity(0)) // sharers)
         if threads:

@@ -16,7 +16,9 @@ def epoch(job: RankRun) -> Outcome:
     """Run the measured loop over one epoch of the rank's samples."""
     opened = clock.clock()
     trainer = job.trainer()
-    loader = job.loader(device=trainer.device)
+    # alone, too, the loader hands its batches over as it does in training: pinned for a GPU
+    for_gpu = job.request.stage == "load" and job.task.trial.case.trains_on_gpu
+    loader = job.loader(device="cuda" if for_gpu else trainer.device)
     job.open_s = clock.clock() - opened
     steps = len(job.request.ids) // job.request.batch
     warmup = 0

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from iobench.backends.runtimes import apptainer
+from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import ImageError
 from iobench.core.inside import MOUNT_POINTS, PREFIX_INSIDE
+from iobench.core.protocols import Start
 from iobench.core.records import VALID, Record
 from iobench.images import catalogue, own
 from iobench.run import command, own_images
@@ -110,6 +114,14 @@ def test_a_folder(
         assert set(missing) == {"nvidia.dali", "torch"}
     finally:
         shutil.rmtree(folder / "iobench", ignore_errors=True)
+
+
+def test_a_folder_has_programs_find_the_driver_of_a_gpu(folder: Path) -> None:
+    need("apptainer")
+    runtime = registry.load("runtimes", "apptainer").make(mode="sandbox")
+    asked = runtime.argv(["/bin/sh", "-c", "echo $LD_LIBRARY_PATH"], Start(str(folder), gpus=True))
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert apptainer.DRIVER in done.stdout.strip().split(":")
 
 
 def test_a_sif(data: Dataset, tmp_path: Path, on_bare_metal: Record) -> None:

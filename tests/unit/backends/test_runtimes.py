@@ -318,6 +318,18 @@ def test_apptainer_as_root_gives_its_rights_up(
     assert "--nv" not in runtime("apptainer").argv(["true"], Start(image="I"))
 
 
+def test_a_folder_that_apptainer_has_not_made_is_told_where_the_driver_is(
+    user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, "apptainer")
+    told = "LD_LIBRARY_PATH=/.singularity.d/libs"
+    folder = Start(image=str(tmp_path), gpus=True)
+    assert told in runtime("apptainer").argv(["true"], folder)
+    assert told not in runtime("apptainer").argv(["true"], Start(image=str(tmp_path)))
+    (tmp_path / ".singularity.d/env").mkdir(parents=True)
+    assert told not in runtime("apptainer").argv(["true"], folder)
+
+
 def test_apptainer_takes_the_folder_where_a_sif_cannot_be_mounted(
     user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,27 @@ ranks.close()
 print(json.dumps(found))
 """
 
+#: One rank of a GPU: works some 20 ms a step, then exchanges 64 MB with itself.
+ON_GPU = """
+import json, time
+import torch
+from iobench.backends.trainers._torch_ranks import TorchRanks
+from iobench.core.peers import Peers
+ranks = TorchRanks(Peers(0, 1, "127.0.0.1", lambda value: value), device="cuda")
+gradients, took = torch.ones(1 << 24, device="cuda"), []
+for _ in range(10):
+    ranks.begin()
+    before = time.perf_counter()
+    torch.cuda._sleep(30_000_000)
+    ranks.reduce(gradients).wait()
+    asked = time.perf_counter() - before
+    torch.cuda.synchronize()
+    took.append((asked, time.perf_counter() - before))
+found = {**ranks.describe(), "buckets": ranks.buckets(), "took": sorted(took)[5]}
+ranks.close()
+print(json.dumps({**found, "sum": float(gradients.sum())}))
+"""
+
 
 @pytest.mark.parametrize(
     ("ready", "met", "done", "expected"),
@@ -169,10 +190,27 @@ def test_moments_of_a_gpu_are_on_the_hosts_clock() -> None:
     assert (ready[1], done[1]) == pytest.approx((101.25, 101.75))
 
 
+def test_a_gpu_and_the_host_agree_on_how_long_a_step_was() -> None:
+    """By real events and nccl: work, then exchange, is the step that the host has waited for."""
+    need("cuda")
+    done = _python(ON_GPU)
+    assert not done.returncode, done.stderr
+    found = json.loads(done.stdout)
+    assert found["exchange"] == "nccl"
+    assert found["comm_bytes"] == found["sum"] * 4 == 1 << 26
+    bucket, (asked_s, step_s) = found["buckets"][0], found["took"]
+    assert asked_s < bucket["ready_s"], "the host does not wait: its own clock is too early"
+    assert bucket["ready_s"] + bucket["comm_s"] == pytest.approx(step_s, rel=0.1)
+    assert bucket["comm_s"] < bucket["ready_s"]
+
+
 def test_ranks_meet_at_the_address_of_the_trial_and_no_other() -> None:
     need("torch")
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(
-        [sys.executable, "-c", LISTENS], capture_output=True, text=True, env=env, check=False
-    )
+    done = _python(LISTENS)
     assert done.stdout.split() == ["127.0.0.1"], done.stderr
+
+
+def _python(script: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    words = [sys.executable, "-c", script]
+    return subprocess.run(words, capture_output=True, text=True, env=env, check=False)

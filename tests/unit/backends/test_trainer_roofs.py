@@ -130,3 +130,32 @@ def test_numpy_s_triad_reads_two_arrays_and_writes_the_third(
     assert sorted(np.concatenate(parts).tolist()) == [i * _roofs.BLOCK for i in range(6)]
     assert len(parts) == 3
     taken["p"](8)()
+
+
+@pytest.mark.parametrize(
+    ("device", "convolutions", "during", "said"),
+    [
+        ("cuda", True, "high", ", TF32"),
+        ("cuda", False, "highest", ""),
+        ("cpu", True, "highest", ""),
+    ],
+)
+def test_a_gpus_roof_is_of_the_precision_of_its_convolutions(
+    device: str, convolutions: bool, during: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network in TF32 would come close to, or above, a roof of whole float32."""
+    chosen, seen = ["highest"], []
+
+    def measured(product: Any, triad: Any, by: str, cache: int) -> dict[str, Any]:
+        seen.append(chosen[-1])
+        return {"by": by}
+
+    monkeypatch.setattr(_roofs, "measure", measured)
+    torch = SimpleNamespace(
+        __version__="9",
+        backends=SimpleNamespace(cudnn=SimpleNamespace(allow_tf32=convolutions)),
+        get_float32_matmul_precision=lambda: chosen[-1],
+        set_float32_matmul_precision=chosen.append,
+    )
+    assert _roofs.of_torch(torch, device) == {"by": f"torch 9{said}"}
+    assert (seen, chosen[-1]) == ([during], "highest")

@@ -13,11 +13,13 @@ from tests.capabilities import missing
 
 
 def test_its_spec_plans_every_path() -> None:
-    spec = load.parse(gpu.document(["apptainer", "docker"], gpus=1))
+    containers = {"apptainer": {"image": "./mine.sif"}, "docker": {}}
+    spec = load.parse(gpu.document(gpu.cases(containers, count=1)))
     cases = load.expand(spec)
     planned = {(t.case.label, t.stage) for t in ladder.ladder(spec, cases)}
-    assert len(cases) == 6
-    both = load.expand(load.parse(gpu.document([], gpus=2)))
+    assert len(cases) == 7
+    assert [c.image for c in cases if c.runtime != "bare"] == ["./mine.sif", "torch"]
+    both = load.expand(load.parse(gpu.document(gpu.cases({}, count=2))))
     assert [(c.label, c.world_size) for c in both if c.world_size > 1] == [(gpu.RANKS, 2)]
     copied = {label for label, stage in planned if stage == "h2d"}
     assert copied == {c.label for c in cases} - {"DALI on the GPU"} - _shared(cases)

@@ -9,7 +9,7 @@ import pytest
 
 from iobench.core.errors import BackendUnavailable, IobenchError
 from iobench.data import make
-from iobench.host import probes
+from iobench.host import gpus
 from iobench.plan import foresee
 from iobench.spec import load
 
@@ -83,11 +83,29 @@ def test_what_would_fail_late_is_refused(text: str, words: list[str]) -> None:
 def test_a_gpu_that_is_not_here_is_said(
     text: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "_GPUS", ("/none/gpu",))
+    monkeypatch.setattr(gpus, "_DEVICES", ("/none/gpu",))
     with pytest.raises(BackendUnavailable, match=f"{key}.*no GPU is here .*/none/gpu"):
         notes(text)
-    monkeypatch.setattr(probes, "_GPUS", ("/dev/null",))
+    monkeypatch.setattr(gpus, "_DEVICES", ("/dev/null",))
     notes(text)
+
+
+def test_fewer_gpus_than_ranks_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpus, "_DEVICES", (str(tmp_path / "nvidia0"),))
+    monkeypatch.setattr(gpus, "_NODES", str(tmp_path))
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    two = """
+        [case]
+        trainer = "torch"
+        trainer_options = { device = "cuda" }
+        launcher = "torchrun"
+        world_size = 2
+    """
+    with pytest.raises(BackendUnavailable, match=r"2 ranks .*the node has 1: .*ranks_per_node = 1"):
+        notes(two)
+    (tmp_path / "nvidia1").touch()
+    notes(two)
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Optional
 
 import pytest
 
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable
+from iobench.host import gpus
 from iobench.worker import own_gpu
 
 TWO = Case(trainer="torch", trainer_options={"device": "cuda"}, world_size=2, launcher="torchrun")
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_known_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpus, "_NODES", str(tmp_path))
+
+
 def seen(case: Case, local_rank: int, visible: Optional[str], patch: pytest.MonkeyPatch) -> str:
-    patch.delenv(own_gpu.VISIBLE, raising=False)
+    patch.delenv(gpus.VISIBLE, raising=False)
     if visible is not None:
-        patch.setenv(own_gpu.VISIBLE, visible)
+        patch.setenv(gpus.VISIBLE, visible)
     own_gpu.choose(case, local_rank)
-    return own_gpu.os.environ.get(own_gpu.VISIBLE, "")
+    return own_gpu.os.environ.get(gpus.VISIBLE, "")
 
 
 @pytest.mark.parametrize(
@@ -41,5 +49,6 @@ def test_each_rank_sees_its_own(
 
 
 def test_fewer_gpus_than_ranks_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackendUnavailable, match=r"2 ranks .*shows 2: .*ranks_per_node = 2"):
-        seen(TWO, 2, "4,6", monkeypatch)
+    three = dataclasses.replace(TWO, world_size=3)
+    with pytest.raises(BackendUnavailable, match=r"3 ranks .*shows 2: .*ranks_per_node = 2"):
+        seen(three, 2, "4,6", monkeypatch)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from iobench.backends.trainers.null import NullTrainer
-from iobench.core.cases import Batch
+from iobench.core.cases import Batch, Case
 from iobench.worker.stages import _loop
 
 WALK_S = 1000.0
@@ -40,11 +40,14 @@ class Walker:
         pass
 
 
-def rank(clock: list[float], cache: str) -> Any:
+ON_CPU = Case()
+
+
+def rank(clock: list[float], cache: str, case: Case = ON_CPU, stage: str = "load") -> Any:
     return SimpleNamespace(
         stage=SimpleNamespace(trained=False),
-        task=SimpleNamespace(trial=SimpleNamespace(cache=cache, contrast="", least=0)),
-        request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1),
+        task=SimpleNamespace(trial=SimpleNamespace(cache=cache, contrast="", least=0, case=case)),
+        request=SimpleNamespace(ids=np.arange(8), batch=1, workers=1, stage=stage),
         trainer=lambda: NullTrainer(batch=1),
         loader=lambda **_: Walker(clock),
         meet=lambda: 0.0,
@@ -57,6 +60,18 @@ def test_the_epoch_that_fills_the_memory_is_not_measured() -> None:
     measured, _, _ = _loop.epoch(rank([0.0], "steady"))
     assert measured.steps.warmup == 8 // 3 + Walker.queue_batches
     assert len(measured.steps.done_s) == 8
+
+
+@pytest.mark.parametrize(
+    ("device", "stage", "expected"),
+    [("cuda", "load", "cuda"), ("cuda", "read", "cpu"), ("cpu", "load", "cpu")],
+)
+def test_a_loader_alone_hands_over_as_in_training(device: str, stage: str, expected: str) -> None:
+    job = rank([0.0], "warm", Case(trainer="torch", trainer_options={"device": device}), stage)
+    asked: list[str] = []
+    job.loader = lambda device: asked.append(device) or Walker([0.0])
+    _loop.epoch(job)
+    assert asked == [expected]
 
 
 def test_a_walk_is_start_up_and_no_part_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
