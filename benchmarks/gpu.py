@@ -1,13 +1,13 @@
 """What a GPU changes: decoding on it, copying to it, training on it; bare and in containers.
 
-Data are made, nothing is fetched, and it ends within a quarter of an hour.  A ResNet-50 trains on the first
-GPU: batches of JPEG decoded by the host and pinned, not pinned, by one worker that cannot keep up,
-by DALI on the host, by DALI on the GPU.  Each case runs load, h2d (the copy alone), compute and
-train, warm.  Containers that run here and have torch's image (--images) or your own (--image) run
-the first case too, and where there are two GPUs a rank on each, which exchange by nccl.  What could
-not be tried is listed with the reason.  Checked: that each case ran, that its steps were on the
-GPU, that it trains no faster than it computes, that a copy is within a step, and that one worker
-holds the GPU up.
+Data are made, nothing is fetched, and it ends within a quarter of an hour.  A ResNet-50 trains on
+the first GPU: batches of JPEG decoded by the host and pinned, not pinned, by one worker that cannot
+keep up, by DALI on the host, by DALI on the GPU.  Each case runs load, h2d (the copy alone),
+compute and train, warm.  Containers that run here and have torch's image (--images) or your own
+(--image) run the first case too, and where there are two GPUs a rank on each, which exchange by
+nccl.  What could not be tried is listed with the reason.  Checked: that each case ran, that its
+steps were on the GPU, that it trains no faster than it computes, that a copy is within a step, and
+that one worker holds the GPU up.
 """
 
 from __future__ import annotations
