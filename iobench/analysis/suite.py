@@ -193,7 +193,7 @@ def _not_separated(found: Evidence, contrast: Contrast) -> str:
     apart = [c for c in together if UNPACKED in (runtimes.get(c.arm), runtimes.get(c.base))]
     if any(complete_pairs(found, c) for c in apart):
         return ""
-    reason = "no arm runs the image's files without a container (runtime 'unpacked')"
+    reason = "no arm of its blocks runs the image's files without a container (runtime 'unpacked')"
     if apart:
         reason = "runtime 'unpacked' gave no pair"
     if is_own(image := images.get(contrast.arm, "")):

@@ -25,8 +25,9 @@ from iobench.images.disk import check_space, partial, sha256
 _SPACE = 2e8
 _AT_ONCE = 4
 _TIMEOUT_S = 60.0
-#: For how long a mirror that answers nothing is asked again: one that has answered, and another.
-PATIENCE_S = (180.0, 10.0)
+#: For how long a mirror that answers nothing is asked again: one that has answered before, and one
+#: that never has.
+PATIENCE_S, FIRST_PATIENCE_S = 180.0, 10.0
 _PAUSE_S = 2.0
 
 
@@ -106,7 +107,7 @@ class _Mirrors:
     """Mirrors that are tried in turn; one that stays silent is not asked again.
 
     A lookup of a name, a proxy and a busy server fail for a minute at times: a mirror is asked
-    again for as long as `PATIENCE_S` before it is given up.
+    again for a while before it is given up.
     """
 
     def __init__(self, addresses: Sequence[dict[str, str]], say: Say) -> None:
@@ -146,7 +147,7 @@ class _Mirrors:
         return host.silent
 
     def _wait(self, name: str, host: _Host, reason: str) -> None:
-        patience = PATIENCE_S[0 if host.answered else 1]
+        patience = PATIENCE_S if host.answered else FIRST_PATIENCE_S
         with self._lock:
             now = clock()
             if host.failing_since is None:

@@ -112,7 +112,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         several = [f"{at}/debian" for at in (NOBODY, f"{address}/empty", address)]
         monkeypatch.setenv("DEBIAN_MIRROR", " ".join(several))
         monkeypatch.delenv("DEBIAN_SECURITY_MIRROR", raising=False)
-        monkeypatch.setattr(debs, "PATIENCE_S", (2.0, 0.1))
+        monkeypatch.setattr(debs, "PATIENCE_S", 2.0)
+        monkeypatch.setattr(debs, "FIRST_PATIENCE_S", 0.1)
         yield Site(folder, address, asked, lock, tmp_path / "cache", busy)
         server.shutdown()
         thread.join()
@@ -144,17 +145,18 @@ def test_another_file_under_the_same_name_is_not_taken(site: Site) -> None:
     assert list((site.cache / "debs-bullseye").iterdir()) == []
 
 
-def patient(site: Site, monkeypatch: pytest.MonkeyPatch, patience_s: Tuple[float, float]) -> None:
+def patient(site: Site, monkeypatch: pytest.MonkeyPatch, first_s: float) -> None:
     """Let one mirror be all there is, and be asked again after a moment for so long."""
     monkeypatch.setenv("DEBIAN_MIRROR", f"{site.address}/debian")
-    monkeypatch.setattr(debs, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(debs, "PATIENCE_S", 30.0)
+    monkeypatch.setattr(debs, "FIRST_PATIENCE_S", first_s)
     monkeypatch.setattr(debs, "_PAUSE_S", 0.01)
 
 
 def test_a_mirror_that_is_busy_for_a_while_is_asked_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient(site, monkeypatch, (30.0, 30.0))
+    patient(site, monkeypatch, first_s=30.0)
     for name in ("one", "two"):
         site.add(name)
     site.busy.extend([503, 500, 429, 503])
@@ -167,7 +169,7 @@ def test_a_mirror_that_is_busy_for_a_while_is_asked_again(
 def test_how_long_depends_on_whether_it_has_answered(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient(site, monkeypatch, (30.0, 0.0))
+    patient(site, monkeypatch, first_s=0.0)
     monkeypatch.setattr(debs, "_AT_ONCE", 1)
     site.add("one")
     site.busy.append(503)
