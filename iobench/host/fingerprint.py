@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import resource
 import socket
 import sys
@@ -151,11 +152,18 @@ def _libraries(distributions: Iterable[str]) -> Dict[str, str]:
 
 
 def version_of(distribution: str) -> str:
-    """Return the version of an installed distribution, "" where it is not installed."""
+    """Return the version of an installed distribution, "" where it is not installed.
+
+    One that is named by a CUDA release (``nvidia-dali-cuda120``) counts as built for any other.
+    """
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return ""
+        pass
+    stem = re.sub(r"(?<=-cuda)\d+$", "", distribution)
+    others = importlib.metadata.distributions() if stem != distribution else ()
+    release = re.compile(re.escape(stem) + r"\d+")
+    return next((d.version for d in others if release.fullmatch(str(d.metadata["Name"]))), "")
 
 
 def _cpu() -> Dict[str, Any]:

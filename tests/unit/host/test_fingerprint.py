@@ -92,6 +92,19 @@ def test_versions_are_those_of_the_distributions() -> None:
 
 
 @pytest.mark.slow
+def test_a_wheel_for_another_cuda_release_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, version in (("some_dali_cuda130", "2.4.0"), ("some_dali_cudart", "9")):
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        words = f"Name: {name.replace('_', '-')}\nVersion: {version}\n"
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{words}")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert fingerprint.version_of("some-dali-cuda120") == "2.4.0"
+    assert fingerprint.version_of("some-dali") == ""
+
+
 def test_a_cgroup_memory_limit_is_seen() -> None:
     need("root")
     top = Path("/sys/fs/cgroup/memory")
