@@ -10,7 +10,7 @@ from iobench.analysis.evidence import Evidence, trial_window, usable
 from iobench.analysis.hosts import together
 from iobench.core.cases import Case, Contrast, Trial
 from iobench.core.order import add_sums, shard_buffer
-from iobench.core.records import Record
+from iobench.core.records import VALID, Record
 from iobench.plan.blocks import group_of
 from iobench.plan.rules import FOLLOWING
 
@@ -36,19 +36,26 @@ def factors(arm: Case, base: Case) -> list[str]:
 
 
 def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
-    """Return the blocks whose two arms both have a usable record of one host, by block."""
+    """Return the blocks whose two arms both have a usable record of one host, by block.
+
+    Blocks with an EXPLORATORY trial are left out where most have none: a chance, such as memory
+    that was paged out meanwhile, costs its pair.  Where most have one it is no chance, and all are
+    returned.
+    """
     blocks: dict[int, dict[str, Record]] = {}
     for record in usable(evidence.last.values()):
         trial = record.trial
         if is_of(trial, contrast) and trial_window(record) is not None:
             blocks.setdefault(trial.block, {})[trial.arm] = record
-    return [
+    pairs = [
         Pair(block, int(arm.trial.repeat_of or 0), arm, base)
         for block, arms in sorted(blocks.items())
         if (arm := arms.get(contrast.arm))
         and (base := arms.get(contrast.base))
         and together(arm, base)
     ]
+    proven = [pair for pair in pairs if pair.arm.status == pair.base.status == VALID]
+    return proven if 2 * len(proven) > len(pairs) else pairs
 
 
 def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:

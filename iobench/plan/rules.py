@@ -17,6 +17,8 @@ from iobench.spec.schema import MOST_PAIRED, MOST_TRIALS, ContrastSpec, Spec
 #: Turns of cold data are at least this long, seconds: what a stopped arm has asked the device for
 #: still comes in.
 COLD_SLICE_S = 0.3
+#: Turns that a warm loop has at least, whatever the spec says of their length.
+LEAST_ROUNDS = 20
 #: Fields of a case that follow from others.
 FOLLOWING = ("label", "name", "location")
 
@@ -62,20 +64,23 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
 def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
     """Return how long a turn of these arms lasts; 0 where stopping one would change its speed.
 
-    A quota gives what was not used at once, a trainer waits for a time of day, and ranks for each
-    other.  Of cold data each arm needs a copy, which can be made where they lie in the dataset.
+    A quota gives what was not used at once, a GPU goes on with what it was asked for, a trainer
+    waits for a time of day, and ranks for each other.  Of cold data each arm needs a copy, which
+    can be made where they lie in the dataset.
     """
     stage = stages.of(wanted.stage)
     if cache != "warm" and (cache != "cold" or any(c.placement != "bind" for c in here)):
         return 0.0
     able = all(
-        c.world_size == 1 and not c.cpus and not c.memory_bytes
+        c.world_size == 1 and not c.cpus and not c.memory_bytes and not c.uses_gpu
         and not registry.load("formats", c.format).fileless
         for c in here
     )  # fmt: skip
     if not able or stage.trained or not wanted.slice_s:
         return 0.0
-    return wanted.slice_s if cache == "warm" else max(wanted.slice_s, COLD_SLICE_S)
+    if cache == "cold":
+        return max(wanted.slice_s, COLD_SLICE_S)
+    return min(wanted.slice_s, wanted.loop_s / LEAST_ROUNDS)
 
 
 def _labels(cases: Iterable[Case]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from iobench.analysis.contrast_results import Outcome
 from iobench.analysis.results import SuiteResult
 from iobench.analysis.suite import _backed, _fastest, analyse
 from iobench.core.cases import Plan
-from iobench.core.records import FAILED, INVALID, Record
+from iobench.core.records import EXPLORATORY, FAILED, INVALID, Record
 from iobench.report import publish
 from tests.build import report as fixture
 
@@ -193,6 +193,25 @@ def test_exploratory_trials_give_rates_but_no_verdict(suite: tuple[Plan, List[Re
     lmdb = pipeline(found, "torch:lmdb")
     assert lmdb["stages"]["load"]["warm"]["standing"] == "EXPLORATORY"
     assert lmdb["bytes"]["read_amplification"] is None
+
+
+@pytest.mark.parametrize(("unproven", "left"), [(1, 9), (7, 10), (10, 10)])
+def test_few_exploratory_pairs_cost_themselves_and_many_the_verdict(
+    suite: tuple[Plan, List[Record]], unproven: int, left: int
+) -> None:
+    """Memory that was paged out during one run is a chance; a mount that counts nothing is none."""
+
+    def chance(record: Record) -> Record:
+        if record.trial.arm == fixture.BASE or record.trial.block > unproven:
+            return record
+        return dataclasses.replace(record, status=EXPLORATORY, reasons=("paged out",))
+
+    plan, records = suite
+    before = contrast(analysed(plan, records), "c01")
+    found = contrast(analysed(plan, edited(records, c01=chance)), "c01")
+    assert (before["pairs"], found["pairs"], found["pairs_planned"]) == (10, left, 10)
+    assert (found["verdict"] == "EXPLORATORY") is (left == 10)
+    assert ("paged out" in (found["note"] or "")) is (left == 10)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5, 30, 60, 90, 130, 200])

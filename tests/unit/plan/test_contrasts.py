@@ -161,6 +161,21 @@ def test_copies_end_with_the_turns() -> None:
     assert left.notes == ("cold arms run one after the other, not in turns: no room",)
 
 
+@pytest.mark.parametrize(
+    ("case", "wanted", "slice_s"),
+    [
+        ({}, {}, 0.1),
+        ({}, {"loop_s": 1.0}, 0.05),  # twenty turns at least
+        ({"cpus": 1.0}, {}, 0.0),
+        ({"trainer": "torch", "trainer_options": {"device": "cuda"}}, {}, 0.0),
+    ],
+)
+def test_how_long_a_turn_is(case: dict[str, Any], wanted: dict[str, Any], slice_s: float) -> None:
+    parsed = load.parse({**document(caches=["warm"], **wanted), "case": case})
+    found = of_spec(parsed, load.expand(parsed))
+    assert {contrast.slice_s for contrast in found} == {slice_s}
+
+
 def test_later_looks_go_on_with_the_same_orders() -> None:
     parsed = load.parse(document(looks=[6, 12]))
     cases = load.expand(parsed)
