@@ -26,6 +26,8 @@ LOOKS = 256
 #: Filesystems whose server may turn root into nobody.
 SQUASHING = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "fuse.sshfs")
 _CAP_SYS_ADMIN = 21
+#: What a process of a loader keeps in memory, its share of shared pages counted: torch's.
+PROCESS_BYTES = 100 << 20
 
 
 def before(cases: Iterable[Case], dataset: Dataset, images: Path = Path("images")) -> list[str]:
@@ -43,21 +45,27 @@ def before(cases: Iterable[Case], dataset: Dataset, images: Path = Path("images"
 def no_turns(plan: Plan) -> str:
     """Return why the arms of a block cannot be started together here, "" where they can.
 
-    All of them keep a queue of batches in shared memory at once, and the data in the page cache.
+    All of them keep a queue of batches in shared memory at once, their processes in memory, and the
+    data in the page cache.
     """
     by_label = {case.label: case for case in plan.cases}
     taking = [c for c in contrasts(plan.rules, {}) if c.slice_s]
-    shared = probes.host().shm_bytes
+    _, shared = probes.shared_memory()
     for together in groups(taking).values():
         queues = [_queue_bytes(by_label[label]) for label in members(together)]
         need = sum(queues)
         if need > shared:
             return (
-                f"/dev/shm has {shared >> 20} MiB, and the queues of {len(queues)} arms need "
+                f"/dev/shm has {shared >> 20} MiB free, and the queues of {len(queues)} arms need "
                 f"{-(-need >> 20)} MiB together; enlarge it, or use a smaller batch or prefetch"
             )
-        if need + plan.dataset.bytes > effective_memory_bytes():
-            return f"the queues of {len(queues)} arms and the data do not fit into memory together"
+        started = sum(1 + by_label[label].workers for label in members(together))
+        need += plan.dataset.bytes + started * PROCESS_BYTES
+        if need > effective_memory_bytes():
+            return (
+                f"the queues and processes of {len(queues)} arms and the data need "
+                f"{need >> 20} MiB, and do not fit into memory together"
+            )
     return ""
 
 

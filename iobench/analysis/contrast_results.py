@@ -137,6 +137,7 @@ class ContrastResult:
     of a sample.  ``startup_s``: paired difference, arm - base.  ``decoding_threads``: of a rank, in
     arm and base, where their numbers differ beside something else; () where not.
     ``allocations``: of its pairs.  ``unit``: what gives the intervals one ratio each.
+    ``block_s``: what a block takes, all of its arms.  ``causes``: what made an INCONCLUSIVE one so.
     """
 
     id: str
@@ -176,3 +177,5 @@ class ContrastResult:
     staging: StagingResult | None = None
     not_separated: str = ""
     decoding_threads: Sequence[int] = ()
+    block_s: float | None = None
+    causes: Sequence[str] = ()

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from iobench.analysis import notes
+from iobench.analysis import notes, undecided
 from iobench.analysis.attribution import attribute
 from iobench.analysis.case_results import CaseResult
 from iobench.analysis.cases import decoding_threads, describe
@@ -167,6 +167,8 @@ def _contrast(found: Evidence, contrast: Contrast) -> ContrastResult:
         staging=staging(found, contrast, result.outcome),
         not_separated=_not_separated(found, contrast),
         decoding_threads=_unequal_threads(found, result),
+        block_s=undecided.block_s(found, contrast),
+        causes=undecided.causes(found, contrast, result),
     )
 
 

@@ -26,7 +26,7 @@ from iobench.plan import foresee
 from iobench.plan.contrasts import without_turns
 from iobench.plan.outlook import in_turns, outlook
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
-from iobench.report import publish, terminal, words
+from iobench.report import plan_words, publish, terminal
 from iobench.report.numbers import duration
 from iobench.report.progress import Reporter
 from iobench.run import (
@@ -273,7 +273,7 @@ def _with_outlook(plan: Plan, reporter: Reporter) -> Plan:
     slice_s, cores = min(c.slice_s for c in taking), len(os.sched_getaffinity(0))
     plan = dataclasses.replace(plan, slice_sd=LOCAL.speed_noise(seconds, slice_s, cores).sd)
     if found := outlook(plan):
-        note = words.outlook(found, plan.slice_sd)
+        note = plan_words.outlook(found, plan.slice_sd)
         reporter.say(f"note: {note}")
         plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     return plan
@@ -324,7 +324,10 @@ def ran(
             lock_pages=not any(case.memory_bytes for case in plan.cases),
             nodes=several,
         )
-        suite = Suite(begun.store, settings, reporter.trial, grow, run, reporter.ended)
+        suite = Suite(
+            begun.store, settings, reporter.trial, grow, run, reporter.ended,
+            lambda plan: say(f"comparisons: {plan_words.comparisons(plan)}"),
+        )  # fmt: skip
         if strays := suite.ledger.strays:
             say(
                 f"note: {len(strays)} trials of the ladder ran on another host and run again: its "

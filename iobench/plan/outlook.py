@@ -43,16 +43,13 @@ class Outlook(NamedTuple):
 
 
 def outlook(plan: Plan) -> Outlook | None:
-    """Return the expectation from the start's probe; None where no arms take turns.
-
-    Slices differ independently, so a loop of n of them varies by 1 / sqrt(n) of what one does.
-    """
+    """Return the expectation from the start's probe; None where no arms take turns."""
     taking = in_turns(plan)
     if not taking or not plan.slice_sd:
         return None
     shortest = min(taking, key=lambda c: c.loop_s / c.slice_s)
-    cores_sd = plan.slice_sd / math.sqrt(max(shortest.loop_s / shortest.slice_s, 1.0))
-    sd = math.hypot(cores_sd, LOADER_SD / math.sqrt(shortest.loop_s))
+    of_cores = cores_sd(plan.slice_sd, shortest)
+    sd = math.hypot(of_cores, LOADER_SD / math.sqrt(shortest.loop_s))
     alpha = stats.ALPHA / len(taking)
     pairs, margin = min(map(first_look, taking)), min(c.margin for c in taking)
     needed = signed_rank.pairs_for(margin, sd, alpha=alpha)
@@ -61,7 +58,15 @@ def outlook(plan: Plan) -> Outlook | None:
         (OVERHEAD_S + together[0].loop_s) * len(members(together))
         for together in groups(taking).values()
     )
-    return Outlook(sd, cores_sd, pairs, can_show, margin, needed, needed * block_s)
+    return Outlook(sd, of_cores, pairs, can_show, margin, needed, needed * block_s)
+
+
+def cores_sd(slice_sd: float, contrast: Contrast) -> float:
+    """Return what the cores make two equal arms differ by (sd of the log ratio of a pair).
+
+    Slices differ independently, so a loop of n of them varies by 1 / sqrt(n) of what one does.
+    """
+    return slice_sd / math.sqrt(max(contrast.loop_s / contrast.slice_s, 1.0))
 
 
 def in_turns(plan: Plan) -> list[Contrast]:

@@ -81,12 +81,12 @@ def _why(contrast: ContrastResult) -> str:
     found = contrast.outcome
     if found.verdict != "INCONCLUSIVE":
         return f" ({found.note or ('no reason given' if contrast.pairs else 'no pair')})"
-    parts = [contrast_words.needed(found)]
+    parts = [contrast_words.needed(contrast)]
     if found.smallest_effect is not None:
         parts.insert(0, f"{contrast_words.resolved(contrast)} could be seen")
     if len(found.ratios) > 1:
         parts.insert(0, f"pairs vary by {percent(stdev(map(math.log, found.ratios)))}")
-    return f" ({', '.join(parts)})"
+    return f" ({'; '.join([', '.join(parts), *contrast.causes])})"
 
 
 def _started(arms: Sequence[Sequence[ContrastResult]]) -> str:

@@ -31,19 +31,23 @@ def outcome(contrast: ContrastResult) -> str:
         "FASTER": f"{arm} is {_faster(found.ratio)} {base}",
         "SLOWER": f"{arm} takes {numbers.ratio(found.ratio)} x the time of {base}",
         "EQUIVALENT": f"{arm} and {base} are within {percent(contrast.margin)} of each other",
-        "INCONCLUSIVE": f"{arm} against {base} is not resolved: {needed(found)}",
+        "INCONCLUSIVE": f"{arm} against {base} is not resolved: {needed(contrast)}",
     }.get(found.verdict, f"{arm} against {base}: no verdict ({found.note})")
     spread = [limits(found.simultaneous, numbers.ratio), at_90(contrast)]
     return f"{text} (time ratio {', '.join(filter(None, [numbers.ratio(found.ratio), *spread]))})"
 
 
-def needed(found: Outcome) -> str:
-    """Return how many pairs an INCONCLUSIVE contrast lacks, by the spread that was seen."""
-    if found.pairs_needed is None:
+def needed(contrast: ContrastResult) -> str:
+    """Return how many pairs an INCONCLUSIVE contrast lacks, by the spread that was seen, and the
+    time that their blocks take, all arms together.
+    """
+    more = contrast.outcome.pairs_needed
+    if more is None:
         return "more pairs needed"
-    if found.pairs_needed >= MOST_PAIRS:
+    if more >= MOST_PAIRS:
         return f"over {MOST_PAIRS:,} more pairs needed"
-    return f"about {found.pairs_needed:,} more pair{'s' * (found.pairs_needed > 1)} needed"
+    time = f" ({numbers.duration(more * contrast.block_s)})" if contrast.block_s else ""
+    return f"about {more:,} more pair{'s' * (more > 1)} needed{time}"
 
 
 def _faster(ratio: float) -> str:
@@ -88,7 +92,7 @@ def verdict(contrast: ContrastResult) -> str:
         return f"{found.verdict} within {margin}{inner and f' ({inner})'}"
     if found.verdict == "INCONCLUSIVE":
         seen = "" if found.smallest_effect is None else f", could see {resolved(contrast)}"
-        return f"{found.verdict}{seen}, {needed(found)}"
+        return f"{found.verdict}{seen}, {needed(contrast)}"
     withheld = found.verdict == "EXPLORATORY" and found.note
     return f"{found.verdict} ({found.note})" if withheld else found.verdict
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,6 @@ from iobench.core.records import EXPLORATORY, VALID
 from iobench.data import accounting
 from iobench.data.accounting import TableLine
 from iobench.equations.stats import Interval
-from iobench.plan.outlook import Outlook
 from iobench.report.numbers import NONE, duration, limits, milliseconds, number, percent
 
 K = TypeVar("K")
@@ -299,15 +297,3 @@ def files_line(suite: SuiteResult) -> str:
     """Return the same as one line of counts, "" for a synthetic dataset."""
     d = suite.dataset
     return accounting.line(d.files, d.source, d.root) if d.files else ""
-
-
-def outlook(found: Outlook, slice_sd: float) -> str:
-    """Return what the start's probe says of the suite's verdicts."""
-    hour = "quiet" if found.quiet else "noisy"
-    shown = "no change" if math.isinf(found.can_show) else percent(found.can_show)
-    return (
-        f"at the start this machine was {hour}: the speed of its cores changed by "
-        f"{percent(slice_sd)} from slice to slice, so that two equal arms in turns differ by about "
-        f"{percent(found.block_sd)} a pair; {found.pairs} pairs can show {shown}, and "
-        f"{percent(found.margin)} takes {found.needed} pairs, about {found.needed_s / 60:.0f} min"
-    )

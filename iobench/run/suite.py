@@ -51,10 +51,14 @@ class Suite:
     def __init__(
         self, store: Store, settings: TrialSettings, watch: Watch, grow: Grow = lambda *_: None,
         run: RunTrial | None = None, ended: Ended = lambda _: None,
+        compares: Callable[[Plan], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """``grow``, ``ended``: see there.  ``run``: in place of :func:`run_trial`."""
+        """``grow``, ``ended``: see there.  ``run``: in place of :func:`run_trial`.  ``compares``:
+        given the plan when its comparisons are fixed, before the first pair.
+        """
         self.store, self._watch, self._grow, self._ended = store, watch, grow, ended
         self.settings = dataclasses.replace(settings, keeps=store.columns)
+        self._compares = compares
         self._reads = run is None  # trials of a script read what only that one knows
         self._run_trial = run or (lambda *given: run_trial(*given))
         self.plan = store.plan()
@@ -81,8 +85,11 @@ class Suite:
             self._spare(self.ledger.split.pop(0))
         while step := next_step(self.plan, self.ledger, self._room_s()) or self._grown():
             if step.plan is not self.plan:
+                fixed = step.plan.phase > self.plan.phase
                 self.plan = step.plan
                 self.store.save_plan(step.plan)
+                if fixed and step.plan.contrasts:
+                    self._compares(step.plan)
             if any(trial.slice_s for trial in step.trials):
                 self._take_turns(step.trials)
                 continue

@@ -12,7 +12,7 @@ from typing import Any, List
 
 import pytest
 
-from iobench.advise import io_faults
+from iobench.advise import case_checks, io_faults
 from iobench.advise.case_checks import findings, look, no_turns
 from iobench.advise.case_facts import Facts, Seen
 from iobench.core.cases import Case, Dataset
@@ -48,17 +48,20 @@ def test_queues_of_arms_that_take_turns_must_fit_together(monkeypatch: pytest.Mo
     }
 
     def reason(shm_mib: int, **changes: object) -> str:
-        monkeypatch.setattr(
-            probes, "host", lambda: dataclasses.replace(host, shm_bytes=shm_mib << 20)
-        )
+        monkeypatch.setattr(probes, "shared_memory", lambda: (1 << 40, shm_mib << 20))
         wanted = load.parse({**document, **changes})
         return no_turns(resolve(wanted, Here(DATA), 60.0, "now"))
 
-    host = probes.host()
     assert reason(368) == ""
-    assert "/dev/shm has 367 MiB, and the queues of 2 arms need 368 MiB" in reason(367)
+    assert "/dev/shm has 367 MiB free, and the queues of 2 arms need 368 MiB" in reason(367)
     apart = {**document["contrasts"][0], "slice_s": 0}
     assert reason(367, contrasts=[apart]) == "", "these run one after the other"
+    processes = 2 * 3 * case_checks.PROCESS_BYTES  # of each arm one, and its two workers
+    whole = 368 * 2**20 + DATA.bytes + processes
+    monkeypatch.setattr(case_checks, "effective_memory_bytes", lambda: whole)
+    assert reason(368) == ""
+    monkeypatch.setattr(case_checks, "effective_memory_bytes", lambda: whole - 2**20)
+    assert "processes of 2 arms and the data need" in reason(368)
 
 
 def seen(**fields: object) -> Seen:

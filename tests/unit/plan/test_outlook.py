@@ -12,7 +12,7 @@ from iobench.core.cases import Plan
 from iobench.equations import signed_rank
 from iobench.plan.outlook import LOADER_SD, QUIET_SD, in_turns, outlook
 from iobench.plan.resolve import Here, resolve
-from iobench.report import words
+from iobench.report import plan_words
 from iobench.spec import load
 from tests.build.datasets import indexed
 
@@ -42,7 +42,7 @@ def test_a_loop_of_n_slices_varies_by_a_root_of_n_less(tmp_path: Path) -> None:
     assert found.can_show == signed_rank.smallest_effect(found.block_sd, 12, alpha=0.05 / 2)
     # two contrasts, each a block of two arms that start and run for 2.5 s
     assert found.needed_s == pytest.approx(found.needed * 4 * (3.2 + 2.5))
-    text = words.outlook(found, plan.slice_sd)
+    text = plan_words.outlook(found, plan.slice_sd)
     assert text.startswith("at the start this machine was noisy: the speed of its cores changed by")
     assert "by 10 % from" in text
     assert "3.2 % a pair" in text
@@ -53,7 +53,7 @@ def test_a_quiet_hour_is_called_so(tmp_path: Path) -> None:
     found = outlook(dataclasses.replace(plan, slice_sd=QUIET_SD * 5))
     assert found is not None
     assert found.quiet
-    assert "quiet" in words.outlook(found, 0.05)
+    assert "quiet" in plan_words.outlook(found, 0.05)
 
 
 @pytest.mark.parametrize("changes", [{"caches": ["cold"]}, {"slice_s": 0}, {"pairs": 3}])

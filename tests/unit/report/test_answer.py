@@ -83,6 +83,16 @@ def test_what_is_open_says_why() -> None:
         assert " more pairs needed)" in line
 
 
+def test_more_pairs_are_told_in_time() -> None:
+    contrast = dataclasses.replace(judged(0.2)[0], block_s=12.0, causes=("too few cores",))
+    needed = contrast.outcome.pairs_needed
+    assert needed
+    assert f"{needed} more pairs needed ({round(needed / 5)} min)" in contrast_words.needed(
+        contrast
+    )
+    assert "min); too few cores)" in answer.sentences([contrast])[0]
+
+
 @pytest.mark.parametrize("primary", [True, False])
 def test_only_primary_contrasts_answer(primary: bool) -> None:
     found = [dataclasses.replace(c, primary=primary) for c in judged(0.001)]

@@ -1,0 +1,58 @@
+"""What a block of a contrast took, and what kept its pairs from a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from statistics import median, stdev
+
+from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.evidence import Evidence
+from iobench.core.cases import Contrast
+from iobench.core.records import Record
+from iobench.equations import stats
+from iobench.plan.blocks import group_of
+from iobench.plan.outlook import cores_sd
+
+
+def block_s(evidence: Evidence, contrast: Contrast) -> float | None:
+    """Return the median seconds of a block, from the first start of an arm to the last end."""
+    blocks: dict[int, list[Record]] = {}
+    for record in evidence.last.values():
+        trial = record.trial
+        if trial.contrast == group_of(contrast) and trial.stage == contrast.stage:
+            blocks.setdefault(trial.block, []).append(record)
+    return median(map(_seconds, blocks.values())) if blocks else None
+
+
+def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Sequence[str]:
+    """Return what made the interval of an INCONCLUSIVE contrast wide, as far as it is known."""
+    if result.outcome.verdict != stats.INCONCLUSIVE:
+        return ()
+    found, last = [], result.look.planned[-1]
+    if noise := _noise(evidence.plan.slice_sd, contrast, result.outcome.ratios):
+        found.append(noise)
+    if count := len(result.repeated_blocks):
+        found.append(f"other programs ran beside {count} of {result.pairs_planned} blocks")
+    if lost := result.pairs_planned - result.pairs:
+        found.append(f"{lost} of {result.pairs_planned} blocks gave no pair")
+    if contrast.looks and last < contrast.pairs:
+        found.append(f"the budget held {last} of {contrast.pairs} pairs")
+    return found
+
+
+def _noise(slice_sd: float, contrast: Contrast, ratios: Sequence[float]) -> str:
+    """Return whether the cores or the loaders make pairs vary; "" where nothing was measured."""
+    if not slice_sd or not contrast.slice_s or contrast.cache != "warm" or len(ratios) < 2:
+        return ""
+    cores, seen = cores_sd(slice_sd, contrast), stdev(map(math.log, ratios))
+    if 2 * cores**2 < seen**2:
+        return f"mostly of the arms themselves: the cores' speed accounts for {cores:.1%}"
+    return f"mostly of the cores, whose speed changed by {slice_sd:.1%} from slice to slice"
+
+
+def _seconds(block: Sequence[Record]) -> float:
+    starts = [datetime.fromisoformat(record.started).timestamp() for record in block]
+    ends = [begun + record.wall_s for begun, record in zip(starts, block, strict=True)]
+    return max(ends) - min(starts)
