@@ -2,11 +2,14 @@
 
 Each turn runs ``make bench-io`` of both, one after the other, which first is drawn, in clones of
 their own below ``--out`` (two sets of images, some 20 GB).  A call adds ``--runs`` turns to what is
-there and judges all; ``--runs 0`` judges only.  Turns should lie at different hours.  Wanted of at
-least six, over the primary warm contrasts of a container with bare metal, simultaneous intervals:
-median half-width at most a quarter of the old one's, and at most 1.4 % in hours that the start's
-probe calls quiet, 2.5 % in others; in five of six runs at least seven of eight decided; of all
-single 95 % intervals 43 of 48 cover their pooled ratio; none FASTER here and SLOWER there.
+there and judges all; ``--runs 0`` judges only.  What each run said is kept in ``--kept``, so turns
+may be of several machines.  They should lie at different hours.
+
+Wanted of at least six, over the primary warm contrasts of a container with bare metal, simultaneous
+intervals: median half-width at most a quarter of the old one's, and at most 1.4 % in hours that the
+start's probe calls quiet, 2.5 % in others; in five of six runs at least seven of eight decided; of
+all single 95 % intervals 43 of 48 cover their pooled ratio; none FASTER here and SLOWER there.  The
+time in which seven of eight were decided is told.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from benchmarks.suites import arguments, finish
+from iobench.core.records import Record
 from iobench.equations.stats import EQUIVALENT, FASTER, SLOWER
 from iobench.plan.outlook import outlook
 from iobench.run import store
@@ -32,15 +38,25 @@ OLD, NEW = "old", "new"
 BEFORE = "d5bd27e"
 FEWEST, SHARE, QUIET, NOISY, COVERED = 6, 0.25, 0.014, 0.025, 43 / 48
 DECIDED, IN_RUNS = 7 / 8, 5 / 6
+KEPT_IN = Path(__file__).parent / "turns"
 VERDICTS = (EQUIVALENT, FASTER, SLOWER)
 
 
+#: What is kept of a contrast.
+KEPT = ("id", "arm", "base", "ratio", "ratios", "verdict", "interval", "simultaneous")
+
+
 class Seen(NamedTuple):
-    """What a run said of its warm contrasts; ``quiet``: what its start's probe called the hour."""
+    """What a run said of its warm contrasts; ``quiet``: what its start's probe called the hour.
+
+    ``decided_s``: from its first trial until seven of eight were decided; None: they were not, or
+    it is not known.
+    """
 
     created: str
     contrasts: Sequence[Mapping[str, Any]]
     quiet: bool | None
+    decided_s: float | None = None
 
     @property
     def half_width(self) -> float:
@@ -78,9 +94,43 @@ def runs(results: Path, *, probed: bool = False) -> Iterator[Seen]:
     """Yield what each finished run below a folder of results said; ``probed``: the hour too."""
     for path in sorted(results.glob("*-bench-io/analysis.json")):
         found = json.loads(path.read_text())
-        expected = outlook(store.find(path.parent).plan()) if probed else None
         contrasts = [c for c in found["contrasts"] if _wanted(c)]
-        yield Seen(found["created"], contrasts, expected.quiet if expected else None)
+        run = Seen(found["created"], contrasts, None)
+        if probed:
+            kept = store.find(path.parent)
+            expected, decided_s = outlook(kept.plan()), decided_after(contrasts, kept.records())
+            quiet = expected.quiet if expected else None
+            run = run._replace(quiet=quiet, decided_s=decided_s)
+        yield run
+
+
+def decided_after(
+    contrasts: Sequence[Mapping[str, Any]], records: Sequence[Record]
+) -> float | None:
+    """Return the seconds from the first trial until the last pair that seven of eight rest on."""
+    ends = []
+    for c in (c for c in contrasts if c["verdict"] in VERDICTS):
+        last = c["look"]["planned"][max(c["look"]["taken"], 1) - 1]
+        of_group = [r for r in records if r.trial.contrast in (c["id"], c["group"])]
+        ends.append(max(_end(r) for r in of_group if r.trial.block <= last))
+    wanted = math.ceil(DECIDED * len(contrasts))
+    begun = min((datetime.fromisoformat(r.started).timestamp() for r in records), default=0.0)
+    return sorted(ends)[wanted - 1] - begun if len(ends) >= wanted > 0 else None
+
+
+def _end(record: Record) -> float:
+    return datetime.fromisoformat(record.started).timestamp() + record.wall_s
+
+
+def keep(folder: Path, side: str, seen: Iterable[Seen]) -> list[Seen]:
+    """Keep what runs said, of their contrasts the figures; return all that is kept of this side."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in seen:
+        short = [{key: c[key] for key in KEPT} for c in run.contrasts]
+        name = re.sub(r"\+.*|\W", "", run.created)
+        document = json.dumps({**run._asdict(), "contrasts": short}, indent=1)
+        (folder / f"{name}-{side}.json").write_text(document + "\n")
+    return [Seen(**json.loads(p.read_text())) for p in sorted(folder.glob(f"*-{side}.json"))]
 
 
 def _wanted(contrast: Mapping[str, Any]) -> bool:
@@ -116,8 +166,9 @@ def judge(old: Sequence[Seen], new: Sequence[Seen]) -> bool:
     for side, seen in ((OLD, old), (NEW, new)):
         for run in seen:
             hour = {True: "quiet", False: "noisy", None: "not probed"}[run.quiet]
+            after = f" (7 of 8 after {run.decided_s / 60:.0f} min)" if run.decided_s else ""
             print(f"{side} {run.created} {hour:10} half-width {run.half_width:6.2%}, "
-                  f"{run.decided} of {len(run.contrasts)} decided")  # fmt: skip
+                  f"{run.decided} of {len(run.contrasts)} decided{after}")  # fmt: skip
     if not old or not new:
         return False
     ours, theirs = (median(run.half_width for run in seen) for seen in (new, old))
@@ -146,11 +197,15 @@ def main() -> int:
     parser.add_argument("--new", default="HEAD", help="the later one")
     parser.add_argument("--runs", type=int, default=1, help="turns to add, 55 minutes each")
     parser.add_argument("--out", type=Path, default=Path("results/versions"), help="goes on there")
+    parser.add_argument("--kept", type=Path, default=KEPT_IN, help="what each run said")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for _ in range(args.runs):
         turn(args.out, {OLD: args.old, NEW: args.new})
-    old, new = (list(runs(args.out / side / "results", probed=side == NEW)) for side in (OLD, NEW))
+    old, new = (
+        keep(args.kept, side, runs(args.out / side / "results", probed=side == NEW))
+        for side in (OLD, NEW)
+    )
     figures = {
         side: [{**run._asdict(), "half_width": run.half_width, "decided": run.decided}
                for run in seen]

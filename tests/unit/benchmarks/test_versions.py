@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, List
 
 import pytest
@@ -46,6 +47,34 @@ def test_narrow_intervals_that_agree_meet_the_targets(capsys: pytest.CaptureFixt
 )
 def test_what_is_not_good_enough(old: List[Seen], new: List[Seen]) -> None:
     assert not versions.judge(old, new)
+
+
+def test_what_a_run_said_is_kept_and_judged_without_it(tmp_path: Path) -> None:
+    of_run = {**contrast("a", 1.0, 0.01, "EQUIVALENT"), "arm": "docker", "base": "bare"}
+    kept = versions.keep(tmp_path, "new", [seen({**of_run, "work": "much else"})])
+    assert [path.name for path in tmp_path.iterdir()] == ["20200101T000000Z-new.json"]
+    assert kept[0].half_width == pytest.approx(0.01)
+    assert "work" not in kept[0].contrasts[0]
+    assert versions.keep(tmp_path, "new", []) == kept
+    assert versions.keep(tmp_path, "old", []) == []
+
+
+def test_the_time_until_seven_of_eight_are_decided() -> None:
+    look = {"planned": [12, 20], "taken": 1}
+    eight = [{"id": f"c{i}", "group": f"c{i}", "verdict": "EQUIVALENT", "look": look}
+             for i in range(8)]  # fmt: skip
+    records: List[Any] = [
+        SimpleNamespace(
+            trial=SimpleNamespace(contrast=f"c{i}", block=block), wall_s=5.0,
+            started=f"2026-01-01T00:{i:02}:{block:02}+00:00",
+        )
+        for i in range(8) for block in (1, 12, 13)
+    ]  # fmt: skip
+    assert versions.decided_after(eight, records) == 6 * 60 + 12 + 5.0 - 1
+    eight[2]["verdict"] = "INCONCLUSIVE"
+    assert versions.decided_after(eight, records) == 7 * 60 + 12 + 5.0 - 1
+    eight[3]["verdict"] = "INCONCLUSIVE"
+    assert versions.decided_after(eight, records) is None
 
 
 def test_faster_here_and_slower_there_is_a_contradiction() -> None:
