@@ -10,8 +10,8 @@ import dataclasses
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from math import ceil
-from statistics import median
+from math import ceil, log
+from statistics import median, stdev
 from typing import NamedTuple
 
 from iobench.analysis.attribution import FOUND, can_probe
@@ -21,6 +21,7 @@ from iobench.core import stages
 from iobench.core.cases import Contrast, Plan, Trial
 from iobench.core.records import FAILED
 from iobench.equations import signed_rank
+from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import (
     Spans,
     beside,
@@ -41,6 +42,8 @@ from iobench.run.ledger import Ledger
 MOST_EPOCHS = 1000
 #: Fewer pairs more change no verdict worth their start.
 FEWEST_MORE = 3
+#: A contrast that would take so many times the pairs of its last look waits for all others.
+HOPELESS = 2
 
 
 class Step(NamedTuple):
@@ -201,10 +204,12 @@ def within_budget(
 def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
     """Return the next look of the undecided groups; None where there is none or no time.
 
-    A look that the budget does not hold becomes the last, after the pairs that it does hold: as
-    many for every group, by what blocks took.  No ratio has a say in their number.
+    Groups that can still be decided go first.  A look that the budget does not hold becomes the
+    last, after the pairs that it does hold: as many for every group, by what blocks took.  No ratio
+    has a say in their number, only how much the ratios vary.
     """
-    due = spans_due(Evidence(plan, ledger.last))
+    evidence = Evidence(plan, ledger.last)
+    due = promising(evidence, spans_due(evidence))
     start = len(plan.trials) + 1
 
     def planned(spans: Spans) -> list[Trial]:
@@ -280,6 +285,24 @@ def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
         if later and any(c.pairs_run and not c.final for c in found):
             due[group] = (done, later[0])
     return due
+
+
+def promising(evidence: Evidence, due: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return the groups of which a contrast can still be decided, all where none can.
+
+    One cannot whose ratios vary so much that twice the pairs of its last look would be too few.
+    """
+    together = groups(evidence.plan.contrasts)
+
+    def can_be(contrast: Contrast) -> bool:
+        found = judge(evidence, contrast)
+        if found.final or len(found.outcome.ratios) < 2:
+            return not found.final
+        sd = stdev(map(log, found.outcome.ratios))
+        needed = signed_rank.pairs_for(contrast.margin, sd, alpha=ALPHA / found.family)
+        return needed <= HOPELESS * contrast.looks[-1]
+
+    return {g: span for g, span in due.items() if any(map(can_be, together[g]))} or due
 
 
 def planned_blocks(plan: Plan, group: str, *, paired: bool = True) -> int:

@@ -291,6 +291,31 @@ def test_the_last_look_comes_after_the_pairs_that_the_budget_holds(
     assert found["2"]["look"]["level"] == pytest.approx(0.02264 / 2, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("noises", "first"),
+    [((0.05, 0.5), {"g01"}), ((0.5, 0.05), {"g02"}), ((0.5, 0.5), {"g01", "g02"}),
+     ((0.05, 0.05), {"g01", "g02"})],
+)  # fmt: skip
+def test_what_can_still_be_decided_goes_first(noises: tuple[float, float], first: set[str]) -> None:
+    """Of two groups, neither decided, one may vary by so much that its looks would not do."""
+    arms = fixture.cases("bare", "docker", "apptainer")
+    looks: dict[str, Any] = {"looks": (10, 20), "pairs": 20}
+    contrasts = [
+        fixture.contrast(arms[i], arms[0], id=f"c0{i}", group=f"g0{i}", **looks) for i in (1, 2)
+    ]
+    plan = fixture.plan(arms, contrasts, upto=10)
+    noise = dict(zip([arms[1].label, arms[2].label], noises, strict=True))
+    rng = random.Random(1)
+    records = {
+        t.id: fixture.record(t, 1e-3 * rng.lognormvariate(0, noise.get(t.arm, 0.0)))
+        for t in plan.trials
+    }
+    found = Evidence(plan, records)
+    due = next_trials.spans_due(found)
+    assert due == {"g01": (10, 20), "g02": (10, 20)}
+    assert set(next_trials.promising(found, due)) == first
+
+
 def test_repeated_blocks_do_not_collide_with_those_of_later_looks(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
