@@ -294,8 +294,8 @@ def test_the_last_look_comes_after_the_pairs_that_the_budget_holds(
 
 @pytest.mark.parametrize(
     ("noises", "first"),
-    [((0.05, 0.5), {"g01"}), ((0.5, 0.05), {"g02"}), ((0.5, 0.5), {"g01", "g02"}),
-     ((0.05, 0.05), {"g01", "g02"})],
+    [((0.04, 0.5), {"g01"}), ((0.5, 0.04), {"g02"}), ((0.5, 0.5), {"g01", "g02"}),
+     ((0.04, 0.04), {"g01", "g02"})],
 )  # fmt: skip
 def test_what_can_still_be_decided_goes_first(noises: tuple[float, float], first: set[str]) -> None:
     """Of two groups, neither decided, one may vary by so much that its looks would not do."""
