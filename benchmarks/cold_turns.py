@@ -16,56 +16,19 @@ import time
 from collections.abc import Sequence
 
 from benchmarks import suites
-from benchmarks.slices import case_of
-from iobench.analysis.evidence import trial_window
+from benchmarks.slices import case_of, equal_pair
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.records import VALID, Record
-from iobench.run import copies
-from iobench.run.block import run_block
-from iobench.run.trial import TrialSettings, run_trial
+from iobench.run.trial import TrialSettings
 
 PIPELINES = ("lmdb", "hdf5", "jpeg", "dali")
 BUDGET_S, LIMIT_S = 600.0, 600.0
-
-
-def pair(
-    found: Dataset,
-    case: Case,
-    slice_s: float,
-    settings: TrialSettings,
-    undo: contextlib.ExitStack,
-    draw: random.Random,
-) -> tuple[float, float]:
-    """Return the seconds a sample of two equal arms; ``slice_s`` 0: one after the other."""
-    numbers = draw.sample((1, 2), 2) if slice_s else (0, 0)
-    trials = [
-        Trial(f"{arm}", case, "load", "cold", "c01", arm, 1, i, slice_s=slice_s, copy=numbers[i])
-        for i, arm in enumerate("ab")
-    ]
-    copies.make(trials, found, settings, undo)
-    while True:
-        records = (
-            run_block(trials, found, [1, 1], settings)
-            if slice_s
-            else [run_trial(trial, found, 1, settings) for trial in trials]
-        )
-        if all(record.status == VALID for record in records):
-            one, other = map(_seconds, records)
-            return one, other
-        print(*(reason for r in records for reason in r.reasons), file=sys.stderr)
-
-
-def _seconds(record: Record) -> float:
-    window = trial_window(record)
-    assert window is not None, "a VALID trial has a window"
-    return window.seconds_per_sample
 
 
 def main() -> int:
     parser = suites.arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--samples", type=int, default=1280)
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--slices", nargs="+", type=float, default=[0.15, 0.3, 0.6], help="seconds")
+    parser.add_argument("--slices", nargs="+", type=float, default=[0.3, 1.0], help="seconds")
     parser.add_argument("--pipelines", nargs="+", default=list(PIPELINES), choices=PIPELINES)
     args = parser.parse_args()
     found = suites.dataset(
@@ -93,7 +56,10 @@ def compared(
         for _ in range(pairs):
             for slice_s in draw.sample(ways, len(ways)):
                 begun = time.perf_counter()
-                one, other = pair(found, case, slice_s, settings, undo, draw)
+                trial = Trial("t", case, "load", "cold", slice_s=slice_s)
+                one, other = equal_pair(
+                    found, trial, apart=slice_s > 0, settings=settings, undo=undo, draw=draw
+                )
                 walls[slice_s] += time.perf_counter() - begun
                 logs[slice_s].append(math.log(one / other))
                 times[slice_s] += [one, other]

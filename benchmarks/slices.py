@@ -1,4 +1,4 @@
-"""Does taking turns change what is measured?  Two answers.
+"""Does taking turns change what is measured?  Three answers.
 
 Uneven steps: arms of equal work in steps of 70/70 ms and of 0/140 ms of CPU time, in turns; the
 ratio of their times is 1.000, within 0.005.
@@ -6,11 +6,15 @@ Slices: three arms that do the same.  In a round the first runs for two seconds 
 the other two for as long each, in slices, in turns.  Wanted: the 95 % interval of the ratio of
 sliced to uninterrupted time within 0.5 % of 1, for each length of a slice and each pipeline; the
 shortest such slice is what contrasts use.
+Data: two arms that do the same, in turns, on the same files or on a copy each, so that neither
+finds in a cache of the processor what the other has read.  Wanted: over all pipelines, the 95 %
+interval of the one ratio over the other holds 1 and lies within 1 % of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import random
@@ -26,15 +30,19 @@ import numpy as np
 from benchmarks import suites
 from benchmarks.fidelity import epochs_of
 from iobench.analysis import ranks
+from iobench.analysis.evidence import trial_window
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.records import Slices
+from iobench.core.records import VALID, Record, Slices
 from iobench.equations import stats
 from iobench.host.agent import LOCAL
-from iobench.run.block import Arm, end, opened
-from iobench.run.trial import Attempt, TrialSettings
+from iobench.run import copies
+from iobench.run.block import Arm, end, opened, run_block
+from iobench.run.trial import Attempt, TrialSettings, run_trial
 
-UNEVEN, BIAS = 0.005, 0.005
-SLICES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+UNEVEN, BIAS, AGREE = 0.005, 0.005, 0.01
+SLICES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+#: Of arms on the same files or on copies: seconds of a loop and of a turn.
+LOOP_S, TURN_S = 3.0, 0.1
 ROUND_S = 2.0
 PIPELINES = ("lmdb", "hdf5", "jpeg", "dali")
 BATCH = 32
@@ -156,15 +164,81 @@ def sliced_over_whole(found: Dataset, pipeline: str, slice_s: float, count: int)
     turns = (1, *[round(ROUND_S / slice_s)] * 2)
     whole, *sliced = (rates(a, count, n)[1:] for a, n in zip(arms, turns, strict=True))
     logs = [math.log(2 * w / (a + b)) for w, a, b in zip(whole, *sliced, strict=True)]
-    found_ = stats.t_interval(logs)
-    ratio, low, high = (math.exp(x) for x in (found_.value, found_.low, found_.high))
+    ratio, low, high = shown(logs)
     return {"pipeline": pipeline, "slice_s": slice_s, "ratio": ratio, "low": low, "high": high,
             "rounds": len(logs), "sd": statistics.stdev(logs)}  # fmt: skip
+
+
+def equal_pair(
+    found: Dataset,
+    trial: Trial,
+    *,
+    apart: bool,
+    settings: TrialSettings,
+    undo: contextlib.ExitStack,
+    draw: random.Random,
+) -> tuple[float, float]:
+    """Return the seconds a sample of two equal arms of ``trial``, ``apart``: on a copy each."""
+    numbers = draw.sample((1, 2), 2) if apart else (0, 0)
+    trials = [
+        dataclasses.replace(trial, id=arm, contrast="c01", arm=arm, block=1, position=i, copy=copy)
+        for i, (arm, copy) in enumerate(zip("ab", numbers, strict=True))
+    ]
+    copies.make(trials, found, settings, undo)
+    while True:
+        records = (
+            run_block(trials, found, [1, 1], settings)
+            if trial.slice_s
+            else [run_trial(each, found, 1, settings) for each in trials]
+        )
+        if all(record.status == VALID for record in records):
+            one, other = map(_seconds, records)
+            return one, other
+        print(*(reason for r in records for reason in r.reasons), file=sys.stderr)
+
+
+def _seconds(record: Record) -> float:
+    window = trial_window(record)
+    assert window is not None, "a VALID trial has a window"
+    return window.seconds_per_sample
+
+
+def own_data(found: Dataset, pipeline: str, pairs: int) -> list[tuple[float, float, float]]:
+    """Return of each pair of pairs: log ratio of equal arms on the same files, on a copy each, and
+    the log of what copies take over what the same files take.
+    """
+    case, draw, rows = case_of(found, pipeline), random.Random(pipeline), []
+    trial = Trial("t", case, "load", "warm", epochs=epochs_of(case, found, LOOP_S), slice_s=TURN_S)
+    settings = TrialSettings(limit_s=3600.0)
+    with contextlib.ExitStack() as undo:
+        for _ in range(pairs):
+            seen = {
+                apart: equal_pair(
+                    found, trial, apart=apart, settings=settings, undo=undo, draw=draw
+                )
+                for apart in draw.sample((False, True), 2)
+            }
+            (a, b), (c, d) = seen[False], seen[True]
+            rows.append((math.log(a / b), math.log(c / d), math.log((c + d) / (a + b))))
+    return rows
+
+
+def shown(logs: Sequence[float]) -> tuple[float, float, float]:
+    """Return the ratio of so many log ratios with its 95 % interval."""
+    found = stats.t_interval(logs)
+    return math.exp(found.value), math.exp(found.low), math.exp(found.high)
+
+
+def agrees(rows: Sequence[tuple[float, float, float]]) -> bool:
+    """Tell whether arms on copies give the ratio that arms on the same files do."""
+    _, low, high = shown([apart - same for same, apart, _ in rows])
+    return 1 - AGREE <= low <= 1 <= high <= 1 + AGREE
 
 
 def main() -> int:
     parser = suites.arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=12, help="of the uneven arms; 0: leave it out")
+    parser.add_argument("--data-pairs", type=int, default=12, help="of arms on copies; 0: none")
     parser.add_argument("--pipelines", nargs="*", default=list(PIPELINES))
     parser.add_argument("--slices", nargs="+", type=float, default=list(SLICES_S), help="seconds")
     parser.add_argument("--rounds", type=int, default=150, help="of two seconds an arm")
@@ -177,6 +251,21 @@ def main() -> int:
         figures["uneven"] = row = uneven(found, args.pairs)
         met = abs(row["ratio"] - 1) <= UNEVEN
         print(f"uneven steps: ratio {row['ratio']:.4f}, {row['verdict']}", flush=True)
+    rows: list[tuple[float, float, float]] = []
+    for pipeline in args.pipelines if args.data_pairs else ():
+        rows += (here := own_data(found, pipeline, args.data_pairs))
+        parts = zip(
+            ("same files", "a copy each", "time of copies / same"),
+            zip(*here, strict=True),
+            strict=True,
+        )
+        words = ("{} {:.4f} ({:.4f} to {:.4f})".format(name, *shown(logs)) for name, logs in parts)
+        print(f"{pipeline:6} {'; '.join(words)}", flush=True)
+    if rows:
+        figures["data"] = rows
+        met = met and agrees(rows)
+        words_ = "{:.4f} ({:.4f} to {:.4f})".format(*shown([b - a for a, b, _ in rows]))
+        print(f"ratio on copies over ratio on the same files: {words_}", flush=True)
     for pipeline in args.pipelines:
         shortest = None
         for slice_s in args.slices:

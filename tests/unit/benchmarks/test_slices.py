@@ -34,3 +34,13 @@ def test_steps_are_counted_by_the_time_that_the_arm_ran() -> None:
     sliced = arm(0.02, [(12.0 + 0.3 * k, 12.1 + 0.3 * k) for k in range(80)])
     assert slices.rates(whole, 3, 1) == pytest.approx([100.0] * 3, rel=0.02)
     assert slices.rates(sliced, 3, 20) == pytest.approx([50.0] * 3, rel=0.02)
+
+
+@pytest.mark.parametrize(("apart", "expected"), [(0.0, True), (0.004, False), (0.03, False)])
+def test_arms_on_copies_must_give_the_ratio_of_arms_on_the_same_files(
+    apart: float, expected: bool
+) -> None:
+    wave = [0.002, -0.002] * 12
+    rows = [(w, apart - w, 0.05) for w in wave]
+    assert slices.agrees(rows) is expected
+    assert not slices.agrees([(10 * w, -10 * w, 0.0) for w in wave]), "too few to tell"
