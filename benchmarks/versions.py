@@ -22,12 +22,12 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from benchmarks.suites import arguments, finish
+from iobench.analysis.time_spent import span
 from iobench.core.records import Record
 from iobench.equations.stats import EQUIVALENT, FASTER, SLOWER
 from iobench.plan.outlook import outlook
@@ -111,15 +111,15 @@ def decided_after(
     ends = []
     for c in (c for c in contrasts if c["verdict"] in VERDICTS):
         last = c["look"]["planned"][max(c["look"]["taken"], 1) - 1]
-        of_group = [r for r in records if r.trial.contrast in (c["id"], c["group"])]
-        ends.append(max(_end(r) for r in of_group if r.trial.block <= last))
+        mine = [r for r in records if r.trial.contrast in (c["id"], c["group"])]
+        ends.append(max(end for _, end in _spans(r for r in mine if r.trial.block <= last)))
     wanted = math.ceil(DECIDED * len(contrasts))
-    begun = min((datetime.fromisoformat(r.started).timestamp() for r in records), default=0.0)
+    begun = min((begun for begun, _ in _spans(records)), default=0.0)
     return sorted(ends)[wanted - 1] - begun if len(ends) >= wanted > 0 else None
 
 
-def _end(record: Record) -> float:
-    return datetime.fromisoformat(record.started).timestamp() + record.wall_s
+def _spans(records: Iterable[Record]) -> list[tuple[float, float]]:
+    return [known for record in records if (known := span(record))]
 
 
 def keep(folder: Path, side: str, seen: Iterable[Seen]) -> list[Seen]:

@@ -20,11 +20,9 @@ def time_spent(records: Iterable[Record]) -> TimeSpent:
     """
     spans, loops_s = [], 0.0
     for record in records:
-        if not record.started:  # of an earlier version
-            continue
-        began = datetime.datetime.fromisoformat(record.started).timestamp()
-        spans.append((began, began + record.wall_s))
-        loops_s += _loop_s(record)
+        if known := span(record):
+            spans.append(known)
+            loops_s += _loop_s(record)
     spans.sort()
     suite_s = reached = 0.0
     for began, ended in spans:
@@ -32,6 +30,14 @@ def time_spent(records: Iterable[Record]) -> TimeSpent:
         suite_s += max(0.0, ended - start)
         reached = max(reached, ended)
     return TimeSpent(suite_s, loops_s)
+
+
+def span(record: Record) -> tuple[float, float] | None:
+    """Return when an attempt began and ended, in seconds; None for one of an earlier version."""
+    if not record.started:
+        return None
+    began = datetime.datetime.fromisoformat(record.started).timestamp()
+    return began, began + record.wall_s
 
 
 def _loop_s(record: Record) -> float:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 from statistics import median, stdev
 
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import Evidence
+from iobench.analysis.time_spent import span
 from iobench.core.cases import Contrast
-from iobench.core.records import Record
 from iobench.equations import stats
 from iobench.plan.blocks import group_of
 from iobench.plan.outlook import cores_sd
@@ -18,12 +17,13 @@ from iobench.plan.outlook import cores_sd
 
 def block_s(evidence: Evidence, contrast: Contrast) -> float | None:
     """Return the median seconds of a block, from the first start of an arm to the last end."""
-    blocks: dict[int, list[Record]] = {}
+    blocks: dict[int, list[tuple[float, float]]] = {}
     for record in evidence.last.values():
-        trial = record.trial
-        if trial.contrast == group_of(contrast) and trial.stage == contrast.stage:
-            blocks.setdefault(trial.block, []).append(record)
-    return median(map(_seconds, blocks.values())) if blocks else None
+        trial, known = record.trial, span(record)
+        if known and trial.contrast == group_of(contrast) and trial.stage == contrast.stage:
+            blocks.setdefault(trial.block, []).append(known)
+    lasted = [max(end for _, end in arms) - min(arms)[0] for arms in blocks.values()]
+    return median(lasted) if lasted else None
 
 
 def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Sequence[str]:
@@ -50,9 +50,3 @@ def _noise(slice_sd: float, contrast: Contrast, ratios: Sequence[float]) -> str:
     if 2 * cores**2 < seen**2:
         return f"mostly of the arms themselves: the cores' speed accounts for {cores:.1%}"
     return f"mostly of the cores, whose speed changed by {slice_sd:.1%} from slice to slice"
-
-
-def _seconds(block: Sequence[Record]) -> float:
-    starts = [datetime.fromisoformat(record.started).timestamp() for record in block]
-    ends = [begun + record.wall_s for begun, record in zip(starts, block, strict=True)]
-    return max(ends) - min(starts)

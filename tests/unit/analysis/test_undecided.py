@@ -70,4 +70,5 @@ def test_a_block_lasts_from_its_first_start_to_its_last_end() -> None:
         for i, r in found.last.items()
     }
     assert undecided.block_s(Evidence(found.plan, late), contrast) == 11.5
-    assert undecided.block_s(Evidence(found.plan, {}), contrast) is None
+    earlier = {i: dataclasses.replace(r, started="") for i, r in found.last.items()}
+    assert undecided.block_s(Evidence(found.plan, earlier), contrast) is None
