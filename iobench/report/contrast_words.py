@@ -37,17 +37,19 @@ def outcome(contrast: ContrastResult) -> str:
     return f"{text} (time ratio {', '.join(filter(None, [numbers.ratio(found.ratio), *spread]))})"
 
 
-def needed(contrast: ContrastResult) -> str:
-    """Return how many pairs an INCONCLUSIVE contrast lacks, by the spread that was seen, and the
-    time that their blocks take, all arms together.
+def needed(contrast: ContrastResult, *, brief: bool = False) -> str:
+    """Return how many pairs an INCONCLUSIVE contrast lacks, by the spread that was seen, and unless
+    ``brief`` the time that their blocks take, all arms together.
     """
     more = contrast.outcome.pairs_needed
     if more is None:
         return "more pairs needed"
     if more >= MOST_PAIRS:
         return f"over {MOST_PAIRS:,} more pairs needed"
-    time = f" ({numbers.duration(more * contrast.block_s)})" if contrast.block_s else ""
-    return f"about {more:,} more pair{'s' * (more > 1)} needed{time}"
+    text = f"about {more:,} more pair{'s' * (more > 1)} needed"
+    if brief or not contrast.block_s:
+        return text
+    return f"{text} ({numbers.duration(more * contrast.block_s)})"
 
 
 def _faster(ratio: float) -> str:

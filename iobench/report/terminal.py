@@ -311,7 +311,7 @@ def _explained(contrasts: Sequence[ContrastResult]) -> Iterator[Text]:
 def _verdict(contrast: ContrastResult) -> Text:
     text = Text(contrast.outcome.verdict, style=STYLES.get(contrast.outcome.verdict, "dim"))
     if contrast.outcome.verdict == "INCONCLUSIVE":
-        text.append(f", {contrast_words.needed(contrast)}")
+        text.append(f", {contrast_words.needed(contrast, brief=True)}")
     elif aside := "; ".join(filter(None, [contrast.outcome.note, contrast_words.at_90(contrast)])):
         text.append(f" ({aside})")
     return text
