@@ -2,14 +2,14 @@
 
 Each turn runs ``make bench-io`` of both, one after the other, which first is drawn, in clones of
 their own below ``--out`` (two sets of images, some 20 GB).  A call adds ``--runs`` turns to what is
-there and judges all; ``--runs 0`` judges only.  What each run said is kept in ``--kept``, so turns
+there and judges all; ``--runs 0`` judges only.  Figures of each run are kept in ``--kept``, so turns
 may be of several machines.  They should lie at different hours.
 
 Wanted of at least six, over the primary warm contrasts of a container with bare metal, simultaneous
 intervals: median half-width at most a quarter of the old one's, and at most 1.4 % in hours that the
 start's probe calls quiet, 2.5 % in others; in five of six runs at least seven of eight decided; of
 all single 95 % intervals 43 of 48 cover their pooled ratio; none FASTER here and SLOWER there.  The
-time in which seven of eight were decided is told.
+time in which seven of eight were decided is printed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _spans(records: Iterable[Record]) -> list[tuple[float, float]]:
 
 
 def keep(folder: Path, side: str, seen: Iterable[Seen]) -> list[Seen]:
-    """Keep what runs said, of their contrasts the figures; return all that is kept of this side."""
+    """Write a file of figures for each run; return all that is kept of this side."""
     folder.mkdir(parents=True, exist_ok=True)
     for run in seen:
         short = [{key: c[key] for key in KEPT} for c in run.contrasts]
@@ -197,7 +197,7 @@ def main() -> int:
     parser.add_argument("--new", default="HEAD", help="the later one")
     parser.add_argument("--runs", type=int, default=1, help="turns to add, 55 minutes each")
     parser.add_argument("--out", type=Path, default=Path("results/versions"), help="goes on there")
-    parser.add_argument("--kept", type=Path, default=KEPT_IN, help="what each run said")
+    parser.add_argument("--kept", type=Path, default=KEPT_IN, help="figures of each run")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for _ in range(args.runs):

@@ -1,4 +1,4 @@
-"""What is said of the comparisons before the first pair."""
+"""The line that announces the comparisons before the first pair."""
 
 from __future__ import annotations
 
