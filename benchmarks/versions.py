@@ -2,8 +2,8 @@
 
 Each turn runs ``make bench-io`` of both, one after the other, which first is drawn, in clones of
 their own below ``--out`` (two sets of images, some 20 GB).  A call adds ``--runs`` turns to what is
-there and judges all; ``--runs 0`` judges only.  Figures of each run are kept in ``--kept``, so turns
-may be of several machines.  They should lie at different hours.
+there and judges all; ``--runs 0`` judges only.  Figures of each run are kept in ``--kept``, so
+turns may be of several machines.  They should lie at different hours.
 
 Wanted of at least six, over the primary warm contrasts of a container with bare metal, simultaneous
 intervals: median half-width at most a quarter of the old one's, and at most 1.4 % in hours that the
