@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from math import log
+from statistics import stdev
 from typing import Any
 
 from iobench.equations import stats
@@ -43,6 +45,11 @@ class Outcome:
     outlier_blocks: Sequence[int] = ()
     ratios: Sequence[float] = ()
     note: str = ""
+
+    @property
+    def log_sd(self) -> float | None:
+        """Standard deviation of the ratios' logarithms; None of fewer than two ratios."""
+        return stdev(map(log, self.ratios)) if len(self.ratios) > 1 else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import median, stdev
+from statistics import median
 
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import Evidence
@@ -31,7 +30,7 @@ def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Se
     if result.outcome.verdict != stats.INCONCLUSIVE:
         return ()
     found, last = [], result.look.planned[-1]
-    if noise := _noise(evidence.plan.slice_sd, contrast, result.outcome.ratios):
+    if noise := _noise(evidence.plan.slice_sd, contrast, result.outcome.log_sd):
         found.append(noise)
     if count := len(result.repeated_blocks):
         found.append(f"other programs ran beside {count} of {result.pairs_planned} blocks")
@@ -42,11 +41,11 @@ def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Se
     return found
 
 
-def _noise(slice_sd: float, contrast: Contrast, ratios: Sequence[float]) -> str:
+def _noise(slice_sd: float, contrast: Contrast, seen: float | None) -> str:
     """Return whether the cores or the loaders make pairs vary; "" where nothing was measured."""
-    if not slice_sd or not contrast.slice_s or contrast.cache != "warm" or len(ratios) < 2:
+    if not slice_sd or not contrast.slice_s or contrast.cache != "warm" or seen is None:
         return ""
-    cores, seen = cores_sd(slice_sd, contrast), stdev(map(math.log, ratios))
+    cores = cores_sd(slice_sd, contrast)
     if 2 * cores**2 < seen**2:
         return f"mostly of the arms themselves: the cores' speed accounts for {cores:.1%}"
     return f"mostly of the cores, whose speed changed by {slice_sd:.1%} from slice to slice"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from statistics import median, stdev
+from statistics import median
 
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.report import contrast_words
@@ -84,8 +83,8 @@ def _why(contrast: ContrastResult) -> str:
     parts = [contrast_words.needed(contrast)]
     if found.smallest_effect is not None:
         parts.insert(0, f"{contrast_words.resolved(contrast)} could be seen")
-    if len(found.ratios) > 1:
-        parts.insert(0, f"pairs vary by {percent(stdev(map(math.log, found.ratios)))}")
+    if found.log_sd is not None:
+        parts.insert(0, f"pairs vary by {percent(found.log_sd)}")
     return f" ({'; '.join([', '.join(parts), *contrast.causes])})"
 
 

@@ -10,8 +10,8 @@ import dataclasses
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from math import ceil, log
-from statistics import median, stdev
+from math import ceil
+from statistics import median
 from typing import NamedTuple
 
 from iobench.analysis.attribution import FOUND, can_probe
@@ -296,9 +296,9 @@ def promising(evidence: Evidence, due: dict[str, tuple[int, int]]) -> dict[str, 
 
     def can_be(contrast: Contrast) -> bool:
         found = judge(evidence, contrast)
-        if found.final or len(found.outcome.ratios) < 2:
+        sd = found.outcome.log_sd
+        if found.final or sd is None:
             return not found.final
-        sd = stdev(map(log, found.outcome.ratios))
         needed = signed_rank.pairs_for(contrast.margin, sd, alpha=ALPHA / found.family)
         return needed <= HOPELESS * contrast.looks[-1]
 
