@@ -76,6 +76,10 @@ class Ledger:
             return f"{NOT_STARTED}its case failed in {many}: {kinds[0]}"
         return ""
 
+    def works(self, trial: Trial) -> bool:
+        """Return whether a trial of its kind has worked before."""
+        return _kind(trial) in self._worked
+
     def usable(self) -> dict[str, Record]:
         """Return trial id -> record, of those that may enter a figure."""
         return {i: r for i, r in self.last.items() if enters(r)}

@@ -173,7 +173,8 @@ class Suite:
     def _take_turns(self, block: Sequence[Trial]) -> None:
         """Run a block whose arms take turns until none is INVALID, three times at most.
 
-        Where an arm FAILED, the others that are compared with each other run again without it.
+        Where an arm FAILED that has worked before, the block runs again, once.  Where it fails then
+        too, or has never worked, the others that are compared with each other run again without it.
         Where this user may not stop an arm, arms run one after the other from now on.
         """
         block = [trial for trial in block if not self._passed_over(trial)]
@@ -184,6 +185,7 @@ class Suite:
         except DatasetError as error:
             self._end_turns(str(error), cache=block[0].cache)
             return
+        again = False
         for _ in range(ATTEMPTS):
             self._watch(len(self.ledger.usable()), len(self.plan.trials), self.left_s(), block[0])
             attempts = [self.store.start(trial.id) for trial in block]
@@ -197,7 +199,11 @@ class Suite:
             statuses = {record.status for record in records}
             if INVALID not in statuses:
                 return
-            block = comparable(self.plan, [r.trial for r in records if r.status != FAILED])
+            failed = [r.trial for r in records if r.status == FAILED]
+            if failed and not again and all(map(self.ledger.works, failed)):
+                again = True
+                continue
+            block = comparable(self.plan, [t for t in block if t not in failed])
             if len(block) < 2:
                 return
 

@@ -491,6 +491,34 @@ def test_a_block_whose_base_fails_waits_for_a_resume(
     assert judged(make())["2"]["verdict"] == "EQUIVALENT"
 
 
+def test_a_block_whose_base_fails_after_it_has_worked_is_run_again_at_once(
+    begin: Callable[..., Any],
+    together: list[list[Trial]],
+    spoilt: Callable[[Callable[[Trial], bool], str], None],
+) -> None:
+    make, once = begin(QUIET, contrasts=[TURNS]), [True]
+    base = next(c.label for c in make().plan.cases if c.prefetch == 1)
+    spoilt(lambda t: t.arm == base and len(together) == 4 and bool(once) and once.pop(), FAILED)
+    suite = make()
+    suite.run()
+    assert [len(block) for block in together] == [3] * 11
+    assert together[3] == together[4]
+    assert judged(suite)["2"]["verdict"] == "EQUIVALENT"
+
+
+def test_a_block_whose_base_fails_twice_is_left_for_a_resume(
+    begin: Callable[..., Any],
+    together: list[list[Trial]],
+    spoilt: Callable[[Callable[[Trial], bool], str], None],
+) -> None:
+    make = begin(QUIET, contrasts=[TURNS])
+    base = next(c.label for c in make().plan.cases if c.prefetch == 1)
+    spoilt(lambda t: t.arm == base and len(together) in (4, 5), FAILED)
+    make().run()
+    assert [len(block) for block in together] == [3] * 11
+    assert together[3] == together[4] != together[5]
+
+
 def test_arms_that_may_not_be_stopped_run_one_after_the_other(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
