@@ -139,6 +139,12 @@ def _make(image: Image, form: str, say: Say) -> str:
         say(f"{image.name} as {form}: there already, {found}")
         return found
     folder = Path(image.folder)
+    if form not in ENGINES and not os.access(folder, os.W_OK, effective_ids=True):
+        raise ImageError(
+            f"{image.name} as {form} has to be made, and this user may not write in {folder}: have "
+            f"its owner make it, `iobench image build {image.name} --form {form} --images {folder}`"
+            ", or give another folder (--images)"
+        )
     where = ENGINES[form].store() if form in ENGINES else folder
     disk.check_space(where, _SPACE[form] * image.bytes, f"{image.name} as {form}")
     say(f"{image.name} as {form}: making it from {image.archive}")

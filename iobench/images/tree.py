@@ -19,6 +19,7 @@ _SKIPPED |= {".shell", ".test", "WEIRD_AL_YANKOVIC"}
 _MOUNTS = {"iobench/data", "iobench/work", "iobench/jpeg", "iobench/plugins"}
 _SKIPPED_FILES = {"hosts", "hostname", "resolv.conf", "mtab", "passwd", "group", "localtime"}
 UNREADABLE = "unreadable"
+_OPEN_TO_ALL = 0o005
 
 
 def listing(root: str) -> Dict[str, str]:
@@ -67,12 +68,18 @@ def digest(found: Dict[str, str]) -> str:
 def stamp(path: str) -> str:
     """Return a digest of the names, sizes and times of all files at or below ``path``.
 
-    Detects changed, purged and added files without reading them; bytecode that
-    an interpreter wrote does not count.
+    Detects changed, purged and added files without reading them.  Bytecode that an interpreter
+    wrote does not count, nor what lies in a folder that is closed to other users: whoever looks
+    finds the same.
     """
     rows = [_row(path, "")] if os.path.isfile(path) else []
     for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if name != "__pycache__"]
+        folders[:] = [
+            name
+            for name in folders
+            if name != "__pycache__"
+            and os.lstat(os.path.join(folder, name)).st_mode & _OPEN_TO_ALL == _OPEN_TO_ALL
+        ]
         rows += [_row(os.path.join(folder, name), os.path.relpath(folder, path)) for name in files]
     text = "\n".join(sorted(rows))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

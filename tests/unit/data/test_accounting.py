@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,7 @@ from iobench.data.tree import scan
 from iobench.report.progress import Reporter
 from iobench.report.screen import Screen
 from tests.build.trees import picture
-
-NOBODY = 65534
+from tests.build.users import as_nobody
 
 
 @pytest.fixture
@@ -103,19 +100,6 @@ def test_loops_pipes_and_hidden_folders_are_named(tree: Path, tmp_path: Path) ->
     }  # fmt: skip
     assert kinds(accounting.read(found)) == expected
     assert counted(found).found == 6 + len(expected)
-
-
-@contextlib.contextmanager
-def as_nobody() -> Iterator[None]:
-    """Without root's right to read everything."""
-    if os.geteuid() == 0:
-        os.seteuid(NOBODY)
-        try:
-            yield
-        finally:
-            os.seteuid(0)
-    else:
-        yield
 
 
 def test_folders_and_files_that_may_not_be_read_are_named() -> None:

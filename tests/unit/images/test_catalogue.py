@@ -35,6 +35,7 @@ from iobench.core.errors import ImageError
 from iobench.host import engines
 from iobench.images import docker_daemon
 from iobench.images.model import Image, recipe_of
+from tests.build.users import as_nobody
 from tests.capabilities import need
 
 Entry = Tuple[str, str, str]  # (path, kind, content or target)
@@ -322,6 +323,21 @@ def test_a_form_that_was_touched_is_not_run_and_is_made_anew(image: Image, how: 
     forms.make_form(image, "rootfs")
     assert [p.name for p in hello.parent.iterdir()] == ["hello"]
     assert hello.read_text() == "world"
+
+
+def test_another_user_runs_a_shared_form_and_is_refused_to_make_one(image: Image) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        for name in ("torch.tar", "torch.json"):
+            shutil.copy(Path(image.folder, name), folder)
+        shared = dataclasses.replace(image, folder=folder)
+        with as_nobody(), pytest.raises(ImageError, match=r"this user may not write.*--images"):
+            forms.make_form(shared, "rootfs")
+        closed = Path(forms.make_form(shared, "rootfs"), "root")
+        closed.mkdir(mode=0o700)
+        (closed / ".profile").write_text("root's")
+        with as_nobody():
+            assert forms.make_form(shared, "rootfs") == str(closed.parent)
 
 
 def test_verify_names_what_changed_in_the_only_form(
