@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from iobench.core import registry
@@ -168,6 +169,25 @@ def killed(enter: Sequence[str]) -> int:
             fields = dict(line.split() for line in read(path.with_name(name)).splitlines())
             count += int(fields.get("oom_kill", 0))
     return count
+
+
+def killed_since() -> Callable[[], int | None]:
+    """Return what counts the processes of this machine that the kernel ends from now on for want of
+    memory, whatever group they are in; it returns None where the kernel does not count them.
+    """
+    before = _killed_ever()
+
+    def since() -> int | None:
+        now = _killed_ever()
+        return None if before is None or now is None else now - before
+
+    return since
+
+
+def _killed_ever() -> int | None:
+    """Return how many since it was started (Linux 4.13 and newer)."""
+    found = re.search(r"^oom_kill (\d+)$", read(Path("/proc/vmstat")), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _enable(parent: Path, controllers: Sequence[str]) -> None:

@@ -20,11 +20,12 @@ _LIKELY = {
 
 def why(
     code: int, stderr: str, launcher: str, world_size: int, *, places: Mapping[int, str] = _NOWHERE,
-    failing: str = "",
+    failing: str = "", starved: int | None = None,
 ) -> str:  # fmt: skip
     """Return in one line why processes ended with this status, as they and their launcher say.
 
     ``places``: rank -> node, of several.  ``failing``: the rank that went first, as seen from here.
+    ``starved``: how many processes the kernel ended for want of memory meanwhile; None: not known.
     """
     who = failing or "worker"
     failed = registry.load("launchers", launcher).failure(stderr)
@@ -37,9 +38,18 @@ def why(
     if code - 128 in set(signal.Signals):  # a container's end, as its runtime reports it
         code = 128 - code
     if code < 0 and -code in set(signal.Signals):
-        likely = _LIKELY.get(signal.Signals(-code), "out of memory?")
-        return f"{who} killed by {signal.Signals(-code).name} ({likely}){last}"
+        number = signal.Signals(-code)
+        likely = _memory(starved) if number == signal.SIGKILL else _LIKELY.get(number, "")
+        return f"{who} killed by {number.name}{f' ({likely})' * bool(likely)}{last}"
     return f"{who} ended with status {code} and no result{last}"
+
+
+def _memory(starved: int | None) -> str:
+    if starved is None:
+        return "out of memory?"
+    if starved:
+        return f"out of memory? the kernel ended {starved} of this machine's processes meanwhile"
+    return "by another program: the kernel ended none for want of memory"
 
 
 def last_line(text: str) -> str:

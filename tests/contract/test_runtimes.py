@@ -435,8 +435,10 @@ def test_a_memory_limit_is_enforced(name: str, data: Dataset, services: None) ->
     containers.needs(case)
     if limits.refused(case):
         pytest.skip(limits.refused(case))
+    ended = limits.killed_since()
     record = trial(data, case, "load", "warm", limit_s=30.0)
     assert record.status == "FAILED"
+    assert ended(), "the kernel counts what it ended"
     # apptainer's own process goes on waiting when the kernel kills what it started
     assert re.search("SIGKILL|[Mm]emory|limit_s", record.reasons[0]), record.reasons
 

@@ -111,9 +111,26 @@ def test_the_driver_tells_the_check_whatever_ended_the_worker(code: int) -> None
         (135, ["SIGBUS", "cut short"]),
         (-9, ["SIGKILL", "out of memory?"]),
         (-6, ["SIGABRT", "own check failed"]),
+        (-11, ["killed by SIGSEGV: last words"]),
         (3, ["status 3"]),
     ],
 )
 def test_other_ends_are_told_by_their_signal(code: int, words: List[str]) -> None:
     said = why(code, "last words\n", "local", 1)
     assert all(word in said for word in [*words, "last words"])
+
+
+@pytest.mark.parametrize(
+    ("code", "starved", "words"),
+    [
+        (-9, 0, "worker killed by SIGKILL (by another program: the kernel ended none"),
+        (137, 2, "(out of memory? the kernel ended 2 of this machine's processes meanwhile)"),
+        (-15, 2, "worker killed by SIGTERM"),
+    ],
+)
+def test_a_kill_is_put_down_to_memory_only_where_the_kernel_ended_a_process(
+    code: int, starved: int, words: str
+) -> None:
+    said = why(code, "", "local", 1, starved=starved)
+    assert words in said
+    assert ("memory" in said) == (code != -15)
