@@ -34,7 +34,8 @@ Verdict = Tuple[str, Tuple[str, ...]]
 def judge(cache: str, stage: str, proof: CacheProof, loop_s: float = 0.0) -> Verdict:
     """Return (status, reasons) of a trial's cache state: VALID, INVALID (disproven), EXPLORATORY.
 
-    ``cache`` is what the trial asked for.  ``loop_s``: how long its slowest rank's loop took.
+    ``cache`` is what the trial asked for.  ``loop_s``: how long its slowest rank's loop took, 0
+    where it has no times: its calls alone are counted.
     Raises CacheStateError for another word.
     """
     if cache == "-" or not stages.of(stage).reads:
@@ -156,7 +157,7 @@ def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
             wrong.append(f"not warm: {words} (at most {WARM_BYTES_MAX:.0%})")
         elif crossed > WARM_BYTES_MAX * proof.bytes_needed + proof.messages_bytes:
             unknown.append(f"{words}: they may be others', all of whom the counter counts")
-    elif crossed and rate and crossed / rate > WARM_TIME_MAX * loop_s:
+    elif crossed and rate and loop_s and crossed / rate > WARM_TIME_MAX * loop_s:
         unknown.append(
             f"the data's pages were not locked ({proof.unheld}), and {crossed} bytes were read "
             f"back: {1e3 * crossed / rate:.1f} ms at the rate of a cold stream, of a loop of "

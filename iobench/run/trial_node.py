@@ -43,6 +43,7 @@ class TrialNode:
         self.proof = CacheProof()
         self._mount: Mapping[str, Any] = {}
         self._counters: Mapping[str, int] = {}
+        self._unlocked = False  # warm data that may be paged out
         self._counting_s = 0.0  # the clock as they were read; then how long it was counted
         self._others_per_s: float | None = None
         self.moved: Mapping[str, int] = {}
@@ -90,6 +91,7 @@ class TrialNode:
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock(held)
             rate = self._settings.cold_rates.get(self._trial.case.folder)
+            self._unlocked = bool(unheld)
             more |= {"held": not unheld, "unheld": unheld, "cold_bytes_per_s": rate}
         elif label == STEADY:
             agent.evict(self._files)
@@ -126,8 +128,11 @@ class TrialNode:
     def count(self) -> None:
         """Begin to count what crosses the mount: nothing of ours uses it now.
 
-        What others use of it counts where the data have to cross it.
+        What others use of it counts where the data have to cross it.  Warm data that could not be
+        locked are read once more: kernels reclaim them while other arms are prepared.
         """
+        if self._unlocked:
+            self.agent.warm(self._files)
         if self._files and self._trial.cache not in ("warm", "-"):
             self._others_per_s = self.agent.others(self._where)
             self.proof = dataclasses.replace(self.proof, caches=self.agent.caches(self._where))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -12,13 +13,16 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from iobench.core.cases import Extent
+from iobench.core.cases import Case, Extent, Trial
 from iobench.core.errors import CacheStateError
 from iobench.core.records import EXPLORATORY, INVALID, VALID, CacheProof
 from iobench.host import page_cache, residency
+from iobench.host.agent import LOCAL
 from iobench.host.mounts import mount_of
 from iobench.host.page_cache import Residency
 from iobench.run.cache_state import judge
+from iobench.run.trial_node import TrialNode
+from iobench.run.worker_process import TrialSettings
 from tests.build import pages
 
 PAGE = residency.PAGE_BYTES
@@ -332,6 +336,24 @@ def test_judge(cache: str, evidence: CacheProof, status: str, word: str) -> None
     assert got == status
     assert word in " ".join(reasons)
     assert bool(reasons) == (status != VALID)
+
+
+def test_warm_data_that_are_not_locked_come_back_before_the_loop(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(os.urandom(1 << 20))
+    trial = Trial("t", Case(), "load", "warm")
+    node = TrialNode("", LOCAL, trial, [file], tmp_path, TrialSettings(lock_pages=False))
+    with contextlib.ExitStack() as held:
+        node.set_state(list, held)
+        LOCAL.evict([file])
+        assert LOCAL.residency([file]).fraction == 0
+        node.count()
+    assert LOCAL.residency([file]).fraction == 1
+
+
+def test_what_was_read_back_costs_nothing_where_no_time_is_taken() -> None:
+    evidence = proof(1.0, 0.99, 10, **UNHELD)
+    assert judge("warm", "probe", evidence, loop_s=0.0) == (VALID, ())
 
 
 @pytest.mark.parametrize("word", ["tepid", "1.5", "nan"])
