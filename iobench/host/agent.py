@@ -113,6 +113,7 @@ class Agent:
     check_limits = staticmethod(limits.check)
     group = staticmethod(limits.group)
     killed = staticmethod(limits.killed)
+    killed_since = staticmethod(limits.killed_since)
     processes = staticmethod(strace.processes)
     trace = staticmethod(strace.trace)
     speed_noise = staticmethod(speed_noise.measure)

@@ -22,7 +22,7 @@ from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.protocols import ImageUse
 from iobench.core.records import RankResult
-from iobench.host import columns, limits, lock_waits, scratch
+from iobench.host import columns, lock_waits, scratch
 from iobench.host.agent import LOCAL, Agent, NodeAgent
 from iobench.run import cache_state, command, ended, placed_folders, rank_results, ranks
 from iobench.run.command import Started
@@ -105,7 +105,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._failed_at, self._moved = 0.0, False
-        self._starved = limits.killed_since()
+        self._starved = self.settings.agent.killed_since()
         self._sentinel = _sentinel(self.process.pid)
 
     def wait_ready(self) -> float:
