@@ -131,7 +131,7 @@ class TrialNode:
         What others use of it counts where the data have to cross it.  Warm data that could not be
         locked are read once more: kernels reclaim them while other arms are prepared.
         """
-        if self._unlocked:
+        if self._unlocked and self._trial.slice_s:
             self.agent.warm(self._files)
         if self._files and self._trial.cache not in ("warm", "-"):
             self._others_per_s = self.agent.others(self._where)

@@ -341,7 +341,7 @@ def test_judge(cache: str, evidence: CacheProof, status: str, word: str) -> None
 def test_warm_data_that_are_not_locked_come_back_before_the_loop(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(os.urandom(1 << 20))
-    trial = Trial("t", Case(), "load", "warm")
+    trial = Trial("t", Case(), "load", "warm", slice_s=0.1)
     node = TrialNode("", LOCAL, trial, [file], tmp_path, TrialSettings(lock_pages=False))
     with contextlib.ExitStack() as held:
         node.set_state(list, held)
