@@ -114,6 +114,7 @@ class Agent:
     group = staticmethod(limits.group)
     killed = staticmethod(limits.killed)
     killed_since = staticmethod(limits.killed_since)
+    read_again = staticmethod(limits.read_again)
     processes = staticmethod(strace.processes)
     trace = staticmethod(strace.trace)
     speed_noise = staticmethod(speed_noise.measure)

@@ -171,6 +171,17 @@ def killed(enter: Sequence[str]) -> int:
     return count
 
 
+def read_again(enter: Sequence[str]) -> int:
+    """Return how many bytes of files the groups of :func:`group` had in memory, gave up for want of
+    it, and read again (``workingset_refault_file``; before Linux 5.9 ``workingset_refault``)."""
+    pages = 0
+    for path in (Path(word) for word in enter if word.endswith("/cgroup.procs")):
+        fields = dict(line.split() for line in read(path.with_name("memory.stat")).splitlines())
+        older = fields.get("workingset_refault", 0)
+        pages += int(fields.get("workingset_refault_file", older))
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def killed_since() -> Callable[[], int | None]:
     """Return what counts the processes of this machine that the kernel ends from now on for want of
     memory, whatever group they are in; it returns None where the kernel does not count them.

@@ -52,6 +52,26 @@ def _memory(starved: int | None) -> str:
     return "by another program: the kernel ended none for want of memory"
 
 
+def late(limit_s: float, missing: str, cause: str) -> str:
+    """Return in one line that time was up: which ranks had no result (``missing``), and the cause
+    with its remedy, "" where none was seen."""
+    who = f" ({missing}: no result)" if missing else ""
+    return (
+        f"ran longer than limit_s = {limit_s:g}{who}; "
+        f"{cause or 'raise it in the spec, or take fewer samples'}"
+    )
+
+
+def read_again(nbytes: int, memory_bytes: int) -> str:
+    """Return that a case's memory did not hold the files in use, with the remedy; "" where what was
+    read again (``nbytes``) would not fill it."""
+    words = (
+        f"memory = {memory_bytes >> 20} MiB does not hold the files in use, its libraries among "
+        f"them: {nbytes >> 20} MiB had to be read again; raise memory"
+    )
+    return words if 0 < memory_bytes <= nbytes else ""
+
+
 def last_line(text: str) -> str:
     """Return the last line of a text as a suffix, ": ..."; "" where it is empty."""
     lines = [line for line in text.splitlines() if line.strip("-=* \t")]

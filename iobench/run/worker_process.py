@@ -245,15 +245,15 @@ class Worker:
             return self.listener.serve(self._sentinel, min(end, until) - now)
         if self.listener.failing:
             raise TrialFailed(self._why())
+        again = self.settings.agent.read_again(self.limited)
+        memory = ended.read_again(again, self.trial.case.memory_bytes)
+        cause = lock_waits.words(self.process.pid) or memory
         if starting:
             raise TrialFailed(
                 f"{self.listener.missing()} did not connect to the driver within {hello_s:g} s of "
-                "the start; raise limit_s in the spec where starting takes longer"
+                f"the start; {cause or 'raise limit_s in the spec where starting takes longer'}"
             )
-        late = self.listener.unfinished()
-        who = f" ({late}: no result)" if late else ""
-        cure = lock_waits.words(self.process.pid) or "raise it in the spec, or take fewer samples"
-        raise TrialFailed(f"ran longer than limit_s = {limit_s:g}{who}; {cure}")
+        raise TrialFailed(ended.late(limit_s, self.listener.unfinished(), cause))
 
     def _why(self) -> str:
         """Return in one line why there is no result: a rank's own error, else how it ended."""

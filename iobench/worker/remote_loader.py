@@ -282,7 +282,8 @@ class RemoteLoader:
         if code is None:
             return f"{what} closed its connection without an error message"
         if code < 0:
-            return f"{what} was killed by {signal.Signals(-code).name} (out of memory?)"
+            memory = " (out of memory?)" * (-code == signal.SIGKILL)
+            return f"{what} was killed by {signal.Signals(-code).name}{memory}"
         return f"{what} ended with status {code}; see the worker's standard error"
 
 

@@ -438,9 +438,12 @@ def test_a_memory_limit_is_enforced(name: str, data: Dataset, services: None) ->
     ended = limits.killed_since()
     record = trial(data, case, "load", "warm", limit_s=30.0)
     assert record.status == "FAILED"
-    assert ended(), "the kernel counts what it ended"
-    # apptainer's own process goes on waiting when the kernel kills what it started
-    assert re.search("SIGKILL|[Mm]emory|limit_s", record.reasons[0]), record.reasons
+    reason = record.reasons[0]
+    if "limit_s" in reason:  # its libraries' pages give way to each other, or its launcher waits
+        assert "memory = 160 MiB does not hold the files in use" in reason
+    else:
+        assert ended(), "the kernel counts what it ended"
+        assert re.search("SIGKILL|[Mm]emory", reason), reason
 
 
 NOBODY = ("runuser", "-u", "nobody", "--")
