@@ -163,23 +163,24 @@ def group(cpus: float, memory_bytes: int, name: str) -> Iterator[list[str]]:
 def killed(enter: Sequence[str]) -> int:
     """Return how many processes the kernel has ended for want of memory in the groups of
     :func:`group`; ``enter``: what that yielded."""
-    count = 0
-    for path in (Path(word) for word in enter if word.endswith("/cgroup.procs")):
-        for name in ("memory.events", "memory.oom_control"):
-            fields = dict(line.split() for line in read(path.with_name(name)).splitlines())
-            count += int(fields.get("oom_kill", 0))
-    return count
+    events = [*_counts(enter, "memory.events"), *_counts(enter, "memory.oom_control")]
+    return sum(counts.get("oom_kill", 0) for counts in events)
 
 
 def read_again(enter: Sequence[str]) -> int:
     """Return how many bytes of files the groups of :func:`group` had in memory, gave up for want of
     it, and read again (``workingset_refault_file``; before Linux 5.9 ``workingset_refault``)."""
     pages = 0
-    for path in (Path(word) for word in enter if word.endswith("/cgroup.procs")):
-        fields = dict(line.split() for line in read(path.with_name("memory.stat")).splitlines())
-        older = fields.get("workingset_refault", 0)
-        pages += int(fields.get("workingset_refault_file", older))
+    for counts in _counts(enter, "memory.stat"):
+        pages += counts.get("workingset_refault_file", counts.get("workingset_refault", 0))
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _counts(enter: Sequence[str], name: str) -> list[dict[str, int]]:
+    """Return what a file of each of these groups counts, by the names in it."""
+    files = [Path(word).with_name(name) for word in enter if word.endswith("/cgroup.procs")]
+    lines = [[line.split() for line in read(path).splitlines()] for path in files]
+    return [{key: int(value) for key, value in of_file} for of_file in lines]
 
 
 def killed_since() -> Callable[[], int | None]:

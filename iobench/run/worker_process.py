@@ -246,7 +246,7 @@ class Worker:
         if self.listener.failing:
             raise TrialFailed(self._why())
         again = self.settings.agent.read_again(self.limited)
-        memory = ended.read_again(again, self.trial.case.memory_bytes)
+        memory = self.short_of_memory() or ended.read_again(again, self.trial.case.memory_bytes)
         cause = lock_waits.words(self.process.pid) or memory
         if starting:
             raise TrialFailed(
