@@ -149,8 +149,11 @@ def simulated(recorded: dict[str, list[np.ndarray]], draws: int, seed: int) -> d
             noise = simulate.synthetic(kind, rho, count, sd, rng)
             return (simulate.signed if of == "blocks" else simulate.pair_up)(noise, rng)
 
+        def first(draw: Callable[[], np.ndarray] = draw) -> np.ndarray:
+            return draw()[:PAIRS]
+
         name = f"{kind} sd {sd:.0%}" + (f" rho {rho:g} of {of}" if rho else "")
-        found[name] = simulate.verdicts(lambda draw=draw: draw()[:PAIRS], draws, (PAIRS,))
+        found[name] = simulate.verdicts(first, draws, (PAIRS,))
         early = f"{name}, looks at {PAIRS} and {LAST} of {MOST}"
         found[early] = simulate.verdicts(draw, draws, (PAIRS, LAST), MOST)
     return found

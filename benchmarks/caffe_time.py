@@ -56,8 +56,8 @@ def by_iobench(net: str, found: Dataset, args: Any) -> tuple[dict[str, float], i
 def by_caffe(net: str, steps: int, folder: Path, args: Any) -> dict[str, float]:
     """Return what `caffe time` says of the same net, in seconds."""
     model = folder / f"{net}.prototxt"
-    found, _ = nets.describe(net, layers.dummy(args.batch, nets.net(net).shape))
-    model.write_text(render(found))
+    described, _ = nets.describe(net, layers.dummy(args.batch, nets.net(net).shape))
+    model.write_text(render(described))
     stack = registry.installed("caffe")
     quiet = {"GLOG_minloglevel": "0", "OPENBLAS_NUM_THREADS": str(args.threads)}
     env = {**os.environ, **stack.env, **quiet}

@@ -31,7 +31,7 @@ import statistics
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -147,10 +147,10 @@ def dlio(
 def race(folder: Path, samples: int, rounds: int, workers: int) -> None:
     """Alternate the three, the order reversed each round; print every rate and the ratios."""
     asked = MEAN_BYTES
-    makers = {
+    makers: dict[str, Callable[[Path, int, int], dict[str, float]]] = {
         "dlio": dlio,
         "ours": ours,
-        "dlio_longer": lambda *where: dlio(*where, asked_bytes=asked),
+        "dlio_longer": lambda place, samples, workers: dlio(place, samples, workers, asked),
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in makers}
     dlio_python()  # installed before anything is timed

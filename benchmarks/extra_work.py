@@ -79,7 +79,7 @@ BACKEND = RuntimeBackend(Slowed, "bare metal, more work to {stage}")
 class Calibrated(NamedTuple):
     """The extra iterations a sample, and how much longer the outside loop takes."""
 
-    count: int
+    iterations: int
     ratio: float
     low: float
     high: float
@@ -128,8 +128,9 @@ def outside(root: str, files: list[str], count: int, seed: int) -> list[tuple[fl
 
     torch.set_num_threads(1)
     index = [(name.removesuffix(".jpg"), 0) for name in files]
-    source = Slowed(handwritten.Jpegs({"root": root}, index))
-    batches = handwritten.Batches(source, len(index))
+    batches = handwritten.Batches({"format": "jpeg", "root": root}, index, len(index))
+    source = Slowed(batches.sources[0])
+    batches.sources = [source]
     draw, found = random.Random(seed), []
     end = clock() + SECONDS
     while clock() < end:

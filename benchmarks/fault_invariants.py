@@ -213,8 +213,8 @@ def complete(scene: Scene, plan: list[str]) -> Iterator[str]:
         last = {row["trial"]: row["status"] for row in csv.DictReader(file)}
     if bad := [t for t in plan if last.get(t) not in ("VALID", "EXPLORATORY")]:
         yield f"no usable record of {bad}"
-    found = [json.loads(p.read_text()) for p in (scene.suite / "runs").glob("*.json")]
-    usable = collections.Counter(r["trial"]["id"] for r in found if r["status"] == "VALID")
+    records = [json.loads(p.read_text()) for p in (scene.suite / "runs").glob("*.json")]
+    usable = collections.Counter(r["trial"]["id"] for r in records if r["status"] == "VALID")
     if doubled := [t for t, n in usable.items() if n > 1 and "-ladder-" in t]:
         yield f"measured again: {doubled}"
     for folder in (scene.suite, scene.suite / "runs", scene.results):

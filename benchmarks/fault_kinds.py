@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from benchmarks.fault_scene import MOMENTS, WHOLE, Scene
 
-Act = Callable[[Scene], None]
+Act = Callable[[Scene], object]
 STRUCK, WHOLLY = tuple(MOMENTS), tuple(WHOLE)
 MEASURED = ("cold", "warm", "turns")
 ANY = frozenset((0, 1, 2))

@@ -36,7 +36,7 @@ def disk_does(name: str, what: str) -> Act:
 
 def moved(name: str) -> Act:
     """Move a folder away, with all that is in it."""
-    return lambda scene: folder_of(scene, name).rename(scene.root / "moved") and None
+    return lambda scene: folder_of(scene, name).rename(scene.root / "moved")
 
 
 def mend(name: str, *, emptied: bool = False) -> Act:
@@ -213,7 +213,7 @@ def clock(scene: Scene) -> None:
 
 def step(days: int) -> Act:
     """Step the time of day."""
-    return lambda scene: scene.root.with_name("clock").write_text(f"{days * _DAY_S}\n") and None
+    return lambda scene: scene.root.with_name("clock").write_text(f"{days * _DAY_S}\n")
 
 
 def clocks() -> list[Fault]:

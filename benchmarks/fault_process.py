@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -69,11 +70,13 @@ def pause(scene: Scene) -> None:
 
 def no_runtime(name: str) -> str:
     """Return why containers of a runtime cannot be run here."""
-    reason = str(runtime_of(Case(runtime=name)).available())
+    if reason := runtime_of(Case(runtime=name)).available():
+        return str(reason)
     try:
-        return reason or (images_for([Case(runtime=name)], IMAGES) and "")
+        images_for([Case(runtime=name)], IMAGES)
     except ImageError as error:
         return str(error)
+    return ""
 
 
 def signals() -> list[Fault]:
@@ -96,7 +99,7 @@ def signals() -> list[Fault]:
             strike=strike,
             suite=runtime,
             statuses=killed if strike is kill else ended,
-            needs=lambda r=runtime: no_runtime(r),
+            needs=functools.partial(no_runtime, runtime),
         )
         for runtime in CONTAINERS
         for name, (strike, _) in {**kinds, "SIGKILL": (kill, ())}.items()

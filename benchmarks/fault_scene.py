@@ -203,14 +203,14 @@ class Scene:
                 with contextlib.suppress(psutil.Error):
                     each.kill()
             process.wait()
-        texts = (self.log(name, s).read_text(errors="replace") for s in ("out", "err"))
-        return Ended(status, *texts, words)
+        out, err = (self.log(name, s).read_text(errors="replace") for s in ("out", "err"))
+        return Ended(status, out, err, words)
 
     def run(
         self,
         command: str,
         moment: Moment | None = None,
-        strike: Callable[[Scene], None] | None = None,
+        strike: Callable[[Scene], object] | None = None,
     ) -> Ended:
         """Run a command to its end; strike when the moment is seen."""
         words = self.words(command)
@@ -218,7 +218,7 @@ class Scene:
         struck = self._struck(moment, strike) if moment and moment.seen and strike else True
         return dataclasses.replace(self.ended(self.process, words, "first"), struck=struck)
 
-    def _struck(self, moment: Moment, strike: Callable[[Scene], None]) -> bool:
+    def _struck(self, moment: Moment, strike: Callable[[Scene], object]) -> bool:
         assert self.process is not None
         assert moment.seen is not None
         end = time.perf_counter() + LIMIT_S

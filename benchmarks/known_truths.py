@@ -107,9 +107,9 @@ def calibrate(mount: ThrottledMount, found: Dataset, truth: Truth) -> None:
     evict(files)
     pages = sum(-(-f.stat().st_size // 4096) * 4096 for f in files)
     took = []
-    for names in ([], map(str, files)):
+    for names in ([], files):
         start = clock()
-        subprocess.run(mount.enter([sys.executable, "-c", _READ, *names]), check=True)
+        subprocess.run(mount.enter([sys.executable, "-c", _READ, *map(str, names)]), check=True)
         took.append(clock() - start)
     whole = pages / truth.read_bps
     print(

@@ -137,7 +137,7 @@ def main() -> int:
     args.results = args.results or Path(f"results/power-turns-{args.effect:g}")
     data = dataset(args.data, "imagenet-like", SAMPLES, [])
     extra = calibrated(args, data)
-    extra_work.plug_in(args.results / "plugins", extra.count)
+    extra_work.plug_in(args.results / "plugins", extra.iterations)
     rows = comparisons(args, data, extra.ratio)
     result, met = judge(rows, args.effect)
     print(

@@ -80,18 +80,23 @@ def result_of(trial: Trial, rank: int, steps: int) -> RankResult:
     done = np.cumsum(whole)
     request = done - whole
     ready = request + wait
-    several = {"exchange_s": exchange, "peers_s": whole - wait - compute - exchange}
     made = np.maximum(ready - own.exponential(0.02, steps), 0.0)
+    columns: dict[str, Any] = {  # arrays, where a rank has lists
+        "request_s": request, "ready_s": ready, "done_s": done,
+        "samples": np.full(steps, BATCH), "bytes": own.integers(3_000_000, 4_000_000, steps),
+        "begun_s": np.maximum(made - 0.05, 0.0), "made_s": made,
+    }  # fmt: skip
+    if ranks > 1:
+        columns |= {"exchange_s": exchange, "peers_s": whole - wait - compute - exchange}
     ids = np.arange(rank, steps * BATCH * ranks, ranks)[: 4 * RING]
-    parts = {f"{part}_s": own.gamma(4.0, 1e-3, RING) for part in ("read", "decode", "transform")}
+    times: dict[str, Any] = {"id": ids[-RING:]}
+    for part in ("read", "decode", "transform"):
+        times[f"{part}_s"] = own.gamma(4.0, 1e-3, RING)
     node = f"node{rank // PER_NODE:05}"
     facts = {**_facts(), "pid": 1000 + rank, "host": node, "boot_id": f"{rank // PER_NODE:032}"}
     return RankResult(
         rank, ranks, node, 1000 + rank,
-        Steps(
-            request, ready, done, np.full(steps, BATCH), own.integers(3_000_000, 4_000_000, steps),
-            20, **(several if ranks > 1 else {}), begun_s=np.maximum(made - 0.05, 0.0), made_s=made,
-        ),
+        Steps(warmup=20, **columns),
         Startup(2.0, 0.5, 0.4, 3.0),
         ids_digest=f"{rank:032x}",
         order_digest=f"{rank:032x}",
@@ -99,7 +104,7 @@ def result_of(trial: Trial, rank: int, steps: int) -> RankResult:
         bytes_needed=steps * BATCH * 110_000,
         began_s=1.0 + rank * 1e-6,
         fingerprint=facts,
-        sample_times={"id": ids[-RING:], **parts},
+        sample_times=times,
         notes={"trainer": {"comm_s": 0.01} if ranks > 1 else {}, "loader": {}, "queue_batches": 4},
     )  # fmt: skip
 

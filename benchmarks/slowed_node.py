@@ -254,7 +254,8 @@ def facts_of(
 def known(truth: Slowed, places: Sequence[Path]) -> Slowed:
     """Return the truth with the mean of what was measured of its link in all repeats that ran."""
     each = [json.loads((place / FACTS).read_text()) for place in places]
-    return dataclasses.replace(truth, **{k: statistics.fmean(f[k] for f in each) for k in each[0]})
+    means: dict[str, Any] = {k: statistics.fmean(f[k] for f in each) for k in each[0]}
+    return dataclasses.replace(truth, **means)
 
 
 def repeat(truth: Slowed, place: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import pydantic
@@ -129,7 +129,7 @@ def filters(draw: st.DrawFn) -> dict[str, Any]:
 
 def _numbers(hint: Any, limits: tuple[Any, ...]) -> st.SearchStrategy[Any]:
     limits = tuple(each for x in limits for each in getattr(x, "metadata", [x]))
-    low = next((x.ge for x in limits if hasattr(x, "ge")), 0)
+    low: Any = next((x.ge for x in limits if hasattr(x, "ge")), 0)
     low = next((0.01 for x in limits if hasattr(x, "gt")), low)
     top = next((getattr(x, n) for x in limits for n in ("le", "lt") if hasattr(x, n)), None)
     if hint is int:
@@ -253,8 +253,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         compared += [(k, v) for k, v in document["matrix"].items() if not k.endswith("_options")]
         if not draw(st.integers(0, 5)):
             document["matrix"] = [document["matrix"], draw(matrices(case))]
-    if compared and draw(st.booleans()):
-        document["contrasts"] = [draw(contrasts(*draw(st.sampled_from(compared))))]
+    if len(compared) > 0 and draw(st.booleans()):
+        over, values = draw(st.sampled_from(compared))
+        document["contrasts"] = [draw(contrasts(over, values))]
     return document
 
 
@@ -265,7 +266,7 @@ def shipped() -> list[dict[str, Any]]:
 
 def places(value: Any, at: Path = ()) -> Iterator[Path]:
     """Yield every place of a document below its top."""
-    items = value.items() if isinstance(value, dict) else ()
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
     items = enumerate(value) if isinstance(value, list) else items
     for key, inner in items:
         yield (*at, key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -19,7 +19,7 @@ from iobench.spec.schema import CaseSpec, Spec
 Place = tuple[tuple[str | int, ...], Any]
 
 
-def misfits(document: dict[str, Any]) -> Iterator[Place]:
+def misfits(document: Mapping[str, Any]) -> Iterator[Place]:
     """Yield places and values of a document that are not of the type that the schema declares."""
     yield from _of_model(Spec, document, ())
 

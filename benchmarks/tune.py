@@ -319,9 +319,9 @@ def left_alone(args: Any) -> dict[str, Any]:
               flush=True)  # fmt: skip
         rows.append({"step_s": step_s, "verdict": found.verdict, "headroom": headroom,
                      "beyond": len(beyond), "right": right})  # fmt: skip
-    right = sum(row["right"] for row in rows)
-    print(f"  {right} of {len(rows)} left alone")
-    return {"name": COMPUTE, "passed": right == len(rows), "seed": seed, "runs": rows}
+    left = sum(bool(row["right"]) for row in rows)
+    print(f"  {left} of {len(rows)} left alone")
+    return {"name": COMPUTE, "passed": left == len(rows), "seed": seed, "runs": rows}
 
 
 def main() -> int:

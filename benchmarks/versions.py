@@ -139,7 +139,7 @@ def _wanted(contrast: Mapping[str, Any]) -> bool:
 
 def coverage(seen: Sequence[Seen]) -> tuple[int, int]:
     """Return how many single 95 % intervals cover their ratio over all runs, and of how many."""
-    pairs = defaultdict(list)
+    pairs: defaultdict[str, list[float]] = defaultdict(list)
     for run in seen:
         for c in run.contrasts:
             pairs[c["id"]] += [math.log(ratio) for ratio in c["ratios"]]

@@ -144,10 +144,10 @@ def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
         _in(switch.pid, "ip", "link", "set", "br0", "up")
         found = []
         for i, name in enumerate(names, 1):
-            host = undo.enter_context(_first("-n", "-u", "-m", "-p", "--fork", "--mount-proc"))
-            made = Host(name, f"10.77.9.{i}", host.process, host.pid)
+            first = undo.enter_context(_first("-n", "-u", "-m", "-p", "--fork", "--mount-proc"))
+            made = Host(name, f"10.77.9.{i}", first.process, first.pid)
             there = ["ip", "link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0"]
-            _in(switch.pid, *there, "netns", str(host.pid))
+            _in(switch.pid, *there, "netns", str(first.pid))
             _in(switch.pid, "ip", "link", "set", f"v{i}", "master", "br0", "up")
             made.run("sh", "-c", SET_UP, "sh", name, str(folder), made.address, str(ROOT))
             made.run("/usr/sbin/sshd", "-f", f"{folder}/sshd_config", "-E", f"{folder}/{name}.log")

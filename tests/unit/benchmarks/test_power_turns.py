@@ -13,6 +13,7 @@ import pytest
 from benchmarks import extra_work, power_turns
 from iobench.core import registry
 from iobench.core.cases import Case, Trial
+from iobench.core.dataset import load_index
 from iobench.data.convert import convert
 from iobench.run.command import start
 from iobench.run.trial import TrialSettings, run_trial
@@ -57,6 +58,19 @@ def test_the_runtime_gives_its_count_to_the_worker_alone(
     assert argv[1].startswith("IOBENCH_EXTRA_DECODE=")
     assert not any(name.startswith("IOBENCH_EXTRA") for name in os.environ)
     assert registry.load("runtimes", "slow_read").summary == "bare metal, more work to read"
+
+
+def test_the_outside_loop_does_the_extra_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("torch")
+    monkeypatch.setattr(extra_work, "DISCARDED", 0)
+    monkeypatch.setattr(extra_work, "SECONDS", 0.5)
+    data = containers.small_dataset(tmp_path, samples=16)
+    files = [str(name) for name in load_index(data).files]
+    found = extra_work.outside(data.jpeg_root, files, 200_000, 1)
+    assert found
+    assert all(more > plain for more, plain in found)
 
 
 def test_the_next_count_is_in_proportion() -> None:
