@@ -136,7 +136,10 @@ def _kept(proof: CacheProof) -> str:
 
 
 def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
-    """Locked pages stay; what was read back of others is judged by the time that it took."""
+    """Locked pages stay; what was read back of others is judged by the time that it took.
+
+    By its share of the bytes where no time is known: of a count of calls, without a cold rate.
+    """
     wrong, unknown = [], _unknowns(proof)
     rate = proof.cold_bytes_per_s if proof.unheld else None
     counted = rate is not None and proof.bytes_storage is not None
@@ -151,16 +154,19 @@ def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
     if proof.resident_before is not None and proof.resident_after is None:
         unknown.append("residency after the trial is not known")
     crossed = page_ins.without_programs("warm", proof)
+    took_s = crossed / rate if crossed and rate and loop_s else None
+    if took_s is not None and took_s <= WARM_TIME_MAX * loop_s:
+        return wrong, unknown
     if crossed is not None and crossed > WARM_BYTES_MAX * proof.bytes_needed:
         words = f"{crossed} bytes crossed the mount, of {proof.bytes_needed} needed"
         if proof.others_bytes is None:
             wrong.append(f"not warm: {words} (at most {WARM_BYTES_MAX:.0%})")
         elif crossed > WARM_BYTES_MAX * proof.bytes_needed + proof.messages_bytes:
             unknown.append(f"{words}: they may be others', all of whom the counter counts")
-    elif crossed and rate and loop_s and crossed / rate > WARM_TIME_MAX * loop_s:
+    elif took_s is not None:
         unknown.append(
             f"the data's pages were not locked ({proof.unheld}), and {crossed} bytes were read "
-            f"back: {1e3 * crossed / rate:.1f} ms at the rate of a cold stream, of a loop of "
+            f"back: {1e3 * took_s:.1f} ms at the rate of a cold stream, of a loop of "
             f"{1e3 * loop_s:.1f} ms (at most {WARM_TIME_MAX:.1%}); `iobench doctor` says how to "
             "lock them"
         )

@@ -354,6 +354,17 @@ def test_warm_data_that_are_not_locked_come_back_before_the_loop(tmp_path: Path)
 def test_what_was_read_back_costs_nothing_where_no_time_is_taken() -> None:
     evidence = proof(1.0, 0.99, 10, **UNHELD)
     assert judge("warm", "probe", evidence, loop_s=0.0) == (VALID, ())
+    status, reasons = judge("warm", "probe", proof(1.0, 0.99, 11, **UNHELD), loop_s=0.0)
+    assert (status, len(reasons)) == (INVALID, 1)
+
+
+def test_what_was_read_back_in_no_time_worth_naming_is_no_matter() -> None:
+    evidence = proof(1.0, 0.99, 30, **UNHELD)  # 3 % of the bytes
+    assert judge("warm", "load", evidence, loop_s=10.0) == (VALID, ())  # 30 ms, 0.3 %
+    status, reasons = judge("warm", "load", evidence, loop_s=9.9)
+    assert (status, len(reasons)) == (INVALID, 1)
+    unknown = proof(1.0, 0.9999, 30, unheld="no right")  # no cold rate
+    assert judge("warm", "load", unknown, loop_s=10.0)[0] == INVALID
 
 
 @pytest.mark.parametrize("word", ["tepid", "1.5", "nan"])
