@@ -129,7 +129,7 @@ def _pairs(
 
 
 def _means(record: Record) -> Mapping[str, float]:
-    return {part: sum(s) / max(1, len(s)) for part, s in probed(record.ranks).items()}
+    return {part: sum(s) / max(1, len(s)) for part, s in probed(record).items()}
 
 
 def _probes(evidence: Evidence, contrast: Contrast) -> list[Record]:

@@ -267,7 +267,10 @@ def _cores(found: Evidence, case: Case) -> int | None:
 
 
 def _probe(records: Sequence[Record]) -> ProbeResult | None:
-    totals = probed(rank for record in records for rank in record.ranks)
+    totals: dict[str, list[float]] = {}
+    for record in records:
+        for name, values in probed(record).items():
+            totals.setdefault(name, []).extend(values)
     means = {name: fmean(values) for name, values in totals.items() if values}
     whole = math.fsum(means.values())
     if not whole:

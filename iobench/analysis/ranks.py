@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.analysis import once
-from iobench.analysis.windows import thawed
+from iobench.analysis.windows import thawed, thawed_parts
 from iobench.core.records import IoCounters, RankResult, Record, Slices, Steps
 
 #: Ranks that begin further apart than this share of the loop had the machine to themselves so long.
@@ -28,7 +28,8 @@ def _running(result: RankResult, slices: Slices) -> RankResult:
     steps = dataclasses.replace(steps, peers_s=(), exchange_s=())
     first_batch_s = steps.ready_s[0] if steps.ready_s else 0.0
     startup = dataclasses.replace(result.startup, first_batch_s=first_batch_s)
-    return dataclasses.replace(result, steps=steps, startup=startup)
+    probe = thawed_parts(result.probe, result.began_s, slices)
+    return dataclasses.replace(result, steps=steps, startup=startup, probe=probe)
 
 
 def skew_s(results: Sequence[RankResult]) -> float:
@@ -165,12 +166,13 @@ def samples(record: Record) -> int:
     return sum(int(np.asarray(rank.steps.samples).sum()) for rank in record.ranks)
 
 
-def probed(results: Iterable[RankResult]) -> dict[str, list[float]]:
-    """Return part of the serial probe -> seconds of every sample, of all ranks."""
+def probed(record: Record) -> dict[str, list[float]]:
+    """Return part of the serial probe -> seconds of every sample, of all ranks, as it ran."""
     parts: dict[str, list[float]] = {}
-    for result in results:
+    for result in running(record.ranks, record.slices):
         for part, seconds in result.probe.items():
-            parts.setdefault(part, []).extend(seconds)
+            if part.endswith("_s"):
+                parts.setdefault(part, []).extend(seconds)
     return parts
 
 

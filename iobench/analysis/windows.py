@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +20,38 @@ def between(begun: Sequence[float], ended: Sequence[float]) -> Times:
     return found
 
 
+def running(times: Sequence[float], began_s: float, slices: Slices) -> Times:
+    """Return readings since ``began_s`` on a clock that stood still while the arm was stopped."""
+    begun, ended = np.asarray(slices.thawed, float).T
+    before = np.concatenate([[0.0], np.cumsum(ended - begun)])
+    at = np.asarray([0.0, *times], float) + began_s
+    last = np.clip(np.searchsorted(begun, at, side="right") - 1, 0, None)
+    ran: Times = before[last] + np.clip(at, begun[last], ended[last]) - begun[last]
+    since: Times = ran[1:] - ran[0]
+    return since
+
+
 def thawed(steps: Steps, began_s: float, slices: Slices) -> Steps:
     """Return the readings on a clock that stood still while the arm was stopped.
 
     No step is left out: one that was interrupted lasts as long as it ran.
     """
-    begun, ended = np.asarray(slices.thawed, float).T
-    before = np.concatenate([[0.0], np.cumsum(ended - begun)])
-
-    def running(times: Sequence[float]) -> list[float]:
-        at = np.asarray(times, float) + began_s
-        last = np.clip(np.searchsorted(begun, at, side="right") - 1, 0, None)
-        ran = before[last] + np.clip(at, begun[last], ended[last]) - begun[last]
-        return [float(t) for t in ran]
-
-    (start,) = running([0.0])
-    shifted = (
-        [t - start for t in running(r)] for r in (steps.request_s, steps.ready_s, steps.done_s)
-    )
-    request_s, ready_s, done_s = shifted
+    readings = (steps.request_s, steps.ready_s, steps.done_s)
+    request_s, ready_s, done_s = (running(r, began_s, slices).tolist() for r in readings)
     return dataclasses.replace(steps, request_s=request_s, ready_s=ready_s, done_s=done_s)
+
+
+def thawed_parts(
+    probe: Mapping[str, Sequence[float]], began_s: float, slices: Slices
+) -> dict[str, list[float]]:
+    """Return the seconds of each part of a serial probe without those that it was stopped for."""
+    found = {}
+    for part in (name.removesuffix("_at") for name in probe if name.endswith("_at")):
+        begun = np.asarray(probe[f"{part}_at"], float)
+        both = [begun, begun + np.asarray(probe[f"{part}_s"], float)]
+        start, end = (running(at.tolist(), began_s, slices) for at in both)
+        found[f"{part}_s"] = (end - start).tolist()
+    return found
 
 
 def window(steps: Steps) -> Window:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from iobench.core.cases import Case, Contrast, Plan, Trial
 from iobench.plan.ladder import number
@@ -88,13 +89,17 @@ def probe_blocks(
 ) -> list[Trial]:
     """Return the serial probes of contrasts of one group, interleaved in drawn orders.
 
+    On data in memory they take turns where the arms do: read twice, a sample is cold no more.
     ``done``: blocks of probes that the group has already.
     """
     rng = random.Random(f"{seed}-probes-{group_of(together[0])}")
     by_label = {c.label: c for c in cases}
     pairs = max(c.probes for c in together)
+    once: dict[str, Any] = (
+        {} if together[0].cache == "warm" else {"epochs": 1, "slice_s": 0.0, "copy": 0}
+    )
     trials = [
-        dataclasses.replace(trial, stage="probe", epochs=1, slice_s=0.0, copy=0)
+        dataclasses.replace(trial, stage="probe", **once)
         for block, order in enumerate(_orders(members(together), pairs, rng), done + 1)
         for trial in block_of(together[0], by_label, order, block, rng)
     ]

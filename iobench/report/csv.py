@@ -176,7 +176,7 @@ def _row(
 
 def _probed(record: Record) -> dict[str, float]:
     """Return the mean seconds a sample of each part of a serial probe; {} of other trials."""
-    parts = ((f"probe_{part}", s) for part, s in probed(record.ranks).items())
+    parts = ((f"probe_{part}", s) for part, s in probed(record).items())
     return {name: sum(s) / len(s) for name, s in parts if s and name in EXTRA}
 
 

@@ -12,6 +12,7 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Tuple,
     Union,
 )
 
@@ -27,6 +28,8 @@ from iobench.core.protocols import LoadRequest, Reader
 #: What transforming imports; a decoder names its own.
 REQUIRES = ("cv2",)
 _PAGE = 4096
+#: Samples that a probe reads before it decodes them.
+STRETCH = 256
 
 
 def touch(data: Any) -> int:
@@ -170,8 +173,9 @@ def stacked(samples: Sequence[Union[Sample, IobenchError]]) -> Union[Batch, Iobe
 def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
     """Return ``read_s``, ``decode_s`` and ``transform_s`` of each of the first ``samples`` ids.
 
-    One process, one sample at a time, nothing overlaps: the shares of a sample's time.  All are
-    read before the first is decoded: a device with a rate limit, or one that reads ahead, would
+    And the clock as each part began: ``read_at``, ``decode_at``, ``transform_at``.  One process,
+    one sample at a time, nothing overlaps: the shares of a sample's time.  A stretch of them is
+    read before its first is decoded: a device with a rate limit, or one that reads ahead, would
     else recover during each decode, and a slower decode would look like a faster read.
     """
     transforms.single_thread()
@@ -179,28 +183,33 @@ def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
     by = registry.decoder(request.decoder)
     reader = request.format.open(request.dataset, request.root)
     row = np.empty(transform.shape, np.float32)
-    times: Dict[str, List[float]] = {"read_s": [], "decode_s": [], "transform_s": []}
+    readings: Dict[str, List[Tuple[float, float]]] = {"read": [], "decode": [], "transform": []}
     wanted = np.asarray(request.ids)[:samples].tolist()
-    every: List[Any] = []
     sample = -1
     try:
-        for sample in wanted:
-            start = clock()
-            every.append(reader.read(sample)[0])
-            touch(every[-1])
-            times["read_s"].append(clock() - start)
-        for sample, stored in zip(wanted, every):
-            start = clock()
-            pixels = transforms.decode(stored, by=by, delay_s=request.decode_delay_s)
-            decoded = clock()
-            random = transforms.SampleRandom(request.seed, request.epoch, sample)
-            transform.apply(pixels, random, row)
-            times["transform_s"].append(clock() - decoded)
-            times["decode_s"].append(decoded - start)
+        for first in range(0, len(wanted), STRETCH):
+            stretch, every = wanted[first : first + STRETCH], []
+            for sample in stretch:
+                start = clock()
+                every.append(reader.read(sample)[0])
+                touch(every[-1])
+                readings["read"].append((start, clock()))
+            for sample, stored in zip(stretch, every):
+                start = clock()
+                pixels = transforms.decode(stored, by=by, delay_s=request.decode_delay_s)
+                decoded = clock()
+                random = transforms.SampleRandom(request.seed, request.epoch, sample)
+                transform.apply(pixels, random, row)
+                readings["transform"].append((decoded, clock()))
+                readings["decode"].append((start, decoded))
+            del every, stored
     except (DatasetError, OSError, ValueError) as error:
         raise DatasetError(at(request, sample, error)) from error
-    del every, stored
     reader.close()
+    times: Dict[str, List[float]] = {}
+    for part, found in readings.items():
+        times[f"{part}_s"] = [ended - begun for begun, ended in found]
+        times[f"{part}_at"] = [begun for begun, _ in found]
     return times
 
 

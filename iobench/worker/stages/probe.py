@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from iobench.core import registry
+from iobench.core.clock import clock
 from iobench.core.records import NO_STEPS
 from iobench.core.stages import Measured, Outcome, Stage
 from iobench.host import io_counters
 from iobench.worker.rank import RankRun
 
+#: Samples of a probe; and of one that is compared with another arm's, on data in memory.
+SAMPLES, COMPARED = 256, 1024
+
 
 def _serial(job: RankRun) -> Outcome:
     """Read, decode and transform one sample after the other: where a sample's time goes."""
-    probe = registry.load("loaders", job.task.trial.case.loader).probe
-    samples = min(256, len(job.request.ids))
-    before = io_counters.snapshot()
-    times = probe(job.request, samples)
+    trial = job.task.trial
+    probe = registry.load("loaders", trial.case.loader).probe
+    most = COMPARED if trial.contrast and trial.cache == "warm" else SAMPLES
+    samples = min(most, len(job.request.ids))
+    job.meet()
+    before, began_s = io_counters.snapshot(), clock()
+    times = {name: list(values) for name, values in probe(job.request, samples).items()}
+    after = io_counters.snapshot()
+    job.rest()
+    for name, values in times.items():
+        if name.endswith("_at"):
+            times[name] = [at - began_s for at in values]
     return (
-        Measured(NO_STEPS, [job.request.ids[:samples]]),
-        io_counters.difference(before, io_counters.snapshot()),
-        {"probe": {k: list(v) for k, v in times.items()}},
+        Measured(NO_STEPS, [job.request.ids[:samples]], began_s),
+        io_counters.difference(before, after),
+        {"probe": times},
     )
 
 

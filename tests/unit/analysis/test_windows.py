@@ -7,7 +7,7 @@ from typing import List, Sequence, Tuple
 
 import pytest
 
-from iobench.analysis.windows import epoch, thawed, window
+from iobench.analysis.windows import epoch, thawed, thawed_parts, window
 from iobench.core.records import Slices, Steps
 
 
@@ -64,6 +64,17 @@ def test_a_reading_between_slices_is_at_the_end_of_the_one_before() -> None:
     assert found.done_s == [1.0, 2.0]
     assert found.ready_s == [0.5, 1.5]
     assert found.request_s == [0.0, 1.0]
+
+
+def test_a_part_of_a_sample_lasts_as_long_as_it_ran() -> None:
+    """Of two samples: read in one slice, decoded over a stop, transformed after it."""
+    probe = {
+        "read_s": [0.25, 0.25], "read_at": [0.0, 0.25],
+        "decode_s": [3.0, 0.25], "decode_at": [0.5, 4.0],
+        "transform_s": [0.5, 0.25], "transform_at": [3.5, 4.25],
+    }  # fmt: skip
+    found = thawed_parts(probe, 10.0, Slices([(9.0, 11.0), (13.0, 15.0)], [0.1], [0.0]))
+    assert found == {"read_s": [0.25, 0.25], "decode_s": [1.0, 0.25], "transform_s": [0.5, 0.25]}
 
 
 def test_ranks_in_step_train_from_the_last_ranks_first_batch_on() -> None:

@@ -202,7 +202,8 @@ def test_a_delay_in_the_decoder_is_slept_once_a_sample(
 
 def test_probe_splits_each_sample(stored: Stored) -> None:
     times = _batches.probe(request(stored), 5)
-    assert sorted(times) == ["decode_s", "read_s", "transform_s"]
+    parts = ("decode", "read", "transform")
+    assert sorted(times) == [f"{part}_{which}" for part in parts for which in ("at", "s")]
     assert all(len(v) == 5 and min(v) > 0 for v in times.values())
     assert len(_batches.probe(request(stored), 500)["read_s"]) == 16
 

@@ -207,6 +207,15 @@ def test_probes_are_interleaved_and_stand_in_the_contrasts_cache_state() -> None
     )
 
 
+def test_probes_of_data_in_memory_take_turns_where_the_arms_do() -> None:
+    for cache, slice_s, epochs in (("warm", 0.1, 3), ("cold", 0.0, 1)):
+        parsed = load.parse(document(probes=8, caches=[cache]))
+        cases = load.expand(parsed)
+        planned = dataclasses.replace(of_spec(parsed, cases)[0], slice_s=0.1, epochs=3)
+        trials = plan_blocks.probe_blocks([planned], cases, seed=5, start=7)
+        assert {(t.slice_s, t.epochs, t.copy) for t in trials} == {(slice_s, epochs, 0)}
+
+
 @pytest.fixture
 def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Plug in runtimes that start a command as it is, under the names of the containers."""

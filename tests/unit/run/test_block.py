@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from iobench.analysis.evidence import trial_window
+from iobench.analysis.ranks import probed
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import DatasetError
 from iobench.core.protocols import Crossed
@@ -63,6 +65,24 @@ def test_arms_take_turns_over_the_same_samples(data: Dataset) -> None:
         ran = sum(end - begun for begun, end in record.slices.thawed)
         assert 0 < window.wall_s < ran < rank.steps.done_s[-1]
         assert record.slices.others_cpu_s > 0
+
+
+def test_serial_probes_take_turns_and_count_the_time_that_they_ran(data: Dataset) -> None:
+    trials = [dataclasses.replace(t, stage="probe") for t in block(data, {}, {}, epochs=20)]
+    records = run(trials, data)
+    assert [(r.status, r.reasons) for r in records] == [(VALID, ())] * 2
+    assert len({r.ranks[0].order_digest for r in records}) == 1
+    for record in records:
+        (rank,) = record.ranks
+        parts = probed(record)
+        assert set(parts) == {"read_s", "decode_s", "transform_s"}
+        assert {len(seconds) for seconds in parts.values()} == {1024}, "of 20 epochs of 64"
+        assert len(record.slices.thawed) > 1
+        ran = sum(end - begun for begun, end in record.slices.thawed)
+        raw = {name: sum(rank.probe[name]) for name in parts}
+        held = sum(raw.values()) - math.fsum(math.fsum(s) for s in parts.values())
+        assert math.fsum(math.fsum(seconds) for seconds in parts.values()) < ran
+        assert held > 0.5 * (len(record.slices.thawed) - 1) * SLICE_S, "it was stopped in a sample"
 
 
 def test_epochs_are_shuffled_anew_in_one_loop(data: Dataset) -> None:
