@@ -12,8 +12,9 @@ import math
 import multiprocessing
 import os
 import random
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from time import process_time
+from time import process_time, thread_time
 from typing import Any, NamedTuple
 
 from benchmarks import handwritten
@@ -25,7 +26,7 @@ from iobench.equations import stats
 FORMAT = "counted"
 STAGES = ("read", "decode")
 #: Of an outside loop: seconds, samples a batch, batches that are discarded first.
-SECONDS, BATCH, DISCARDED = 20.0, 16, 4
+SECONDS, BATCH, DISCARDED, STEPS = 20.0, 16, 4, 600
 WITHIN, ROUNDS = 0.002, 15
 _FORMAT = '''"""JPEG files; reading and decoding take a fixed count of extra iterations."""
 
@@ -145,19 +146,67 @@ def outside(root: str, files: list[str], count: int, seed: int) -> list[tuple[fl
     return found[DISCARDED:]
 
 
-def calibrate(found: Dataset, effect: float, workers: int = 2) -> Calibrated:
-    """Return a count by which as many outside loops at once take 1 + ``effect``, within 0.002.
+class Metered:
+    """The hand-written batches, each with the CPU seconds of its making and of its process."""
 
-    A count is measured until its 95 % interval does not hold that, or is 0.002 to either side.
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitems__(self, ids: list[int]) -> tuple[int, float, float, Any]:
+        begun = thread_time()
+        batch = self._batches.__getitems__(ids)
+        return os.getpid(), thread_time() - begun, process_time(), batch
+
+
+def made(root: str, files: list[str], workers: int, seed: int) -> float:
+    """Return which share of the CPU seconds of a hand-written loop makes its batches.
+
+    The rest hands them over, in the workers and in the process that waits for them.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    index = [(name.removesuffix(".jpg"), 0) for name in files]
+    task = {"format": "jpeg", "root": root, "workers": workers, "prefetch": 2}
+    draw = random.Random(seed)
+    order = [draw.sample(range(len(index)), BATCH) for _ in range(STEPS)]
+    batches = Metered(handwritten.Batches(task, index, len(index)))
+    loop = handwritten.through_workers(task, batches, batch_sampler=order)
+    seen: dict[int, list[tuple[float, float]]] = {}
+    begun = process_time()
+    for pid, making_s, process_s, _ in loop:
+        seen.setdefault(pid, []).append((making_s, process_s))
+    waiting_s = process_time() - begun
+    between = [(series[0][1], series[1:]) for series in seen.values()]  # of the first, imports
+    making_s = sum(making for _, series in between for making, _ in series)
+    working_s = sum(series[-1][1] - first for first, series in between)
+    share = sum(len(series) for _, series in between) / STEPS
+    return making_s / (working_s + share * waiting_s)
+
+
+def calibrate(found: Dataset, effect: float, workers: int = 2) -> Calibrated:
+    """Return a count by which a hand-written loop takes 1 + ``effect``, within 0.002.
+
+    Making batches is timed by as many processes at once as it has workers, with the extra work and
+    without; the rest of the loop is the same.  A count is measured until its 95 % interval does not
+    hold the effect, or is 0.002 to either side.
     """
     root, files = found.jpeg_root, [str(name) for name in load_index(found).files]
     count, pairs = 1000, []
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned) as apart:  # its processes may have children
+        share = apart.submit(made, root, files, workers, 1).result()
+    print(f"making batches is {share:.1%} of the CPU seconds of an outside loop", flush=True)
+    with spawned.Pool(workers) as pool:
         for turn in range(ROUNDS):
             tasks = [(root, files, count, workers * turn + k) for k in range(workers)]
             pairs += [pair for one in pool.starmap(outside, tasks) for pair in one]
             ratio = stats.paired_ratio(*zip(*pairs, strict=True))
-            now = Calibrated(count, ratio.value, ratio.low, ratio.high)
+            whole = (1 + share * (r - 1) for r in (ratio.value, ratio.low, ratio.high))
+            now = Calibrated(count, *whole)
             print(
                 f"{count} iterations a sample: an outside loop takes {now.ratio:.4f} "
                 f"({now.low:.4f} to {now.high:.4f})",

@@ -73,6 +73,16 @@ def test_the_outside_loop_does_the_extra_work(
     assert all(more > plain for more, plain in found)
 
 
+def test_making_batches_is_most_of_an_outside_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("torch")
+    monkeypatch.setattr(extra_work, "STEPS", 12)
+    data = containers.small_dataset(tmp_path, samples=16)
+    files = [str(name) for name in load_index(data).files]
+    assert 0.3 < extra_work.made(data.jpeg_root, files, 2, 1) < 1
+
+
 def test_the_next_count_is_in_proportion() -> None:
     assert extra_work.next_count(1000, 1.10, 0.05) == 500
     assert extra_work.next_count(1000, 0.99, 0.05) == 50_000
