@@ -174,7 +174,8 @@ def made(root: str, files: list[str], workers: int, seed: int) -> float:
     draw = random.Random(seed)
     order = [draw.sample(range(len(index)), BATCH) for _ in range(STEPS)]
     batches = Metered(handwritten.Batches(task, index, len(index)))
-    loop = handwritten.through_workers(task, batches, batch_sampler=order)
+    forked = {"multiprocessing_context": "fork"}  # in a spawned process too
+    loop = handwritten.through_workers(task, batches, batch_sampler=order, **forked)
     seen: dict[int, list[tuple[float, float]]] = {}
     begun = process_time()
     for pid, making_s, process_s, _ in loop:
