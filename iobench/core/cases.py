@@ -200,6 +200,7 @@ class Contrast:
     group: str = ""  # "": its own id
     looks: Tuple[int, ...] = ()
     probes: int = 0  # pairs of serial probes that attribute a difference to a stage
+    probe_slice_s: float = 0.0  # their arms take turns of this length, as the blocks' do of:
     slice_s: float = 0.0  # of each trial, and so are these
     loop_s: float = 0.0
     epochs: int = 1
@@ -214,6 +215,7 @@ class Cell:
     cases: Tuple[str, ...]
     base: str = ""  # "": the fastest case on the ladder
     slice_s: float = 0.0  # its blocks' arms take turns of this length; 0: one after the other
+    probe_slice_s: float = 0.0  # and those of its serial probes, where nobody trains
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from iobench.core.cases import Case, Contrast, Plan, Trial
 from iobench.plan.ladder import number
@@ -89,19 +88,16 @@ def probe_blocks(
 ) -> list[Trial]:
     """Return the serial probes of contrasts of one group, interleaved in drawn orders.
 
-    On data in memory they take turns where the arms do: read twice, a sample is cold no more.
     ``done``: blocks of probes that the group has already.
     """
     rng = random.Random(f"{seed}-probes-{group_of(together[0])}")
     by_label = {c.label: c for c in cases}
-    pairs = max(c.probes for c in together)
-    once: dict[str, Any] = (
-        {} if together[0].cache == "warm" else {"epochs": 1, "slice_s": 0.0, "copy": 0}
-    )
+    first, pairs = together[0], max(c.probes for c in together)
+    epochs, slice_s = first.epochs if first.cache == "warm" else 1, first.probe_slice_s
     trials = [
-        dataclasses.replace(trial, stage="probe", **once)
+        dataclasses.replace(trial, stage="probe", epochs=epochs, slice_s=slice_s, copy=0)
         for block, order in enumerate(_orders(members(together), pairs, rng), done + 1)
-        for trial in block_of(together[0], by_label, order, block, rng)
+        for trial in block_of(first, by_label, order, block, rng)
     ]
     return number(trials, start=start)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, Trial, alike
 from iobench.equations.signed_rank import FLOOR_PAIRS, fewest_pairs
@@ -83,10 +83,14 @@ def without_turns(plan: Plan, reason: str, cache: str = "") -> Plan:
 
     def ended(planned: T) -> T:
         """Return a trial, contrast or cell without turns."""
-        concerned = not cache or planned.cache == cache
-        return dataclasses.replace(planned, slice_s=0.0) if concerned else planned
+        if cache and planned.cache != cache:
+            return planned
+        names = [f.name for f in dataclasses.fields(planned) if f.name.endswith("slice_s")]
+        none: dict[str, Any] = dict.fromkeys(names, 0.0)
+        return dataclasses.replace(planned, **none)
 
-    if not any(cell.slice_s for rule in plan.rules for cell in rule.cells):
+    cells = [cell for rule in plan.rules for cell in rule.cells]
+    if not any(cell.slice_s or cell.probe_slice_s for cell in cells):
         return plan
     return dataclasses.replace(
         plan,
@@ -132,6 +136,7 @@ def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contr
             base=against,
             cache=cell.cache,
             slice_s=cell.slice_s,
+            probe_slice_s=cell.probe_slice_s,
             primary=primary,
             group=f"g{done + 1:02d}" if shared else "",
         )

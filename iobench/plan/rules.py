@@ -43,6 +43,7 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
                 _labels(here),
                 _base(where, wanted, here),
                 slice_s=_slice_s(wanted, cache, here),
+                probe_slice_s=_probe_slice_s(wanted, cache, here),
             )
             for group, cache, here in _cells(wanted, found)
         ),
@@ -64,23 +65,38 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
 def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
     """Return how long a turn of these arms lasts; 0 where stopping one would change its speed.
 
-    A quota gives what was not used at once, a GPU goes on with what it was asked for, a trainer
-    waits for a time of day, and ranks for each other.  Of cold data each arm needs a copy, which
-    can be made where they lie in the dataset.
+    A GPU goes on with what it was asked for, and a trainer waits for a time of day.  Of cold data
+    each arm needs a copy, which can be made where they lie in the dataset.
     """
-    stage = stages.of(wanted.stage)
     if cache != "warm" and (cache != "cold" or any(c.placement != "bind" for c in here)):
         return 0.0
-    able = all(
-        c.world_size == 1 and not c.cpus and not c.memory_bytes and not c.uses_gpu
-        and not registry.load("formats", c.format).fileless
-        for c in here
-    )  # fmt: skip
-    if not able or stage.trained or not wanted.slice_s:
+    if stages.of(wanted.stage).trained or any(c.uses_gpu for c in here) or not _may_stop(here):
+        return 0.0
+    if not wanted.slice_s:
         return 0.0
     if cache == "cold":
         return max(wanted.slice_s, COLD_SLICE_S)
     return min(wanted.slice_s, wanted.loop_s / LEAST_ROUNDS)
+
+
+def _probe_slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
+    """Return how long a turn of these arms' serial probes lasts: whatever the stage, none trains.
+
+    Read twice, a sample is cold no more.
+    """
+    return wanted.slice_s if cache == "warm" and _may_stop(here) else 0.0
+
+
+def _may_stop(here: Sequence[Case]) -> bool:
+    """Return whether these cases can be stopped for a while.
+
+    A quota gives at once what was not used, and ranks wait for each other.
+    """
+    return all(
+        c.world_size == 1 and not c.cpus and not c.memory_bytes
+        and not registry.load("formats", c.format).fileless
+        for c in here
+    )  # fmt: skip
 
 
 def _labels(cases: Iterable[Case]) -> tuple[str, ...]:

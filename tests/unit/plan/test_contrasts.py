@@ -161,6 +161,16 @@ def test_copies_end_with_the_turns() -> None:
     assert left.notes == ("cold arms run one after the other, not in turns: no room",)
 
 
+def test_probes_of_arms_that_train_take_turns_until_one_cannot_be_stopped() -> None:
+    parsed = load.parse(document(stage="train", caches=["warm"], pairs=6))
+    plan = resolve(parsed, Here(Dataset("r", "n", 64, 64, 1, 1, "d", "s")), 60.0, "now")
+    plan = dataclasses.replace(plan, contrasts=tuple(of_spec(parsed, load.expand(parsed))))
+    for found, turns in ((plan, 0.1), (pairing.without_turns(plan, "another user's"), 0.0)):
+        cells = [cell for rule in found.rules for cell in rule.cells]
+        both = [*found.contrasts, *cells]
+        assert {(c.slice_s, c.probe_slice_s) for c in both} == {(0.0, turns)}
+
+
 @pytest.mark.parametrize(
     ("case", "wanted", "slice_s"),
     [
@@ -208,10 +218,15 @@ def test_probes_are_interleaved_and_stand_in_the_contrasts_cache_state() -> None
 
 
 def test_probes_of_data_in_memory_take_turns_where_the_arms_do() -> None:
-    for cache, slice_s, epochs in (("warm", 0.1, 3), ("cold", 0.0, 1)):
-        parsed = load.parse(document(probes=8, caches=[cache]))
+    for stage, cache, keys, slice_s, epochs in (
+        ("load", "warm", {}, 0.1, 3),
+        ("load", "cold", {}, 0.0, 1),
+        ("train", "warm", {}, 0.1, 3),
+        ("load", "warm", {"slice_s": 0}, 0.0, 3),
+    ):
+        parsed = load.parse(document(probes=8, stage=stage, caches=[cache], **keys))
         cases = load.expand(parsed)
-        planned = dataclasses.replace(of_spec(parsed, cases)[0], slice_s=0.1, epochs=3)
+        planned = dataclasses.replace(of_spec(parsed, cases)[0], epochs=3)
         trials = plan_blocks.probe_blocks([planned], cases, seed=5, start=7)
         assert {(t.slice_s, t.epochs, t.copy) for t in trials} == {(slice_s, epochs, 0)}
 
