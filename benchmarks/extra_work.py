@@ -164,7 +164,8 @@ class Metered:
 def made(root: str, files: list[str], workers: int, seed: int) -> float:
     """Return which share of the CPU seconds of a hand-written loop makes its batches.
 
-    The rest hands them over, in the workers and in the process that waits for them.
+    The rest hands them over, in the workers and in the process that waits for them.  Where the
+    cores are what the loop waits for, that is their share of its time, too.
     """
     import torch
 

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import suites
+from iobench.analysis.ranks import probed
 from iobench.core import registry, transforms
 from iobench.core.cases import Dataset
 from iobench.core.clock import clock
@@ -117,8 +118,8 @@ def arithmetic(records: list[Any]) -> float:
         for ready, after, made in zip(s.ready_s, s.ready_s[1:], s.made_s[1:], strict=False)
         if made < ready
     )
-    probes = [r.ranks[0].probe for r in records if r.trial.stage == "probe"]
-    whole = [list(map(sum, zip(*probe.values(), strict=True))) for probe in probes]
+    probes = [probed(r) for r in records if r.trial.stage == "probe"]
+    whole = [list(map(sum, zip(*parts.values(), strict=True))) for parts in probes]
     slow = median(s for times in whole for i, s in enumerate(times) if is_slow(i))
     plain = median(s for times in whole for i, s in enumerate(times) if not is_slow(i))
     print(f"a sample {1e3 * plain:.2f} ms, a slow one {1e3 * slow:.2f} ms ({slow / plain:.1f} x), "

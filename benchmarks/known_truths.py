@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.suites import dataset, run, studies
 from benchmarks.throttle import ThrottledMount, throttled
+from iobench.analysis.ranks import probed
 from iobench.core.cases import Dataset
 from iobench.core.clock import clock
 from iobench.core.records import Record
@@ -138,8 +139,8 @@ def serial_s(truth: Truth, data: Path) -> float:
     spec = document(truth, 1)
     spec["ladder"]["stages"] = ["compute"]
     _, records = run(spec, found, quiet=True)
-    probe = next(r for r in records if r.trial.stage == "probe").ranks[0].probe
-    return sum(statistics.fmean(v) for v in probe.values())
+    parts = probed(next(r for r in records if r.trial.stage == "probe"))
+    return sum(statistics.fmean(v) for v in parts.values())
 
 
 def repeat(

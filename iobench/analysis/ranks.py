@@ -28,8 +28,7 @@ def _running(result: RankResult, slices: Slices) -> RankResult:
     steps = dataclasses.replace(steps, peers_s=(), exchange_s=())
     first_batch_s = steps.ready_s[0] if steps.ready_s else 0.0
     startup = dataclasses.replace(result.startup, first_batch_s=first_batch_s)
-    probe = thawed_parts(result.probe, result.began_s, slices)
-    return dataclasses.replace(result, steps=steps, startup=startup, probe=probe)
+    return dataclasses.replace(result, steps=steps, startup=startup)
 
 
 def skew_s(results: Sequence[RankResult]) -> float:
@@ -169,8 +168,11 @@ def samples(record: Record) -> int:
 def probed(record: Record) -> dict[str, list[float]]:
     """Return part of the serial probe -> seconds of every sample, of all ranks, as it ran."""
     parts: dict[str, list[float]] = {}
-    for result in running(record.ranks, record.slices):
-        for part, seconds in result.probe.items():
+    for rank in record.ranks:
+        of_rank: Mapping[str, Sequence[float]] = rank.probe
+        if record.slices:
+            of_rank = thawed_parts(rank.probe, rank.began_s, record.slices)
+        for part, seconds in of_rank.items():
             if part.endswith("_s"):
                 parts.setdefault(part, []).extend(seconds)
     return parts

@@ -24,7 +24,7 @@ def running(times: Sequence[float], began_s: float, slices: Slices) -> Times:
     """Return readings since ``began_s`` on a clock that stood still while the arm was stopped."""
     begun, ended = np.asarray(slices.thawed, float).T
     before = np.concatenate([[0.0], np.cumsum(ended - begun)])
-    at = np.asarray([0.0, *times], float) + began_s
+    at = np.concatenate([[0.0], np.asarray(times, float)]) + began_s
     last = np.clip(np.searchsorted(begun, at, side="right") - 1, 0, None)
     ran: Times = before[last] + np.clip(at, begun[last], ended[last]) - begun[last]
     since: Times = ran[1:] - ran[0]

@@ -200,7 +200,7 @@ class Contrast:
     group: str = ""  # "": its own id
     looks: Tuple[int, ...] = ()
     probes: int = 0  # pairs of serial probes that attribute a difference to a stage
-    probe_slice_s: float = 0.0  # their arms take turns of this length, as the blocks' do of:
+    probe_slice_s: float = 0.0  # these take turns of this length; 0: one after the other
     slice_s: float = 0.0  # of each trial, and so are these
     loop_s: float = 0.0
     epochs: int = 1

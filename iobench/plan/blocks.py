@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from iobench.core.cases import Case, Contrast, Plan, Trial
+from iobench.core.stages import PROBED_IN_TURNS
 from iobench.plan.ladder import number
 
 #: Group -> (blocks that are planned already, blocks wanted).
@@ -84,20 +85,28 @@ def blocks(
 
 
 def probe_blocks(
-    together: Sequence[Contrast], cases: Sequence[Case], *, seed: int, start: int, done: int = 0
+    together: Sequence[Contrast],
+    cases: Sequence[Case],
+    *,
+    seed: int,
+    start: int,
+    samples: int,
+    done: int = 0,
 ) -> list[Trial]:
     """Return the serial probes of contrasts of one group, interleaved in drawn orders.
 
+    ``samples``: of the dataset, of which those that take turns see as many epochs as they need.
     ``done``: blocks of probes that the group has already.
     """
     rng = random.Random(f"{seed}-probes-{group_of(together[0])}")
     by_label = {c.label: c for c in cases}
-    first, pairs = together[0], max(c.probes for c in together)
-    epochs, slice_s = first.epochs if first.cache == "warm" else 1, first.probe_slice_s
+    pairs, slice_s = max(c.probes for c in together), min(c.probe_slice_s for c in together)
+    fewest = min(by_label[label].samples or samples for label in members(together))
+    epochs = -(-PROBED_IN_TURNS // fewest) if slice_s else 1
     trials = [
         dataclasses.replace(trial, stage="probe", epochs=epochs, slice_s=slice_s, copy=0)
         for block, order in enumerate(_orders(members(together), pairs, rng), done + 1)
-        for trial in block_of(first, by_label, order, block, rng)
+        for trial in block_of(together[0], by_label, order, block, rng)
     ]
     return number(trials, start=start)
 

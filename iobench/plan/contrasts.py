@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, Trial, alike
@@ -77,34 +77,51 @@ def without_limits(contrasts: Sequence[Contrast]) -> list[str]:
 def without_turns(plan: Plan, reason: str, cache: str = "") -> Plan:
     """Return the plan with arms that run one after the other, for this reason; also those to come.
 
-    ``cache``: of this cache state alone.  Loops stay as long as planned.  The plan itself where no
-    arms take turns.
+    ``cache``: of this cache state alone.  Loops stay as long as planned; serial probes go on taking
+    turns.  The plan itself where no arms take turns.
     """
 
     def ended(planned: T) -> T:
         """Return a trial, contrast or cell without turns."""
-        if cache and planned.cache != cache:
-            return planned
-        names = [f.name for f in dataclasses.fields(planned) if f.name.endswith("slice_s")]
-        none: dict[str, Any] = dict.fromkeys(names, 0.0)
-        return dataclasses.replace(planned, **none)
+        concerned = not cache or planned.cache == cache
+        return dataclasses.replace(planned, slice_s=0.0) if concerned else planned
 
-    cells = [cell for rule in plan.rules for cell in rule.cells]
-    if not any(cell.slice_s or cell.probe_slice_s for cell in cells):
+    if not any(cell.slice_s for rule in plan.rules for cell in rule.cells):
+        return plan
+    trials = (t if t.stage == "probe" else ended(t) for t in plan.trials)
+    return dataclasses.replace(
+        _changed(plan, ended, f"{cache}{' ' if cache else ''}arms", reason),
+        trials=tuple(dataclasses.replace(t, copy=t.copy if t.slice_s else 0) for t in trials),
+    )
+
+
+def without_probe_turns(plan: Plan, reason: str) -> Plan:
+    """Return the plan with serial probes that run one after the other, for this reason.
+
+    The plan itself where none take turns.
+    """
+
+    def ended(planned: Contrast | Cell) -> Any:
+        return dataclasses.replace(planned, probe_slice_s=0.0)
+
+    if not any(cell.probe_slice_s for rule in plan.rules if rule.probes for cell in rule.cells):
         return plan
     return dataclasses.replace(
-        plan,
+        _changed(plan, ended, "serial probes", reason),
         trials=tuple(
-            dataclasses.replace(t, copy=t.copy if t.slice_s else 0) for t in map(ended, plan.trials)
+            dataclasses.replace(t, slice_s=0.0) if t.stage == "probe" else t for t in plan.trials
         ),
+    )
+
+
+def _changed(plan: Plan, ended: Callable[[Any], Any], who: str, reason: str) -> Plan:
+    return dataclasses.replace(
+        plan,
         contrasts=tuple(map(ended, plan.contrasts)),
         rules=tuple(
             dataclasses.replace(rule, cells=tuple(map(ended, rule.cells))) for rule in plan.rules
         ),
-        notes=(
-            *plan.notes,
-            f"{cache}{' ' if cache else ''}arms run one after the other, not in turns: {reason}",
-        ),
+        notes=(*plan.notes, f"{who} run one after the other, not in turns: {reason}"),
     )
 
 

@@ -80,11 +80,12 @@ def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
 
 
 def _probe_slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
-    """Return how long a turn of these arms' serial probes lasts: whatever the stage, none trains.
+    """Return how long a turn of these arms' serial probes lasts, in which none trains; 0: none.
 
-    Read twice, a sample is cold no more.
+    Cold ones do not take turns: each arm would need a copy of the data.
     """
-    return wanted.slice_s if cache == "warm" and _may_stop(here) else 0.0
+    able = cache == "warm" and _may_stop(here)
+    return min(wanted.slice_s, wanted.loop_s / LEAST_ROUNDS) if able else 0.0
 
 
 def _may_stop(here: Sequence[Case]) -> bool:

@@ -126,7 +126,9 @@ def _of_contrast(wanted: ContrastSpec, rule: ContrastRule) -> Iterator[Finding]:
         yield key, "it leaves no two cases to compare in a cache state that they can have"
     elif wanted.slice_s and not any(cell.slice_s for cell in rule.cells):
         why = "its arms cannot take turns (they do warm or cold, on one rank and without limits)"
-        yield from ((key, why) for key in ("slice_s", "loop_s") if key in typed)
+        probed = rule.probes and any(cell.probe_slice_s for cell in rule.cells)
+        unused = ("loop_s",) if probed else ("slice_s", "loop_s")
+        yield from ((key, why) for key in unused if key in typed)
     elif "loop_s" in typed and not wanted.slice_s:
         yield "loop_s", "slice_s = 0: the arms do not take turns"
     elif {cell.cache for cell in rule.cells if cell.slice_s} == {"cold"}:

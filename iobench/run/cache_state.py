@@ -138,7 +138,8 @@ def _kept(proof: CacheProof) -> str:
 def _warm(proof: CacheProof, loop_s: float) -> Tuple[List[str], List[str]]:
     """Locked pages stay; what was read back of others is judged by the time that it took.
 
-    By its share of the bytes where no time is known: of a count of calls, without a cold rate.
+    By its share of the bytes where no time is known: of a stage without steps, or without a cold
+    rate.
     """
     wrong, unknown = [], _unknowns(proof)
     rate = proof.cold_bytes_per_s if proof.unheld else None

@@ -249,6 +249,7 @@ def _probes(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:
             plan.cases,
             seed=plan.seed,
             start=len(plan.trials) + len(out) + 1,
+            samples=plan.dataset.samples,
             done=planned_blocks(plan, group_of(found[0]), paired=False),
         )
         cost = ledger.cost_s(trials)

@@ -22,7 +22,7 @@ from iobench.core.errors import CannotStop, DatasetError
 from iobench.core.records import FAILED, INVALID, CacheProof, Record
 from iobench.host import scratch
 from iobench.plan.blocks import beside, blocks, comparable
-from iobench.plan.contrasts import contrasts, without_turns
+from iobench.plan.contrasts import contrasts, without_probe_turns, without_turns
 from iobench.run import copies
 from iobench.run.block import run_block
 from iobench.run.ledger import NOT_STARTED, Ledger
@@ -63,7 +63,8 @@ class Suite:
         self._run_trial = run or (lambda *given: run_trial(*given))
         self.plan = store.plan()
         if settings.enter:
-            self.plan = without_turns(self.plan, "they run in a control group")
+            why = "they run in a control group"
+            self.plan = without_probe_turns(without_turns(self.plan, why), why)
         self.ledger = Ledger(self.plan, store.as_begun(), settings.agent.name())
         self._begun = clock.clock()
         self._undo = contextlib.ExitStack()
@@ -192,7 +193,7 @@ class Suite:
             try:
                 records = run_block(block, self.plan.dataset, attempts, self.settings)
             except CannotStop as error:
-                self._end_turns(str(error))
+                self._end_turns(str(error), probes=block[0].stage == "probe")
                 return
             for record in records:
                 self._keep(record)
@@ -207,9 +208,15 @@ class Suite:
             if len(block) < 2:
                 return
 
-    def _end_turns(self, reason: str, cache: str = "") -> None:
-        """Run arms one after the other from now on; ``cache``: those in this cache state."""
-        self.plan = without_turns(self.plan, reason, cache)
+    def _end_turns(self, reason: str, cache: str = "", *, probes: bool = False) -> None:
+        """Run arms, or serial probes, one after the other from now on.
+
+        ``cache``: arms in this cache state.
+        """
+        if probes:
+            self.plan = without_probe_turns(self.plan, reason)
+        else:
+            self.plan = without_turns(self.plan, reason, cache)
         self.store.save_plan(self.plan)
 
     def left_s(self) -> float:

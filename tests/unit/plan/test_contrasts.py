@@ -162,13 +162,27 @@ def test_copies_end_with_the_turns() -> None:
 
 
 def test_probes_of_arms_that_train_take_turns_until_one_cannot_be_stopped() -> None:
-    parsed = load.parse(document(stage="train", caches=["warm"], pairs=6))
+    parsed = load.parse(document(stage="train", caches=["warm"], pairs=6, probes=8))
     plan = resolve(parsed, Here(Dataset("r", "n", 64, 64, 1, 1, "d", "s")), 60.0, "now")
     plan = dataclasses.replace(plan, contrasts=tuple(of_spec(parsed, load.expand(parsed))))
-    for found, turns in ((plan, 0.1), (pairing.without_turns(plan, "another user's"), 0.0)):
+    assert pairing.without_turns(plan, "no room") is plan
+    ended = pairing.without_probe_turns(plan, "another user's")
+    assert ended.notes == ("serial probes run one after the other, not in turns: another user's",)
+    assert pairing.without_probe_turns(ended, "again") is ended
+    for found, turns in ((plan, 0.1), (ended, 0.0)):
         cells = [cell for rule in found.rules for cell in rule.cells]
         both = [*found.contrasts, *cells]
         assert {(c.slice_s, c.probe_slice_s) for c in both} == {(0.0, turns)}
+
+
+def test_probes_of_a_group_take_turns_where_all_of_it_may_be_stopped() -> None:
+    parsed = load.parse(document(probes=8, caches=["warm"]))
+    cases = load.expand(parsed)
+    one, other = of_spec(parsed, cases)[:2]
+    both = [one, dataclasses.replace(other, probe_slice_s=0.0)]
+    for together in (both, both[::-1]):
+        trials = plan_blocks.probe_blocks(together, cases, seed=5, start=7, samples=100)
+        assert {t.slice_s for t in trials} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +221,7 @@ def test_probes_are_interleaved_and_stand_in_the_contrasts_cache_state() -> None
     parsed = load.parse(document(probes=8))
     cases = load.expand(parsed)
     contrasts = of_spec(parsed, cases)[:1]
-    trials = plan_blocks.probe_blocks(contrasts, cases, seed=5, start=7)
+    trials = plan_blocks.probe_blocks(contrasts, cases, seed=5, start=7, samples=64)
     assert len(trials) == 16
     assert {(t.stage, t.cache, t.contrast) for t in trials} == {
         ("probe", "warm", contrasts[0].group)
@@ -219,15 +233,16 @@ def test_probes_are_interleaved_and_stand_in_the_contrasts_cache_state() -> None
 
 def test_probes_of_data_in_memory_take_turns_where_the_arms_do() -> None:
     for stage, cache, keys, slice_s, epochs in (
-        ("load", "warm", {}, 0.1, 3),
+        ("load", "warm", {}, 0.1, 11),  # 1,024 of 100 samples
+        ("load", "warm", {"loop_s": 1.0}, 0.05, 11),
         ("load", "cold", {}, 0.0, 1),
-        ("train", "warm", {}, 0.1, 3),
-        ("load", "warm", {"slice_s": 0}, 0.0, 3),
+        ("train", "warm", {}, 0.1, 11),
+        ("load", "warm", {"slice_s": 0}, 0.0, 1),
     ):
         parsed = load.parse(document(probes=8, stage=stage, caches=[cache], **keys))
         cases = load.expand(parsed)
-        planned = dataclasses.replace(of_spec(parsed, cases)[0], epochs=3)
-        trials = plan_blocks.probe_blocks([planned], cases, seed=5, start=7)
+        together = of_spec(parsed, cases)[:1]
+        trials = plan_blocks.probe_blocks(together, cases, seed=5, start=7, samples=100)
         assert {(t.slice_s, t.epochs, t.copy) for t in trials} == {(slice_s, epochs, 0)}
 
 

@@ -340,7 +340,7 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
         fixture.contrast(podman, bare, group="g01", id="c02"),
     ]
     plan = fixture.plan(cases, contrasts)
-    first = probe_blocks(contrasts[:1], cases, seed=1, start=len(plan.trials) + 1)
+    first = probe_blocks(contrasts[:1], cases, seed=1, start=len(plan.trials) + 1, samples=64)
     plan = dataclasses.replace(plan, trials=(*plan.trials, *first))
     seconds = {bare.label: 1e-3, docker.label: 1.2e-3, podman.label: 1.3e-3}
 
@@ -362,6 +362,7 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
         cases,
         seed=1,
         start=len(plan.trials) + 1,
+        samples=64,
         done=next_trials.planned_blocks(plan, "g01", paired=False),
     )
     assert {t.block for t in later}.isdisjoint(t.block for t in first)
@@ -553,6 +554,43 @@ def test_only_arms_that_a_stop_leaves_as_they_are_take_turns(
     parsed = load.parse(document)
     cells = [cell for rule in rules(parsed, load.expand(parsed)) for cell in rule.cells]
     assert {bool(cell.slice_s) for cell in cells} == {turns}
+
+
+def test_probes_take_turns_and_are_run_whole_after_a_kill(
+    begin: Callable[..., Any], together: list[list[Trial]]
+) -> None:
+    make = begin(SLOW, contrasts=[TURNS])
+    begin.left = 6 + 30 + 3  # in the second block of probes
+    with pytest.raises(Killed):
+        make().run()
+    begin.left = -1
+    suite = make()
+    suite.run()
+    probes = [block for block in together if block[0].stage == "probe"]
+    assert [len(block) for block in probes] == [2] * 9, "the second is run twice"
+    trials = [t for t in suite.store.plan().trials if t.stage == "probe" and t.contrast]
+    assert {(t.slice_s, t.epochs) for t in trials} == {(0.1, 32)}, "1,024 of 32 samples"
+    assert judged(suite)["3"]["attribution"]["stage"] == "read"
+
+
+def test_probes_that_may_not_be_stopped_leave_what_took_turns_as_it_is(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, together: list[list[Trial]]
+) -> None:
+    suite = begin(SLOW, contrasts=[TURNS])()
+    run_block = scheduler.run_block
+
+    def stops(trials: Sequence[Trial], *more: Any) -> list[Record]:
+        if trials[0].stage == "probe":
+            raise CannotStop("another user's")
+        return run_block(trials, *more)
+
+    monkeypatch.setattr(scheduler, "run_block", stops)
+    suite.run()
+    plan = suite.store.plan()
+    assert plan.notes[-1] == "serial probes run one after the other, not in turns: another user's"
+    assert {t.slice_s for t in plan.trials if t.stage == "load" and t.contrast} == {0.1}
+    assert {t.slice_s for t in plan.trials if t.stage == "probe"} == {0.0}
+    assert judged(suite)["3"]["attribution"]["stage"] == "read"
 
 
 # -- one look --------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ import pytest
 
 from benchmarks import suites
 from iobench.core.cases import Case, Dataset, Trial
+from iobench.core.errors import TrialFailed
 from iobench.core.records import VALID
 from iobench.host import agent, page_cache
 from iobench.run.trial import TrialSettings, run_trial
+from iobench.worker.stages import probe as probe_stage
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
@@ -50,3 +52,10 @@ def test_a_cold_probe_that_was_not_cold_is_invalid(
     record = run_trial(trial, dataset, 1, TrialSettings())
     assert record.status == "INVALID"
     assert "not cold" in record.reasons[0]
+
+
+def test_a_probe_that_does_not_tell_when_its_parts_began_cannot_take_turns() -> None:
+    probe_stage._check("own", {"read_s": [1.0, 1.0], "read_at": [0.0, 1.0]})
+    for began in ({}, {"read_at": [0.0]}):
+        with pytest.raises(TrialFailed, match=r"'own' returns read_s without read_at.*slice_s = 0"):
+            probe_stage._check("own", {"read_s": [1.0, 1.0], **began})
