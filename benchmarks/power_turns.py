@@ -24,7 +24,7 @@ from iobench.core.cases import Dataset
 
 COMPARISONS, NEEDED, COVERED, MASKED = 20, 18, 17, 3
 EFFECT, HALF_WIDTH = 0.05, 0.015
-PAIRS, BATCH, SAMPLES, LOOP_S = 12, 16, 320, 2.0
+PAIRS, BATCH, SAMPLES, LOOP_S = 12, 16, 320, 8.0
 #: Workers make a batch in a fraction of it, on a busy machine too.
 STEP_S = 0.15
 
