@@ -14,8 +14,10 @@ _PR_SET_PTRACER, _ANYBODY = 0x59616D61, -1
 def end_when_closed(fd: int) -> None:
     """End this process group as soon as the other end of ``fd`` closes, even by ``kill -9``.
 
-    ``fd``: a pipe or a socket on which nothing ever arrives.  The kernel itself sends the signal:
-    not even a long call into a framework delays it.
+    ``fd``: a pipe or a socket on which nothing more arrives.  The kernel itself sends the signal:
+    not even a long call into a framework delays it.  It sends it for whatever wakes a reader, and a
+    Unix socket's sender wakes one after its message can be read: so whoever wrote here must be
+    known to have returned from that call.
     """
     own = os.getpid()
     if os.getpgrp() != own:

@@ -71,12 +71,13 @@ def join(path: Path) -> Tuple[Driver, Task]:
     launcher = registry.load("launchers", invitation.launcher).make(**invitation.launcher_options)
     rank, world_size = launcher.rank(os.environ)
     line, proof = _connect(path.parent, invitation)
+    lifeline, held = _connect(path.parent, invitation)
+    lifeline.send(channel.Lifeline(rank, held))
     local_rank = launcher.local_rank(os.environ)
     hello = Hello(rank, local_rank, world_size, socket.gethostname(), os.getpid(), proof)
     line.send(hello)
     task = task_from_json(dict(_expect(line, Assignment).task))
-    lifeline, proof = _connect(path.parent, invitation)
-    lifeline.send(channel.Lifeline(rank, proof))
+    # The driver, one thread, has sent this after all that it sends on the lifeline has arrived
     parent_watch.end_when_closed(lifeline.fileno())
     return Driver(line, lifeline, hello), task
 
