@@ -72,12 +72,12 @@ def join(path: Path) -> Tuple[Driver, Task]:
     rank, world_size = launcher.rank(os.environ)
     line, proof = _connect(path.parent, invitation)
     lifeline, held = _connect(path.parent, invitation)
-    lifeline.send(channel.Lifeline(rank, held))
     local_rank = launcher.local_rank(os.environ)
     hello = Hello(rank, local_rank, world_size, socket.gethostname(), os.getpid(), proof)
     line.send(hello)
     task = task_from_json(dict(_expect(line, Assignment).task))
-    # The driver, one thread, has sent this after all that it sends on the lifeline has arrived
+    lifeline.send(channel.Lifeline(rank, held))
+    # the driver, one thread, sent the task when it was done with all that it sends on the lifeline
     parent_watch.end_when_closed(lifeline.fileno())
     return Driver(line, lifeline, hello), task
 

@@ -72,5 +72,5 @@ def plan(
     spans = {g: (0, upto or c[0].pairs) for g, c in groups.items()}
     trials = blocks.blocks(contrasts, found, seed=1, start=1, spans=spans)
     for together in groups.values() if probes else ():
-        trials += blocks.probe_blocks(together, found, seed=1, start=len(trials) + 1)
+        trials += blocks.probe_blocks(together, found, seed=1, start=len(trials) + 1, samples=64)
     return Plan("t", "now", 1, 60.0, DATASET, tuple(found), tuple(trials), tuple(contrasts), 2)

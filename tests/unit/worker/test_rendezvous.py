@@ -43,7 +43,6 @@ def test_what_reaches_a_lifeline_before_the_task_ends_no_rank(tmp_path: Path) ->
     try:
         listening.settimeout(20)
         line, lifeline = (challenged(listening) for _ in range(2))
-        assert isinstance(lifeline.receive(), channel.Lifeline)
         assert isinstance(line.receive(), channel.Hello)
         lifeline.send(channel.Challenge(NONCE))  # a reader is woken once more
         task = Task(Trial("t", Case(), "load", "-"), Dataset("r", "n", 1, 1, 1, 1, "d", "s"))
@@ -51,6 +50,7 @@ def test_what_reaches_a_lifeline_before_the_task_ends_no_rank(tmp_path: Path) ->
         assert rank.stdout is not None
         assert rank.stdout.readline() == "joined\n"
         assert rank.poll() is None
+        assert isinstance(lifeline.receive(), channel.Lifeline)
         lifeline.close()
         assert rank.wait(20) == -9, "from then on it ends with its driver"
         line.close()
