@@ -46,7 +46,7 @@ def thawed_parts(
 ) -> dict[str, list[float]]:
     """Return the seconds of each part of a serial probe without those that it was stopped for."""
     found = {}
-    for part in (name.removesuffix("_at") for name in probe if name.endswith("_at")):
+    for part in (name.removesuffix("_s") for name in probe if name.endswith("_s")):
         begun = np.asarray(probe[f"{part}_at"], float)
         both = [begun, begun + np.asarray(probe[f"{part}_s"], float)]
         start, end = (running(at.tolist(), began_s, slices) for at in both)

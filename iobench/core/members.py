@@ -78,7 +78,7 @@ class LoaderBackend(Backend[Any]):
     the data among ranks (a form that is not named: every order that is one sequence, any sharing;
     no sharing: one rank only).  ``probe``:
     serial, (request, samples) -> read_s, decode_s, transform_s, one entry a sample, and the clock
-    as each began (read_at ...), without which arms that take turns have no parts.
+    as each began (read_at ...), without which it cannot take turns.
     ``each_worker``: each of its workers makes ``prefetch`` batches ahead, not all together.
     ``in_turn``: batch k is made by worker k modulo their number, and its option ``in_order`` off
     delivers batches as they are made.  ``decoding_threads``: (case) -> threads of a rank that read

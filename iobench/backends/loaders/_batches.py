@@ -171,12 +171,12 @@ def stacked(samples: Sequence[Union[Sample, IobenchError]]) -> Union[Batch, Iobe
 
 
 def probe(request: LoadRequest, samples: int) -> Dict[str, List[float]]:
-    """Return ``read_s``, ``decode_s`` and ``transform_s`` of each of the first ``samples`` ids.
+    """Return ``read_s``, ``decode_s`` and ``transform_s`` of each of the first ``samples`` ids, and
+    the clock as each began: ``read_at``, ``decode_at``, ``transform_at``.
 
-    And the clock as each part began: ``read_at``, ``decode_at``, ``transform_at``.  One process,
-    one sample at a time, nothing overlaps: the shares of a sample's time.  A stretch of them is
-    read before its first is decoded: a device with a rate limit, or one that reads ahead, would
-    else recover during each decode, and a slower decode would look like a faster read.
+    One process, one sample at a time, nothing overlaps: the shares of a sample's time.  A stretch
+    of them is read before its first is decoded: a device with a rate limit, or one that reads
+    ahead, would else recover during each decode, and a slower decode would look like a faster read.
     """
     transforms.single_thread()
     transform = transforms.transform(request.transform)
