@@ -267,11 +267,7 @@ def _cores(found: Evidence, case: Case) -> int | None:
 
 
 def _probe(records: Sequence[Record]) -> ProbeResult | None:
-    totals: dict[str, list[float]] = {}
-    for record in records:
-        for name, values in probed(record).items():
-            totals.setdefault(name, []).extend(values)
-    means = {name: fmean(values) for name, values in totals.items() if values}
+    means = {name: fmean(values) for name, values in probed(*records).items() if values}
     whole = math.fsum(means.values())
     if not whole:
         return None

@@ -165,13 +165,13 @@ def samples(record: Record) -> int:
     return sum(int(np.asarray(rank.steps.samples).sum()) for rank in record.ranks)
 
 
-def probed(record: Record) -> dict[str, list[float]]:
+def probed(*records: Record) -> dict[str, list[float]]:
     """Return part of the serial probe -> seconds of every sample, of all ranks, as it ran."""
     parts: dict[str, list[float]] = {}
-    for rank in record.ranks:
+    for rank, slices in ((rank, record.slices) for record in records for rank in record.ranks):
         of_rank: Mapping[str, Sequence[float]] = rank.probe
-        if record.slices:
-            of_rank = thawed_parts(rank.probe, rank.began_s, record.slices)
+        if slices:
+            of_rank = thawed_parts(rank.probe, rank.began_s, slices)
         for part, seconds in of_rank.items():
             if part.endswith("_s"):
                 parts.setdefault(part, []).extend(seconds)

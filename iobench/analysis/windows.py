@@ -20,7 +20,7 @@ def between(begun: Sequence[float], ended: Sequence[float]) -> Times:
     return found
 
 
-def running(times: Sequence[float], began_s: float, slices: Slices) -> Times:
+def running(times: npt.ArrayLike, began_s: float, slices: Slices) -> Times:
     """Return readings since ``began_s`` on a clock that stood still while the arm was stopped."""
     begun, ended = np.asarray(slices.thawed, float).T
     before = np.concatenate([[0.0], np.cumsum(ended - begun)])
@@ -48,8 +48,8 @@ def thawed_parts(
     found = {}
     for part in (name.removesuffix("_s") for name in probe if name.endswith("_s")):
         begun = np.asarray(probe[f"{part}_at"], float)
-        both = [begun, begun + np.asarray(probe[f"{part}_s"], float)]
-        start, end = (running(at.tolist(), began_s, slices) for at in both)
+        ended = begun + np.asarray(probe[f"{part}_s"], float)
+        start, end = (running(at, began_s, slices) for at in (begun, ended))
         found[f"{part}_s"] = (end - start).tolist()
     return found
 

@@ -43,7 +43,7 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
                 _labels(here),
                 _base(where, wanted, here),
                 slice_s=_slice_s(wanted, cache, here),
-                probe_slice_s=_probe_slice_s(wanted, cache, here),
+                probe_slice_s=_warm_slice_s(wanted, cache, here),
             )
             for group, cache, here in _cells(wanted, found)
         ),
@@ -68,21 +68,19 @@ def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
     A GPU goes on with what it was asked for, and a trainer waits for a time of day.  Of cold data
     each arm needs a copy, which can be made where they lie in the dataset.
     """
-    if cache != "warm" and (cache != "cold" or any(c.placement != "bind" for c in here)):
+    if stages.of(wanted.stage).trained or any(c.uses_gpu for c in here):
         return 0.0
-    if stages.of(wanted.stage).trained or any(c.uses_gpu for c in here) or not _may_stop(here):
-        return 0.0
-    if not wanted.slice_s:
-        return 0.0
-    if cache == "cold":
-        return max(wanted.slice_s, COLD_SLICE_S)
-    return min(wanted.slice_s, wanted.loop_s / LEAST_ROUNDS)
+    if cache != "cold":
+        return _warm_slice_s(wanted, cache, here)
+    able = wanted.slice_s and _may_stop(here) and all(c.placement == "bind" for c in here)
+    return max(wanted.slice_s, COLD_SLICE_S) if able else 0.0
 
 
-def _probe_slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
-    """Return how long a turn of these arms' serial probes lasts, in which none trains; 0: none.
+def _warm_slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
+    """Return how long a turn on warm data lasts, of these arms or of their serial probes, in which
+    none trains; 0: none.
 
-    Cold ones do not take turns: each arm would need a copy of the data.
+    Cold probes do not take turns: each arm would need a copy of the data.
     """
     able = cache == "warm" and _may_stop(here)
     return min(wanted.slice_s, wanted.loop_s / LEAST_ROUNDS) if able else 0.0
