@@ -133,7 +133,7 @@ def _means(record: Record) -> Mapping[str, float]:
 
 
 def _probes(evidence: Evidence, contrast: Contrast) -> list[Record]:
-    wanted = group_of(contrast), "probe"
+    wanted = group_of(contrast), stages.PROBE
     records = usable(evidence.last.values())
     return [r for r in records if (r.trial.contrast, r.trial.stage) == wanted]
 

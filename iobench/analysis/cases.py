@@ -74,7 +74,7 @@ def describe(found: Evidence, case: Case) -> CaseResult:
         bytes=_bytes(found, case),
         startup_s=_startup(found, case),
         step_wait_s={c: _waits(found, case, c) for c in _caches(found, case)},
-        probe=_probe([r for r in found.of(case, "probe") if not r.trial.contrast]),
+        probe=_probe([r for r in found.of(case, stages.PROBE) if not r.trial.contrast]),
         sample_s=sample_times(found, case),
         head_of_line=head_of_line(found, case),
         handover_s=handover(found, case),

@@ -90,7 +90,7 @@ def cli() -> None:
     \b
     Exit status:
       0    success
-      1    a trial failed or was invalid (all records are kept)
+      1    an answer is missing, named on stderr (all records are kept)
       2    error in the input or environment; stderr gives the remedy
       130  interrupted (continue with `iobench run --resume`)
     """

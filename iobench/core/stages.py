@@ -16,6 +16,8 @@ from iobench.core.records import IoCounters, Steps
 
 #: The stage whose accelerators' utilisation counts as MLPerf Storage's.
 FEED = "feed"
+#: The stage that times the parts of a sample one by one, of contrasts that found a difference.
+PROBE = "probe"
 #: Samples of a serial probe; and of one that takes turns with another arm's.
 PROBED, PROBED_IN_TURNS = 256, 1024
 

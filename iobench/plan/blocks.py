@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from iobench.core.cases import Case, Contrast, Plan, Trial
-from iobench.core.stages import PROBED_IN_TURNS
+from iobench.core.stages import PROBE, PROBED_IN_TURNS
 from iobench.plan.ladder import number
 
 #: Group -> (blocks that are planned already, blocks wanted).
@@ -104,7 +104,7 @@ def probe_blocks(
     fewest = min(by_label[label].samples or samples for label in members(together))
     epochs = -(-PROBED_IN_TURNS // fewest) if slice_s else 1
     trials = [
-        dataclasses.replace(trial, stage="probe", epochs=epochs, slice_s=slice_s, copy=0)
+        dataclasses.replace(trial, stage=PROBE, epochs=epochs, slice_s=slice_s, copy=0)
         for block, order in enumerate(_orders(members(together), pairs, rng), done + 1)
         for trial in block_of(together[0], by_label, order, block, rng)
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, Trial, alike
+from iobench.core.stages import PROBE
 from iobench.equations.signed_rank import FLOOR_PAIRS, fewest_pairs
 from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import group_of
@@ -88,7 +89,7 @@ def without_turns(plan: Plan, reason: str, cache: str = "") -> Plan:
 
     if not any(cell.slice_s for rule in plan.rules for cell in rule.cells):
         return plan
-    trials = (t if t.stage == "probe" else ended(t) for t in plan.trials)
+    trials = (t if t.stage == PROBE else ended(t) for t in plan.trials)
     return dataclasses.replace(
         _changed(plan, ended, f"{cache}{' ' if cache else ''}arms", reason),
         trials=tuple(dataclasses.replace(t, copy=t.copy if t.slice_s else 0) for t in trials),
@@ -109,7 +110,7 @@ def without_probe_turns(plan: Plan, reason: str) -> Plan:
     return dataclasses.replace(
         _changed(plan, ended, "serial probes", reason),
         trials=tuple(
-            dataclasses.replace(t, slice_s=0.0) if t.stage == "probe" else t for t in plan.trials
+            dataclasses.replace(t, slice_s=0.0) if t.stage == PROBE else t for t in plan.trials
         ),
     )
 

@@ -175,7 +175,7 @@ def _side_trials(spec: Spec, case: Case) -> list[Trial]:
         return []
     out = [Trial("", case, "digest", "-")] if spec.ladder.digest else []
     if spec.ladder.probe and loader.probe is not None and matches(case, spec.ladder.only):
-        out.append(Trial("", case, "probe", "warm"))
+        out.append(Trial("", case, stages.PROBE, "warm"))
     return out
 
 

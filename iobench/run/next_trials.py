@@ -316,7 +316,7 @@ def probes_due(evidence: Evidence) -> list[list[Contrast]]:
     """Return, by group, the contrasts that found a difference and whose arm has no probes yet."""
     plan = evidence.plan
     loaders = {c.label: c.loader for c in plan.cases}
-    probed = {(t.contrast, t.arm) for t in plan.trials if t.stage == "probe"}
+    probed = {(t.contrast, t.arm) for t in plan.trials if t.stage == stages.PROBE}
     able = [
         c
         for c in differences(evidence)

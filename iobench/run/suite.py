@@ -20,6 +20,7 @@ from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.dataset import files_of
 from iobench.core.errors import CannotStop, DatasetError
 from iobench.core.records import FAILED, INVALID, CacheProof, Record
+from iobench.core.stages import PROBE
 from iobench.host import scratch
 from iobench.plan.blocks import beside, blocks, comparable
 from iobench.plan.contrasts import contrasts, without_probe_turns, without_turns
@@ -193,7 +194,7 @@ class Suite:
             try:
                 records = run_block(block, self.plan.dataset, attempts, self.settings)
             except CannotStop as error:
-                self._end_turns(str(error), probes=block[0].stage == "probe")
+                self._end_turns(str(error), probes=block[0].stage == PROBE)
                 return
             for record in records:
                 self._keep(record)
