@@ -181,7 +181,7 @@ def status_(results: Path, as_json: bool) -> None:
     A results root also shows the suites that were submitted together with it, and others whose
     jobs wait or run.
     """
-    found = [status.progress(folder) for folder in status.together(results)]
+    found = status.together(results)
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])
         return

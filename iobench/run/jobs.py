@@ -40,6 +40,10 @@ class SubmittedJob:
     together: tuple[str, ...] = ()
 
 
+#: A suite's job, and how the batch system says it is.
+Asked = tuple[SubmittedJob, JobState]
+
+
 class SpecText(NamedTuple):
     """A spec to submit: its suite's name, and its text."""
 
@@ -190,7 +194,7 @@ def starts(folder: Path) -> list[str]:
     return probes.read(folder / STARTS).splitlines()
 
 
-def state_of(folder: Path) -> tuple[SubmittedJob, JobState] | None:
+def state_of(folder: Path) -> Asked | None:
     """Return a suite's job and how that is; None where it was not submitted."""
     if (job := of(folder)) is None:
         return None

@@ -46,9 +46,35 @@ class SuiteProgress:
     next: str
 
 
-def progress(folder: Path) -> SuiteProgress:
-    """Look at a suite's folder, and ask the batch system where it was submitted."""
-    found = jobs.state_of(folder)
+def together(results: Path) -> list[SuiteProgress]:
+    """Return how far the suite at ``results`` is, those that were submitted with it, and others
+    beside them whose jobs wait or run; the batch system is asked once for each.
+
+    A suite's own folder is that suite alone.
+    """
+    folder = store.folder_at(results)
+    if folder == results.resolve():
+        return [_progress(folder, jobs.state_of(folder))]
+    job = jobs.of(folder)
+    beside = [folder.with_name(name) for name in job.together] if job else []
+    asked = [each for each in beside if each.is_dir()] or [folder]
+    others = [path.parent for path in sorted(folder.parent.glob(f"*/{store.JOB}"))][-RECENT:]
+    known = {*asked, folder.parent / "latest"}
+    live = {each: found for each in others if each not in known and (found := _live(each))}
+    here = live | {own: jobs.state_of(own) for own in asked}
+    return [_progress(*each) for each in here.items()]
+
+
+def _live(folder: Path) -> jobs.Asked | None:
+    """Return a suite's job that waits or runs, None where there is none."""
+    with contextlib.suppress(ResultsError):
+        found = jobs.state_of(folder)
+        return found if found and found[1].state in (QUEUED, RUNNING) else None
+    return None
+
+
+def _progress(folder: Path, found: jobs.Asked | None) -> SuiteProgress:
+    """Look at a suite's folder; ``found``: its job, where it was submitted."""
     job, job_state = found or (None, None)
     holder = locks.named(folder)
     done = _Done(folder)
@@ -69,30 +95,6 @@ def progress(folder: Path) -> SuiteProgress:
         starts=jobs.starts(folder),
         next=_next(folder, state, done, job),
     )
-
-
-def together(results: Path) -> list[Path]:
-    """Return the folders of the suite at ``results``, of those that were submitted with it, and
-    of others beside them whose jobs wait or run.
-
-    A suite's own folder is that suite alone.
-    """
-    folder = store.folder_at(results)
-    if folder == results.resolve():
-        return [folder]
-    job = jobs.of(folder)
-    beside = [folder.with_name(name) for name in job.together] if job else []
-    asked = [each for each in beside if each.is_dir()] or [folder]
-    others = [path.parent for path in sorted(folder.parent.glob(f"*/{store.JOB}"))][-RECENT:]
-    known = {*asked, folder.parent / "latest"}
-    return [*(each for each in others if each not in known and _live(each)), *asked]
-
-
-def _live(folder: Path) -> bool:
-    with contextlib.suppress(ResultsError):
-        found = jobs.state_of(folder)
-        return found is not None and found[1].state in (QUEUED, RUNNING)
-    return False
 
 
 class _Done:
