@@ -240,7 +240,8 @@ install_containers() {
     if [ -n "$missing" ]; then
         say "installing from Debian's packages, for container images: $missing"
         # shellcheck disable=SC2086  # a list of words
-        apt_install $missing || say "could not install $missing. Ask for docker or podman" \
+        without_services apt_install $missing ||
+            say "could not install $missing. Ask for docker or podman" \
             "(\`apt-get install docker.io\`, \`dnf install podman\`); images that were built elsewhere" \
             "run without (docs/containers.md)"
     fi

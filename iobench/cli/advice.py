@@ -111,8 +111,10 @@ def _what_ifs() -> str:
     \b
 {_what_ifs()}
 
-    A rate is the tightest limit's; limits come from the measured ones. "binds" is the limit before
-    and after; "model" how far the same model is from training as measured, before the change.
+    A rate is the tightest limit's. "95 % of rates" is what the spread of the measured rates makes
+    of it, without the model's own error: fresh runs are outside more often than 1 in 20. "binds" is
+    the limit before and after; "model" how far the same model is from training as measured, before
+    the change.
     Accelerators are those of {accelerators.SOURCE}. docs/advice.md has the equations and what they
     leave out.
     """
@@ -168,7 +170,7 @@ def _below(
 def _predictions(found: list[Prediction]) -> Table:
     right = [Column(head, justify="right") for head in ("now/s", "then/s", "x")]
     named = [Column(head, overflow="fold") for head in ("pipeline", "", "what if")]
-    table = terminal.plain_table(*named, *right, "95 %", "binds", "model")
+    table = terminal.plain_table(*named, *right, "95 % of rates", "binds", "model")
     rows = words.grouped((_row(p), p.what) for p in found)
     shown = ""
     for (case, cache, *figures), whats in rows.items():

@@ -34,7 +34,11 @@ SHORTEST_S = 10.0
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @click.option("--nodes", type=click.IntRange(1), help="Default: as many as the spec's cases want.")
 @click.option("--time", "limit", help="The job's limit, such as 1h; what is left goes on after it.")
-@click.option("--cores", type=click.IntRange(1), help="Of each node; default: nodes of its own.")
+@click.option(
+    "--cores",
+    type=click.IntRange(1),
+    help="Cores of each node, beside other jobs; default: whole nodes.",
+)
 @click.option("--partition", "--queue", "queue", default="", help="Partition (PBS, Flux: queue).")
 @click.option("--account", default="", help="Account (Flux: bank).")
 @click.option("--qos", default="", help="Quality of service.")
@@ -44,7 +48,7 @@ SHORTEST_S = 10.0
 @click.option(
     "--line", "extra", multiple=True, help="Directive as it is, such as --line=--mail-type=END."
 )
-@click.option("--repeat", type=click.IntRange(1), default=1, help="So many suites of each spec.")
+@click.option("--repeat", type=click.IntRange(1), default=1, help="How many suites of each spec.")
 @click.option("--scheduler", default="", help="slurm, pbs or flux; default: what is here.")
 @with_places
 @RESULTS

@@ -92,7 +92,7 @@ def cli() -> None:
       0    success
       1    an answer is missing, named on stderr (all records are kept)
       2    error in the input or environment; stderr gives the remedy
-      130  interrupted (continue with `iobench run --resume`)
+      130  interrupted; the last line of stderr is how to go on
     """
     tools.extend_path()
 

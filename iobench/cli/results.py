@@ -36,7 +36,7 @@ def show(results: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("results", type=PATH, default="results")
 def report(results: Path) -> None:
-    """Write report.html, trials.csv and analysis.json of RESULTS again from its records."""
+    """Write report.html, trials.csv, rates.csv and analysis.json of RESULTS again."""
     found = store.find(results)
     publish.publish(found)
     out.print(found.folder / "report.html", soft_wrap=True)

@@ -27,7 +27,7 @@ from iobench.worker.watch import script_plan
 #: Seconds after which a script that does not end by itself is ended.
 LIMIT_S = 600.0
 SECONDS = click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5,
-                       show_default=True, help="Of each measured loop.")  # fmt: skip
+                       show_default=True, help="Length of each measured loop.")  # fmt: skip
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -58,16 +58,22 @@ MOST_COUNTED = 10_000
     type=click.FloatRange(0, min_open=True),
     default=15,
     show_default=True,
-    help="For everything but making data.",
+    help="Planned time, without making data; see --dry-run for what always runs.",
 )
 @click.option(
     "--core-hours",
     type=click.FloatRange(0, min_open=True),
-    help="For everything, on the job's cores; whichever of the two ends first.",
+    help="The same limit in hours x the job's cores; whichever ends first.",
 )
 @click.option("--script", default="", metavar="COMMAND", help="A script of your own, not a SPEC.")
 @SECONDS
-@click.option("--case", "label", default="", metavar="LABEL", help="Of a SPEC with several cases.")
+@click.option(
+    "--case",
+    "label",
+    default="",
+    metavar="LABEL",
+    help="Which case to tune, where SPEC has several.",
+)
 @click.option("--data", type=PATH, help="ImageFolder tree, or a dataset made by iobench.")
 @click.option("--out", "out_", type=PATH, default=".", help="Folder for data: OUT/data.")
 @click.option("--in-place", is_flag=True, help="Read the tree without a copy (EXPLORATORY).")
@@ -83,10 +89,10 @@ MOST_COUNTED = 10_000
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=MARGIN,
     show_default=True,
-    help="A smaller gain is none.",
+    help="Gains below this share count as none.",
 )
 @click.option("--cores", type=click.IntRange(1), help="Cores of the job; default: all it may use.")
-@click.option("--memory", help="What batches that wait may take, such as 2G.")
+@click.option("--memory", help="Most memory for queued batches, such as 2G.")
 @click.option(
     "--shuffled/--any-order",
     default=True,
@@ -250,8 +256,9 @@ def _dry(plan: Plan, asked: TuneSettings) -> None:
     most = f"{count:,}" if count < MOST_COUNTED else f"more than {count:,}"
     out.print(
         f"{most} settings; about {duration(sum(each) / len(each))} each, at most "
-        f"{duration(asked.limit_s)} in all, of which about {duration(ceiling)} come first to "
-        "find what limits training: knobs that cannot are then left out",
+        f"{duration(asked.limit_s)} in all. About {duration(ceiling)} come first to find what "
+        "limits training: knobs that cannot are then left out. They, the first settings and the "
+        "proof (some 30 trials) run however long they take",
         soft_wrap=True,
     )
 

@@ -21,7 +21,8 @@ def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]
     """Return every contrast of a plan; before the ladder has run, the first case is the fastest.
 
     Entries of a spec that share blocks also share them with each other where base, stage, cache,
-    loops and numbers of pairs are the same.
+    loops and numbers of pairs are the same; a comparison that an earlier one makes of those blocks
+    is not made again.
     """
     out: list[Contrast] = []
     sharing: dict[tuple[object, ...], str] = {}
@@ -31,13 +32,12 @@ def contrasts(rules: Sequence[ContrastRule], fastest: Ranking) -> list[Contrast]
             if not rule.fastest_only or cell.group == _with_fastest(rule, ranked):
                 fastest_here = next((c for c in ranked if c in cell.cases), cell.cases[0])
                 base = cell.base or fastest_here
-                made = _of_cell(rule, cell, base, len(out))
+                loops = cell.slice_s, rule.loop_s, rule.pairs, rule.looks
+                key = base, rule.stage, cell.cache, *loops
+                group = sharing.get(key, "") if rule.shared else ""
+                made = _of_cell(rule, cell, base, out, group)
                 if made and rule.shared:
-                    loops = cell.slice_s, rule.loop_s, rule.pairs, rule.looks
-                    key = base, rule.stage, cell.cache, *loops
-                    group = sharing.setdefault(key, group_of(made[0]))
-                    if group != group_of(made[0]):
-                        made = [dataclasses.replace(c, group=group) for c in made]
+                    sharing[key] = group_of(made[0])
                 out += made
     return out
 
@@ -133,8 +133,13 @@ def _with_fastest(rule: ContrastRule, ranked: Sequence[str]) -> int:
     return next((place[label] for label in ranked if label in place), 0)
 
 
-def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contrast]:
-    """Return the contrasts of one cell: arms against the base, then against the second bases."""
+def _of_cell(
+    rule: ContrastRule, cell: Cell, base: str, before: Sequence[Contrast], group: str
+) -> list[Contrast]:
+    """Return the contrasts of one cell: arms against the base, then against the second bases.
+
+    ``before``: those that there are; of ``group``, whose blocks it shares, none is made again.
+    """
     others = [label for label in cell.cases if label != base and label in rule.chosen]
     second = [label for label in others if label in rule.also]
     arms = [label for label in others if label not in second]
@@ -144,6 +149,14 @@ def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contr
     wanted = [label for label in others if label in arms + second]
     pairs = [(label, base, rule.primary and label not in second) for label in wanted]
     pairs += [(arm, other, False) for other in second for arm in arms]
+    had = {
+        (c.arm, c.base, primary)
+        for c in before
+        if group and group_of(c) == group and c.margin == rule.margin
+        for primary in {c.primary, False}  # a primary one also serves where none is wanted
+    }
+    pairs = [pair for pair in pairs if pair not in had]
+    done = len(before)
     shared = rule.shared and len(arms) + len(second) > 1
     return [
         alike(
@@ -156,7 +169,7 @@ def _of_cell(rule: ContrastRule, cell: Cell, base: str, done: int) -> list[Contr
             slice_s=cell.slice_s,
             probe_slice_s=cell.probe_slice_s,
             primary=primary,
-            group=f"g{done + 1:02d}" if shared else "",
+            group=group or (f"g{done + 1:02d}" if shared else ""),
         )
         for j, (arm, against, primary) in enumerate(pairs, 1)
     ]

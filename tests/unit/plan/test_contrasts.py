@@ -67,6 +67,22 @@ def test_entries_of_equal_base_and_loops_share_their_blocks() -> None:
     assert of_lmdb == [["2/1 primary", "3/1"], ["4/1"], ["3/1"], ["4/1"]]
 
 
+def test_a_comparison_of_shared_blocks_is_made_once() -> None:
+    made = document(arms=[2, 3], pairs=12)
+    rest = {"over": "prefetch", "base": 1, "caches": ["warm"], "shared": True, "primary": False}
+    made["contrasts"] += [
+        {**rest, "arms": [2, 3], "also": [4], "pairs": 12},
+        {**rest, "arms": [2], "pairs": 12, "margin": 0.1},
+        {**rest, "arms": [3, 4], "pairs": 12, "primary": True},
+    ]
+    parsed = load.parse(made)
+    contrasts = of_spec(parsed, load.expand(parsed))
+    first, *others = plan_blocks.groups(contrasts).values()
+    assert short(first) == ["2/1 primary", "3/1 primary", "4/1", "2/4", "3/4", "2/1", "4/1 primary"]
+    assert len(others) == 1, "the other pipeline's"
+    assert len({c.id for c in contrasts}) == len(contrasts)
+
+
 def test_a_group_shares_its_base() -> None:
     contrasts = found(also=[2])
     assert short(contrasts) == ["2/1", "3/1 primary", "4/1 primary", "3/2", "4/2"]

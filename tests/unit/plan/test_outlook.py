@@ -10,6 +10,7 @@ import pytest
 
 from iobench.core.cases import Plan
 from iobench.equations import signed_rank
+from iobench.equations.sequential import levels
 from iobench.plan.outlook import LOADER_SD, QUIET_SD, in_turns, outlook
 from iobench.plan.resolve import Here, resolve
 from iobench.report import plan_words
@@ -46,6 +47,17 @@ def test_a_loop_of_n_slices_varies_by_a_root_of_n_less(tmp_path: Path) -> None:
     assert text.startswith("at the start this machine was noisy: the speed of its cores changed by")
     assert "by 10 % from" in text
     assert "3.2 % a pair" in text
+
+
+def test_pairs_are_judged_as_the_first_look_of_all_that_are_judged_together(tmp_path: Path) -> None:
+    changes = {"looks": [12, 20], "pairs": 20, "caches": ["warm", "cold"]}
+    plan = dataclasses.replace(planned(tmp_path, **changes), slice_sd=0.1)
+    found = outlook(plan)
+    assert found is not None
+    level = levels((12, 20), 0.05 / 4)[0].differ  # two arms, warm and cold, are one family
+    assert level < 0.05 / 4
+    assert found.needed == signed_rank.pairs_for(0.03, found.block_sd, alpha=level)
+    assert found.can_show == signed_rank.smallest_effect(found.block_sd, 12, alpha=level)
 
 
 def test_a_quiet_hour_is_called_so(tmp_path: Path) -> None:
