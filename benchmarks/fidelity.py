@@ -114,7 +114,7 @@ def pair(case: Case, found: Dataset, block: int, epochs: int, slice_s: float) ->
             for name in names
         }  # fmt: skip
         take_turns(list(tries.values()), SETTINGS.agent)
-        records = {name: tries[name].record(attempt, share=2) for name in tries}
+        records = {name: tries[name].record(attempt, at_once=2) for name in tries}
         if all(record.status == VALID for record in records.values()):
             break
     return {name: seconds(record) for name, record in records.items()}

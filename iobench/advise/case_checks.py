@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from iobench.advise import io_faults
 from iobench.advise.case_facts import CaseFinding, Facts, Seen
 from iobench.core import registry, transforms
 from iobench.core.cases import Case, Dataset, Plan
-from iobench.core.dataset import form_root
+from iobench.core.dataset import files_of, form_root, has_form
 from iobench.core.errors import SpecError
 from iobench.core.inside import DATA_INSIDE, JPEG_INSIDE
 from iobench.core.protocols import Mount, Start
@@ -23,6 +23,8 @@ from iobench.plan.contrasts import contrasts
 SELINUX = Path("/sys/fs/selinux/enforce")
 #: Files and folders of a dataset that are looked at.
 LOOKS = 256
+#: So many files are not measured one by one.
+MANY_FILES = 20_000
 #: Filesystems whose server may turn root into nobody.
 SQUASHING = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "fuse.sshfs")
 _CAP_SYS_ADMIN = 21
@@ -60,13 +62,27 @@ def no_turns(plan: Plan) -> str:
                 f"{-(-need >> 20)} MiB together; enlarge it, or use a smaller batch or prefetch"
             )
         started = sum(1 + by_label[label].workers for label in members(together))
-        need += plan.dataset.bytes + started * PROCESS_BYTES
+        stored = {c.folder: c for c in map(by_label.__getitem__, members(together))}.values()
+        need += sum(_stored_bytes(c, plan.dataset) for c in stored) + started * PROCESS_BYTES
         if need > effective_memory_bytes():
             return (
                 f"the queues and processes of {len(queues)} arms and the data need "
                 f"{need >> 20} MiB, and do not fit into memory together"
             )
     return ""
+
+
+def _stored_bytes(case: Case, dataset: Dataset) -> int:
+    """Return the bytes of a case's stored form; the samples' own before it is made."""
+    if case.folder == "jpeg" or not has_form(dataset, case.folder):
+        return dataset.bytes
+    return _bytes_of(files_of(case, dataset), dataset)
+
+
+def _bytes_of(paths: Sequence[Path], dataset: Dataset) -> int:
+    """Return the bytes of stored files; of very many, the samples' own."""
+    few = len(paths) < MANY_FILES
+    return sum(p.stat().st_size for p in paths) if few else dataset.bytes
 
 
 def look(case: Case, dataset: Dataset, images: Path = Path("images")) -> Facts:
@@ -85,7 +101,7 @@ def look(case: Case, dataset: Dataset, images: Path = Path("images")) -> Facts:
         uid=host.uid,
         groups=(host.gid, *host.groups),
         shm_bytes=(int(case.runtime_options.get("shm_mb") or 0) << 20) or host.shm_bytes,
-        data_bytes=sum(p.stat().st_size for p in paths) if len(paths) < 20_000 else dataset.bytes,
+        data_bytes=_bytes_of(paths, dataset),
         files=seen,
         fstype=mount_of(top).fstype,
         reachable=all(p.stat().st_mode & 0o001 for p in (top, *top.parents)),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from iobench.analysis.contrast_results import AttributionResult
 from iobench.analysis.evidence import Evidence, usable
 from iobench.analysis.hosts import together
-from iobench.analysis.pairs import complete_pairs
+from iobench.analysis.pairs import complete_pairs, proven
 from iobench.analysis.ranks import COMMUNICATION, COMPUTE, LOADING, probed, step_parts
 from iobench.core import registry, stages
 from iobench.core.cases import Contrast
@@ -62,7 +62,7 @@ def _by_steps(evidence: Evidence, contrast: Contrast, verdict: str) -> Attributi
     """Return the attribution by what the compared steps consist of; None without exchanges."""
     if not stages.of(contrast.stage).trained:
         return None
-    both = complete_pairs(evidence, contrast)
+    both = proven(complete_pairs(evidence, contrast))
     pairs = [(step_parts(pair.arm.ranks), step_parts(pair.base.ranks)) for pair in both]
     if not pairs or not all(arm and base for arm, base in pairs):
         return None

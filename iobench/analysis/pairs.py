@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from iobench.analysis.evidence import Evidence, trial_window, usable
@@ -38,24 +38,38 @@ def factors(arm: Case, base: Case) -> list[str]:
 def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
     """Return the blocks whose two arms both have a usable record of one host, by block.
 
-    Blocks with an EXPLORATORY trial are left out where most have none: a chance, such as memory
-    that was paged out meanwhile, costs its pair.  Where most have one it is no chance, and all are
-    returned.
+    The two ran in the plan's order: a resume that was interrupted leaves blocks whose arms are of
+    two sessions, the earlier one of the later session.
     """
     blocks: dict[int, dict[str, Record]] = {}
     for record in usable(evidence.last.values()):
         trial = record.trial
         if is_of(trial, contrast) and trial_window(record) is not None:
             blocks.setdefault(trial.block, {})[trial.arm] = record
-    pairs = [
+    return [
         Pair(block, int(arm.trial.repeat_of or 0), arm, base)
         for block, arms in sorted(blocks.items())
         if (arm := arms.get(contrast.arm))
         and (base := arms.get(contrast.base))
         and together(arm, base)
+        and _in_order(arms, contrast)
     ]
-    proven = [pair for pair in pairs if pair.arm.status == pair.base.status == VALID]
-    return proven if 2 * len(proven) > len(pairs) else pairs
+
+
+def _in_order(ran: Mapping[str, Record], contrast: Contrast) -> bool:
+    """Return whether both arms of a block ran in its order; ``ran``: arm -> record, as they ran."""
+    places = [r.trial.position for arm, r in ran.items() if arm in (contrast.arm, contrast.base)]
+    return places == sorted(places)
+
+
+def proven(pairs: Sequence[Pair]) -> list[Pair]:
+    """Leave out the pairs with an EXPLORATORY trial where most have none.
+
+    A chance, such as memory that was paged out meanwhile, costs its pair.  Where most have one it
+    is no chance, and all are returned.
+    """
+    valid = [pair for pair in pairs if pair.arm.status == pair.base.status == VALID]
+    return valid if 2 * len(valid) > len(pairs) else list(pairs)
 
 
 def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:

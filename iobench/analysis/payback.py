@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from iobench.analysis.contrast_results import NodesPayback, Outcome, StagingResult
 from iobench.analysis.evidence import Evidence
-from iobench.analysis.pairs import complete_pairs, factors
+from iobench.analysis.pairs import complete_pairs, factors, proven
 from iobench.analysis.storage import storage_of
 from iobench.core import registry
 from iobench.core.cases import Case, Contrast, Placement
@@ -33,7 +33,7 @@ def staging(found: Evidence, contrast: Contrast, outcome: Outcome) -> StagingRes
     place = _place(found, arm) if arm else None
     if not (arm and base and place) or not _bound(arm, base):
         return None
-    seconds = [p.seconds_per_sample[1] for p in complete_pairs(found, contrast)]
+    seconds = [p.seconds_per_sample[1] for p in proven(complete_pairs(found, contrast))]
     epoch_s = found.plan.dataset.samples * median(seconds) if seconds else 0.0
 
     def one_node(ratio: float | None) -> Staging:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from iobench.analysis.evidence import Evidence, standing
-from iobench.analysis.pairs import complete_pairs
+from iobench.analysis.pairs import complete_pairs, proven
 from iobench.analysis.scale_model import model
 from iobench.analysis.scale_results import STRONG, WEAK, ScalePoint, ScalingStudy
 from iobench.core import stages
@@ -92,7 +92,7 @@ def _speedup(
         if (contrast.stage, contrast.cache) != (stage, cache):
             continue
         if {contrast.arm, contrast.base} == {case.label, base.label}:
-            sides = [pair.seconds_per_sample for pair in complete_pairs(found, contrast)]
+            sides = [pair.seconds_per_sample for pair in proven(complete_pairs(found, contrast))]
             if len(sides) >= FLOOR_PAIRS:
                 arms, bases = zip(*sides, strict=True)
                 more = (arms, bases) if contrast.arm == base.label else (bases, arms)

@@ -37,7 +37,7 @@ def span(record: Record) -> tuple[float, float] | None:
     if not record.started:
         return None
     began = datetime.datetime.fromisoformat(record.started).timestamp()
-    return began, began + record.wall_s
+    return began, began + record.wall_s * record.at_once
 
 
 def _loop_s(record: Record) -> float:

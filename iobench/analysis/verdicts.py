@@ -11,7 +11,7 @@ from iobench.analysis.allocations import allocations
 from iobench.analysis.confounders import confounders
 from iobench.analysis.contrast_results import ContrastResult, LookResult, Outcome
 from iobench.analysis.evidence import Evidence
-from iobench.analysis.pairs import Pair, complete_pairs, equal_order, factors, is_of
+from iobench.analysis.pairs import Pair, complete_pairs, equal_order, factors, is_of, proven
 from iobench.analysis.sample_cost import per_sample
 from iobench.core.cases import Contrast, Trial, alike
 from iobench.core.records import EXPLORATORY, Record
@@ -64,6 +64,7 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
         return result
     first = [p for p in pairs if not p.repeat_of and p.block <= upto]
     if result.repeated_blocks and first:
+        first = proven(first)
         without = _outcome(_verdict(first, contrast, family, level), first)
         result = dataclasses.replace(result, without_repeats=without)
     found = decision.verdict if decision else _verdict(used, contrast, family, level)
@@ -148,7 +149,8 @@ def _started_s(record: Record) -> float:
 
 
 def _upto(pairs: Sequence[Pair], blocks: int) -> list[Pair]:
-    return [p for p in pairs if (p.repeat_of or p.block) <= blocks]
+    """Return what a look at so many blocks uses; later ones change nothing about it."""
+    return proven([p for p in pairs if (p.repeat_of or p.block) <= blocks])
 
 
 def _reached(evidence: Evidence, contrast: Contrast, mine: Sequence[Trial], last: int) -> list[int]:
@@ -170,7 +172,7 @@ def _decide(
     family: int,
 ) -> sequential.LookVerdict | None:
     tables = [_sides(_upto(pairs, n)) for n in reached]
-    if not tables or not tables[0][0]:
+    if not tables or not tables[-1][0]:
         return None
     return sequential.judge(
         tables, looks, margin=contrast.margin, family=family, most=contrast.pairs

@@ -159,7 +159,7 @@ class Record:
     status: str
     reasons: Tuple[str, ...]
     started: str  # ISO 8601, UTC
-    wall_s: float
+    wall_s: float  # of what ran at once, an equal share
     cache: CacheProof  # of several nodes: the worst residency, all bytes
     ranks: Tuple[RankResult, ...] = ()
     nodes: Tuple[NodeRecord, ...] = ()
@@ -170,5 +170,6 @@ class Record:
     slices: Optional[Slices] = None  # of an arm that took turns with others
     host: str = ""  # the driver's; a rank in a container may have another name
     job: str = ""  # number of the batch job
+    at_once: int = 1  # attempts that ran at once: all arms of a block that took turns
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA

@@ -84,6 +84,7 @@ def judge(
 ) -> LookVerdict:
     """Judge by the first look that is not INCONCLUSIVE; ``at_looks``: (arm, base) of each reached.
 
+    One without pairs decides nothing.
     Bonferroni over the family goes first, then the looks share what is left; ``most``: as of
     :func:`levels`.  Raises ValueError when no look has been reached.
     """
@@ -91,6 +92,8 @@ def judge(
         raise ValueError("no look has been reached")
     planned = levels(looks, stats.ALPHA / family, most)
     for level, (arm, base) in zip(planned, at_looks, strict=False):
+        if not arm:
+            continue
         found = stats.verdict(
             arm, base, margin=margin, family=family, differ=level.differ, equal=level.equal
         )

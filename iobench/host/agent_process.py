@@ -100,7 +100,7 @@ def _set_fraction(
 CALLS: Mapping[str, Callable[..., Any]] = {
     "evict": lambda files: LOCAL.evict(_paths(files)),
     "warm": lambda files: LOCAL.warm(_paths(files)),
-    "check_warmable": LOCAL.check_warmable,
+    "check_warmable": lambda nbytes, files: LOCAL.check_warmable(nbytes, _paths(files)),
     "residency": _residency,
     "set_fraction": _set_fraction,
     "drop_caches": lambda names: LOCAL.drop_caches(allowed=True, names=names),

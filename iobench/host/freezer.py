@@ -40,6 +40,8 @@ class Freezer:
         for pid in processes:
             try:
                 os.kill(pid, 0)
+            except ProcessLookupError:
+                continue  # it has ended since it was seen
             except PermissionError:
                 raise CannotStop(
                     f"this user may not stop process {pid}, which another user owns"
@@ -110,7 +112,7 @@ def _signal(processes: Sequence[int], number: signal.Signals) -> float:
     """
     leaders, last = set(), 0.0
     for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # ended; another's by now
             leader = os.getpgid(pid)
             if leader in leaders:
                 continue

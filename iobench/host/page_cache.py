@@ -175,8 +175,11 @@ def effective_memory_bytes() -> int:
     return min([_meminfo("MemTotal"), *cgroups.memory_limits_bytes()])
 
 
-def check_warmable(nbytes: int) -> None:
-    """Raise CacheStateError, with the reason, when ``nbytes`` of data cannot be warm here."""
+def check_warmable(nbytes: int, files: Sequence[Path] = ()) -> None:
+    """Raise CacheStateError, with the reason, when ``nbytes`` of data cannot be warm here.
+
+    ``files``: those data; what is locked of them already, for another arm, needs no more memory.
+    """
     memory = effective_memory_bytes()
     if nbytes > memory:
         raise CacheStateError(
@@ -184,6 +187,8 @@ def check_warmable(nbytes: int) -> None:
             "(MemTotal or the cgroup's limit): use fewer samples, or measure 'steady'"
         )
     available = _meminfo("MemAvailable")
+    if nbytes > available and files:  # what is locked does not count as available
+        available += min(residency(files).nbytes, _meminfo("Mlocked"))
     if nbytes > available:
         raise CacheStateError(
             f"{_gib(nbytes)} of data cannot be warm: other processes leave {_gib(available)} of "

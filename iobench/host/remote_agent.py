@@ -92,9 +92,9 @@ class RemoteAgent:
         """See :func:`iobench.host.work_folder.made`."""
         return self._context("work_folder", str(folder), dict(texts), dict(links))
 
-    def check_warmable(self, nbytes: int) -> None:
+    def check_warmable(self, nbytes: int, files: Sequence[Path] = ()) -> None:
         """See :func:`iobench.host.page_cache.check_warmable`."""
-        self._call("check_warmable", nbytes)
+        self._call("check_warmable", nbytes, _names(files))
 
     def residency(self, files: Iterable[Path]) -> Residency:
         """See :func:`iobench.host.page_cache.residency`."""

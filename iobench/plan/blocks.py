@@ -120,7 +120,7 @@ def block_of(
     repeat_of: str = "",
 ) -> list[Trial]:
     """Return one block: a trial an arm, in ``order`` (case labels)."""
-    copies = _copies(contrast, [by_label[label] for label in order], draw)
+    copies = _copies(contrast, len(order), draw)
     return [
         Trial(
             id="",
@@ -140,16 +140,14 @@ def block_of(
     ]
 
 
-def _copies(contrast: Contrast, cases: Sequence[Case], draw: random.Random) -> list[int]:
-    """Return which copy of its form each case reads, drawn; 0: the dataset itself.
+def _copies(contrast: Contrast, arms: int, draw: random.Random) -> list[int]:
+    """Return which copy of the stored form each arm reads, drawn; 0: the dataset itself.
 
     Of arms that take turns cold none may find in the page cache what another has read.
     """
     if not contrast.slice_s or contrast.cache == "warm":
-        return [0] * len(cases)
-    forms = [case.folder for case in cases]
-    numbers = {form: draw.sample(range(forms.count(form)), forms.count(form)) for form in forms}
-    return [1 + numbers[form].pop() if forms.count(form) > 1 else 0 for form in forms]
+        return [0] * arms
+    return draw.sample(range(1, arms + 1), arms)
 
 
 def _orders(labels: Sequence[str], count: int, rng: random.Random) -> list[list[str]]:

@@ -17,6 +17,11 @@ from iobench.spec.schema import MOST_PAIRED, MOST_TRIALS, ContrastSpec, Spec
 #: Turns of cold data are at least this long, seconds: what a stopped arm has asked the device for
 #: still comes in.
 COLD_SLICE_S = 0.3
+#: Keys of a case that leave alone how its loader reads: what is asked for ahead, and how much.
+READ_ALIKE = frozenset(
+    ("label", "name", "location", "runtime", "image", "runtime_options", "scope", "decoder",
+     "transform", "trainer", "trainer_options")
+)  # fmt: skip
 #: Turns that a warm loop has at least, whatever the spec says of their length.
 LEAST_ROUNDS = 20
 #: Fields of a case that follow from others.
@@ -65,14 +70,16 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
 def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
     """Return how long a turn of these arms lasts; 0 where stopping one would change its speed.
 
-    A GPU goes on with what it was asked for, and a trainer waits for a time of day.  Of cold data
-    each arm needs a copy, which can be made where they lie in the dataset.
+    A GPU goes on with what it was asked for, and a trainer waits for a time of day.  So does a
+    device: what a stopped arm has asked it for comes in during the next one's turn, so cold arms
+    have to ask alike.  Each needs a copy, which can be made where data lie in the dataset.
     """
     if stages.of(wanted.stage).trained or any(c.uses_gpu for c in here):
         return 0.0
     if cache != "cold":
         return _warm_slice_s(wanted, cache, here)
-    able = wanted.slice_s and _may_stop(here) and all(c.placement == "bind" for c in here)
+    bound = all(c.placement == "bind" for c in here)
+    able = wanted.slice_s and bound and _may_stop(here) and _read_alike(here)
     return max(wanted.slice_s, COLD_SLICE_S) if able else 0.0
 
 
@@ -84,6 +91,11 @@ def _warm_slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> flo
     """
     able = cache == "warm" and _may_stop(here)
     return min(wanted.slice_s, wanted.loop_s / LEAST_ROUNDS) if able else 0.0
+
+
+def _read_alike(here: Sequence[Case]) -> bool:
+    keys = [f.name for f in dataclasses.fields(Case) if f.name not in READ_ALIKE]
+    return all(getattr(c, key) == getattr(here[0], key) for c in here for key in keys)
 
 
 def _may_stop(here: Sequence[Case]) -> bool:

@@ -15,14 +15,18 @@ from collections.abc import Iterator, Sequence
 
 from iobench.analysis import ranks as rank_figures
 from iobench.core.cases import Dataset, Trial
+from iobench.core.clock import clock
 from iobench.core.errors import CannotStop, TrialFailed
 from iobench.core.records import INVALID, CacheProof, Record, Slices
 from iobench.host import scratch
 from iobench.host.agent import Agent, Freezer
 from iobench.run import cache_proof
 from iobench.run.trial import Attempt
-from iobench.run.worker_process import TrialSettings, Worker
+from iobench.run.trial_settings import TrialSettings
+from iobench.run.worker_process import Worker
 
+#: So long is waited for news of a rank of which no process is seen.
+LOOK_S = 1.0
 TOGETHER = "the arms took turns on several mounts, and one's counter counts all of them"
 
 
@@ -37,7 +41,7 @@ def run_block(
     numbered = zip(trials, attempts, strict=True)
     tries = [Attempt(trial, dataset, settings.of(trial, n)) for trial, n in numbered]
     take_turns(tries, settings.agent)
-    return [a.record(n, share=len(tries)) for a, n in zip(tries, attempts, strict=True)]
+    return [a.record(n, at_once=len(tries)) for a, n in zip(tries, attempts, strict=True)]
 
 
 def take_turns(tries: Sequence[Attempt], agent: Agent) -> None:
@@ -89,9 +93,13 @@ class Arm:
     thaw_s: list[float] = dataclasses.field(default_factory=list)
 
     def find(self) -> None:
-        """Look which processes it has now.  Raises CannotStop where they are not this user's."""
+        """Look which processes it has now.
+
+        Raises CannotStop where they are not this user's, TrialFailed where they have ended.
+        """
         self.processes = self._family()
         if not self.processes:
+            self.worker.check(clock() + LOOK_S)
             raise CannotStop(f"no process of {self.attempt.trial.case.runtime} is seen from here")
         self.freezer.watch(self.processes)
 

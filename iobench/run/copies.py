@@ -23,7 +23,7 @@ from iobench.host.agent import LOCAL, Agent
 from iobench.host.remote_agent import RemoteAgent
 from iobench.host.striping import stripe
 from iobench.run import placed_folders
-from iobench.run.worker_process import TrialSettings
+from iobench.run.trial_settings import TrialSettings
 
 
 class Writer(Protocol):

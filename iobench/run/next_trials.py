@@ -191,7 +191,7 @@ def within_budget(
         looks, wanted = contrast.looks, first_look(contrast)
         if more and bought > contrast.pairs:
             return dataclasses.replace(contrast, pairs=bought, looks=looks and (*looks, bought))
-        if more or wanted <= fit:
+        if wanted <= fit:
             return contrast
         pairs = min(wanted, max(fewest[group_of(contrast)], fit))
         if looks:

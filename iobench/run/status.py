@@ -107,7 +107,7 @@ class _Done:
         if not (folder / "plan.json").exists():
             return
         suite = store.Store(folder)
-        plan, records = suite.plan(), suite.as_begun()
+        plan, records = suite.plan(), suite.records()
         ledger = Ledger(plan, records)
         usable = {r.trial.id for r in last_attempts(records).values() if enters(r)}
         self.planned, self.usable = len(plan.trials), len(usable)

@@ -193,18 +193,15 @@ class Store:
         return self.folder / RUNS / f"{trial}.{attempt}"
 
     def records(self) -> list[Record]:
-        """Return every stored attempt, in order of trial and attempt."""
-        paths = sorted((self.folder / RUNS).glob("*.json"), key=_trial_order)
-        return [_record(path) for path in paths]
-
-    def as_begun(self) -> list[Record]:
         """Return every stored attempt in the order in which they began, by the journal.
 
         The wall clock may have been set back meanwhile; it orders only what the journal lacks.
         """
+        paths = sorted((self.folder / RUNS).glob("*.json"), key=_trial_order)
         order = {(e["trial"], e["attempt"]): n for n, e in enumerate(self._journal())}
         return sorted(
-            self.records(), key=lambda r: (order.get((r.trial.id, r.attempt), -1), r.started)
+            map(_record, paths),
+            key=lambda r: (order.get((r.trial.id, r.attempt), -1), r.started),
         )
 
     def begun_last(self, ended: Set[tuple[str, int]]) -> str:

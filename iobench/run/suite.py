@@ -66,7 +66,7 @@ class Suite:
         if settings.enter:
             why = "they run in a control group"
             self.plan = without_probe_turns(without_turns(self.plan, why), why)
-        self.ledger = Ledger(self.plan, store.as_begun(), settings.agent.name())
+        self.ledger = Ledger(self.plan, store.records(), settings.agent.name())
         self._begun = clock.clock()
         self._undo = contextlib.ExitStack()
 
@@ -76,13 +76,13 @@ class Suite:
         A trial that fails is tried again only by ``iobench run --resume``.
         """
         scratch.sweep()
-        if len(self.ledger.last) < len(self.plan.trials):
-            self._discard_cold_pass()
         with self._undo:
             self._run()
         self._watch(len(self.ledger.usable()), len(self.plan.trials), 0.0, None)
 
     def _run(self) -> None:
+        if self.ledger.split:
+            self._discard_cold_pass()
         while self.ledger.split:
             self._spare(self.ledger.split.pop(0))
         while step := next_step(self.plan, self.ledger, self._room_s()) or self._grown():
@@ -92,6 +92,8 @@ class Suite:
                 self.store.save_plan(step.plan)
                 if fixed and step.plan.contrasts:
                     self._compares(step.plan)
+            if step.trials:
+                self._discard_cold_pass()
             if any(trial.slice_s for trial in step.trials):
                 self._take_turns(step.trials)
                 continue
@@ -99,13 +101,12 @@ class Suite:
                 self._try(trial)
 
     def _grown(self) -> Step | None:
-        """Return the plan with more to run; forms that are new in it are read once from cold."""
+        """Return the plan with more to run, None where nothing is to be added."""
         longer = self._grow(self.plan, self.ledger)
         if longer is None:
             return None
         self.plan = longer
         self.store.save_plan(longer)
-        self._discard_cold_pass()
         return Step(longer)
 
     def _spare(self, block: Sequence[Trial]) -> None:
@@ -234,7 +235,10 @@ class Suite:
         return self.plan.budget_s - (clock.clock() - self._begun)
 
     def _discard_cold_pass(self) -> None:
-        """Read every stored form once from cold: the first pass after writing is unlike others."""
+        """Read every stored form once from cold: the first pass after writing is unlike others.
+
+        Its rate also judges warm data that cannot be locked.  Those read before are left alone.
+        """
         cases = {c.folder: c for c in self.plan.cases} if self._reads else {}
         for folder, case in cases.items():
             if folder in self.settings.cold_rates:

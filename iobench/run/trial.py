@@ -50,7 +50,8 @@ from iobench.run import (
 from iobench.run import ranks as world
 from iobench.run.cache_state import Verdict
 from iobench.run.trial_node import TrialNode, everywhere
-from iobench.run.worker_process import TrialSettings, Worker, worker_of
+from iobench.run.trial_settings import TrialSettings
+from iobench.run.worker_process import Worker, worker_of
 
 __all__ = ["IN_PLACE", "TrialSettings", "run_trial"]
 
@@ -114,15 +115,16 @@ class Attempt:
         except (TrialFailed, BackendUnavailable, ImageError, SpecError) as error:
             self.status, self.reasons = FAILED, (str(error),)
 
-    def record(self, attempt: int, *, share: int = 1) -> Record:
-        """Return what is stored of it; ``share``: so many attempts ran at once."""
+    def record(self, attempt: int, *, at_once: int = 1) -> Record:
+        """Return what is stored of it; ``at_once``: so many attempts ran at once."""
         if rivals := self._rivals | {*map(str, self._agent.rivals())}:
             self.notes["rivals"] = sorted(rivals)
         return alike(
             Record,
             self,
             attempt=attempt,
-            wall_s=(clock() - self._begun) / share,
+            wall_s=(clock() - self._begun) / at_once,
+            at_once=at_once,
             cache=self.proof,
             nodes=tuple(node.record(self.ranks) for node in self._nodes if node.name),
             mount=self._agent.mount(self.where),

@@ -19,7 +19,7 @@ from iobench.core.records import CacheProof, IoCounters, NodeRecord, RankResult
 from iobench.host.agent import NodeAgent
 from iobench.run import cache_proof, cache_state
 from iobench.run.cache_state import Verdict
-from iobench.run.worker_process import TrialSettings
+from iobench.run.trial_settings import TrialSettings
 
 _MISSING = "`iobench data verify` says what else is; restore it, or make the dataset again"
 _CHANGED = "the software must be the same on every node, and stay as it is during the run"
@@ -86,7 +86,7 @@ class TrialNode:
                 label = "client-cold"
         elif label == "warm":
             nbytes = sum(f.stat().st_size for f in self._files)
-            agent.check_warmable(nbytes)
+            agent.check_warmable(nbytes, self._files)
             self._check_limit(nbytes)
             agent.warm(self._files)  # also what is resident: kernels reclaim what was not read
             unheld = self._lock(held)

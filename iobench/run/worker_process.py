@@ -10,7 +10,7 @@ import secrets
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pydantic
@@ -20,69 +20,18 @@ from iobench.core.cases import Dataset, Extent, Placement, Task, Trial
 from iobench.core.channel import Barrier, Extents, Go, Hello, M, Prepare, Prepared, Ready, Result
 from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
-from iobench.core.protocols import ImageUse
 from iobench.core.records import RankResult
 from iobench.host import columns, lock_waits, scratch
-from iobench.host.agent import LOCAL, Agent, NodeAgent
 from iobench.run import cache_state, command, ended, placed_folders, rank_results, ranks
 from iobench.run.command import Started
 from iobench.run.listener import Listener
-from iobench.run.nodes import Nodes
+from iobench.run.trial_settings import TrialSettings
 
 _EXTENTS: pydantic.TypeAdapter[list[list[Extent]]] = pydantic.TypeAdapter(list[list[Extent]])
 #: Time limits: docs/architecture.md, "The control channel".
 HELLO_S, GRACE_S = 60.0, 10.0
 #: Seconds that a launcher gets to end its ranks and remove what it keeps of them.
 _TERMINATE_S = 3.0
-
-
-@dataclasses.dataclass(frozen=True)
-class TrialSettings:
-    """What every trial of a suite shares.
-
-    ``enter``: words put before the worker's command (a benchmark joins a throttled cgroup by it;
-    a daemon's containers are no children of it).  ``images``: name -> image, for the runtimes that
-    need one (:func:`iobench.run.command.images_for`).  ``first_touch``: cold trials read copies
-    that nobody has read (:mod:`iobench.run.copies`).  ``placements``: by the location of the cases
-    whose data were put somewhere.  ``lock_pages``: hold warm data in memory; not where memory is
-    what is studied.  ``cold_rates``: bytes/s of one stream by stored form, as measured.
-    ``copies``: (stored form, number) -> a copy of the dataset in that form.  ``agent``: of this
-    node, where the ranks of most cases run.  ``nodes``: those of the others.  ``keeps``:
-    (trial, attempt) -> the folder that keeps the columns of its ranks; None: memory does.
-    """
-
-    limit_s: float = 120.0
-    compute_s: float = 6.0
-    allow_drop_caches: bool = False
-    first_touch: bool = False
-    decode_delay_s: float = 0.0
-    enter: Sequence[str] = ()
-    images: Mapping[str, ImageUse] = dataclasses.field(default_factory=dict)
-    placements: Mapping[str, Placement] = dataclasses.field(default_factory=dict)
-    lock_pages: bool = True
-    cold_rates: dict[str, float] = dataclasses.field(default_factory=dict)
-    copies: dict[tuple[str, int], Dataset] = dataclasses.field(default_factory=dict)
-    agent: Agent = LOCAL
-    nodes: Nodes | None = None
-    keeps: Callable[[str, int], Path] | None = None
-    columns: Path | None = None  # that of one attempt
-
-    def of(self, trial: Trial, attempt: int) -> TrialSettings:
-        """Return the settings of one attempt."""
-        kept = self.keeps(trial.id, attempt) if self.keeps else None
-        return dataclasses.replace(self, columns=kept)
-
-    def nodes_of(self, trial: Trial) -> Nodes | None:
-        """Return the nodes of a trial whose case is on several; None: it runs on this one."""
-        if trial.case.nodes == 1 or stages.of(trial.stage).on_host:
-            return None
-        assert self.nodes is not None
-        return self.nodes.first(ranks.nodes(trial))
-
-    def agents(self, trial: Trial) -> dict[str, NodeAgent]:
-        """Return the agents of a trial's nodes by their names; of this one alone by ""."""
-        several = self.nodes_of(trial)
-        return {a.node: a for a in several.agents} if several else {"": self.agent}
 
 
 @dataclasses.dataclass
@@ -153,11 +102,15 @@ class Worker:
         while not self.listener.from_all(Barrier):
             if clock() >= until:
                 return False
-            if self._serve(until) or self.listener.failing:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.process.wait(GRACE_S)  # it says why it ended
-                raise TrialFailed(self._why())
+            self.check(until)
         return True
+
+    def check(self, until: float) -> None:
+        """Exchange messages until something happens; raise TrialFailed where a rank has ended."""
+        if self._serve(until) or self.listener.failing:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(GRACE_S)  # it says why it ended
+            raise TrialFailed(self._why())
 
     def results(self) -> tuple[RankResult, ...]:
         """Wait for every result and for the end of all processes; return the results by rank."""

@@ -17,7 +17,8 @@ from iobench.core.channel import INVITATION
 from iobench.core.clock import clock
 from iobench.run.command import Started
 from iobench.run.listener import Listener
-from iobench.run.worker_process import TrialSettings, Worker
+from iobench.run.trial_settings import TrialSettings
+from iobench.run.worker_process import Worker
 
 ROOT = Path(__file__).parents[2]
 DATASET = Dataset("/d", "t", 1, 1, 1, 1, "", "test")

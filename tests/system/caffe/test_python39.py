@@ -22,7 +22,7 @@ from iobench.core.records import VALID
 from iobench.data import convert, make
 from iobench.host import tools
 from iobench.run.trial import run_trial
-from iobench.run.worker_process import TrialSettings
+from iobench.run.trial_settings import TrialSettings
 from tests.capabilities import PYTEST_FOLDER, need
 from tests.meta.test_layering import side39
 

@@ -62,6 +62,12 @@ def test_queues_of_arms_that_take_turns_must_fit_together(monkeypatch: pytest.Mo
     assert reason(368) == ""
     monkeypatch.setattr(case_checks, "effective_memory_bytes", lambda: whole - 2**20)
     assert "processes of 2 arms and the data need" in reason(368)
+    document["matrix"] = {"pipeline": ["jpeg", "lmdb"]}
+    forms = [{"over": "pipeline", "base": "jpeg", "caches": ["warm"], "pairs": 6}]
+    monkeypatch.setattr(case_checks, "effective_memory_bytes", lambda: whole + DATA.bytes - 2**20)
+    assert "the data need" in reason(368, contrasts=forms), "each arm's form is in memory"
+    monkeypatch.setattr(case_checks, "effective_memory_bytes", lambda: whole + DATA.bytes)
+    assert reason(368, contrasts=forms) == ""
 
 
 def seen(**fields: object) -> Seen:

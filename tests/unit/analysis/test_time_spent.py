@@ -30,6 +30,13 @@ def test_arms_that_take_turns_are_counted_once_and_a_pause_is_none_of_it() -> No
     assert (found.suite_s, found.loops_s) == (30.0, 5.0)
 
 
+def test_what_ran_at_once_lasts_as_long_as_its_shares_together() -> None:
+    """Five arms of 20 s each: the next attempt begins after 100 s, which is no pause."""
+    block = [dataclasses.replace(attempt(0, 20.0), at_once=5) for _ in range(5)]
+    assert time_spent([*block, attempt(100, 10.0)]).suite_s == 110.0
+    assert time_spent(block).suite_s == 100.0
+
+
 def test_time_between_trials_is_of_the_suite() -> None:
     assert time_spent([attempt(0, 4.0), attempt(14, 6.0)]).suite_s == 20.0
 

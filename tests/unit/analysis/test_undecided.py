@@ -29,6 +29,15 @@ def noisy(contrast: Contrast, *, slice_sd: float = 0.0, lost: int = 0) -> Eviden
     return evidence(dataclasses.replace(plan, slice_sd=slice_sd), records)
 
 
+def test_a_block_in_turns_lasts_as_long_as_its_shares_together() -> None:
+    contrast = fixture.contrast(DOCKER, BARE)
+    plan = fixture.plan([BARE, DOCKER], [contrast], upto=10)
+    records = [
+        dataclasses.replace(fixture.record(trial), wall_s=6.0, at_once=2) for trial in plan.trials
+    ]
+    assert undecided.block_s(evidence(plan, records), contrast) == 12.0
+
+
 @pytest.mark.parametrize(
     ("changes", "seen", "words"),
     [

@@ -70,6 +70,16 @@ def states(processes: List[int]) -> set[str]:
     return {path.read_text().rpartition(")")[2].split()[0] for path in paths}
 
 
+def test_a_process_that_has_just_ended_is_passed_over(busy: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    with freezer.freezer() as held:
+        held.watch([ended.pid, busy])
+        held.stop([ended.pid, busy])
+        assert states([busy]) == {"T"}
+        held.go([ended.pid, busy])
+
+
 def test_stopped_processes_do_nothing_and_go_on(busy: int) -> None:
     found = freezer.family([busy])
     assert found[0] == busy

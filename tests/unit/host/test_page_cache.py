@@ -22,7 +22,7 @@ from iobench.host.mounts import mount_of
 from iobench.host.page_cache import Residency
 from iobench.run.cache_state import judge
 from iobench.run.trial_node import TrialNode
-from iobench.run.worker_process import TrialSettings
+from iobench.run.trial_settings import TrialSettings
 from tests.build import pages
 
 PAGE = residency.PAGE_BYTES
@@ -265,6 +265,22 @@ def test_more_data_than_memory_cannot_be_warm(monkeypatch: pytest.MonkeyPatch) -
     assert page_cache.effective_memory_bytes() == 1 << 20
     with pytest.raises(CacheStateError, match="effective memory"):
         page_cache.check_warmable(2 << 20)
+
+
+def test_what_is_locked_already_needs_no_more_memory(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locked pages do not count as available: the first arm's are the second one's too."""
+    nbytes = 64 * PAGE
+    path = write(disk, "x", nbytes)
+    page_cache.warm([path])
+    memory = {"MemTotal": 1 << 40, "MemAvailable": nbytes // 2, "Mlocked": nbytes}
+    monkeypatch.setattr(page_cache, "_meminfo", memory.__getitem__)
+    page_cache.check_warmable(nbytes, [path])
+    page_cache.evict([path])
+    memory["Mlocked"] = 0
+    with pytest.raises(CacheStateError, match="other processes leave"):
+        page_cache.check_warmable(nbytes, [path])
 
 
 def test_drop_caches_needs_leave() -> None:

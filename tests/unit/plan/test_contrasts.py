@@ -20,6 +20,7 @@ from iobench.plan import rules
 from iobench.plan.resolve import Here, resolve
 from iobench.spec import load, schema
 
+DECODERS = ["simplejpeg", "pillow", "opencv"]
 NAMES = ("bare", "unpacked", "docker", "apptainer")
 
 
@@ -141,9 +142,12 @@ def test_a_block_holds_every_arm_once_back_to_back_in_an_order_drawn_for_it() ->
 
 
 def test_arms_that_take_turns_cold_read_a_copy_each() -> None:
-    made = {**document(caches=["warm", "cold"], pairs=30), "matrix": {"pipeline": ["lmdb", "jpeg"]}}
-    made["contrasts"] += [{"over": "pipeline", "base": "lmdb", "caches": ["cold"], "pairs": 2}]
-    made["matrix"]["prefetch"] = [1, 2, 3]
+    made = {**document(), "matrix": {"pipeline": ["lmdb", "jpeg"], "decoder": DECODERS}}
+    both = {"caches": ["warm", "cold"], "pairs": 30, "shared": True}
+    made["contrasts"] = [
+        {"over": "decoder", "base": DECODERS[0], **both},
+        {"over": "pipeline", "base": "lmdb", "caches": ["cold"], "pairs": 2},
+    ]
     parsed = load.parse(made)
     cases = load.expand(parsed)
     trials = plan_blocks.blocks(of_spec(parsed, cases), cases, seed=5, start=1)
@@ -153,13 +157,15 @@ def test_arms_that_take_turns_cold_read_a_copy_each() -> None:
         if trial.cache == "cold":
             blocks.setdefault((trial.contrast, trial.block), {})[trial.arm] = trial.copy
     numbers = Counter(tuple(sorted(block.values())) for block in blocks.values())
-    assert numbers == {(1, 2, 3): 2 * 30, (0, 0): 3 * 2}, "those of different forms need none"
+    assert numbers == {(1, 2, 3): 2 * 30, (0, 0): 3 * 2}, "those of different forms take no turns"
     drawn = Counter(tuple(block.items()) for block in blocks.values() if len(block) == 3)
     assert len(drawn) > 12, "drawn of 2 x 6 x 6 possible ones"
 
 
 def test_copies_end_with_the_turns() -> None:
-    parsed = load.parse(document(caches=["warm", "cold"], pairs=6))
+    both = {"caches": ["warm", "cold"], "pairs": 6, "shared": True}
+    made = {**document(), "matrix": {"pipeline": ["lmdb", "jpeg"], "decoder": DECODERS}}
+    parsed = load.parse({**made, "contrasts": [{"over": "decoder", "base": DECODERS[0], **both}]})
     cases = load.expand(parsed)
     whole = resolve(parsed, Here(Dataset("r", "n", 64, 64, 1, 1, "d", "s")), 60.0, "now")
     made = of_spec(parsed, cases)
@@ -199,6 +205,24 @@ def test_probes_of_a_group_take_turns_where_all_of_it_may_be_stopped() -> None:
     for together in (both, both[::-1]):
         trials = plan_blocks.probe_blocks(together, cases, seed=5, start=7, samples=100)
         assert {t.slice_s for t in trials} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("matrix", "over", "turns"),
+    [
+        ({"decoder": DECODERS}, {"over": "decoder", "base": "pillow"}, 0.3),
+        ({"workers": [1, 2]}, {"over": "workers", "base": 1}, 0.0),
+        ({"pipeline": ["lmdb", "jpeg"]}, {"over": "pipeline", "base": "jpeg"}, 0.0),
+    ],
+)
+def test_cold_arms_take_turns_where_they_ask_the_device_alike(
+    matrix: dict[str, Any], over: dict[str, Any], turns: float
+) -> None:
+    """What a stopped arm has asked for comes in during the turn of the next one, at its cost."""
+    made = {**document(), "matrix": {"pipeline": ["jpeg"], **matrix}}
+    parsed = load.parse({**made, "contrasts": [{**over, "caches": ["cold", "warm"]}]})
+    found = of_spec(parsed, load.expand(parsed))
+    assert {(c.cache, c.slice_s) for c in found} == {("cold", turns), ("warm", 0.1)}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,22 @@ def test_an_arm_that_fails_spoils_the_block(data: Dataset, hurt: int) -> None:
     assert other.status == INVALID
     assert other.reasons[0].startswith(f"arm {hurt}, which took turns with it: ")
     assert not left()
+
+
+class Lost(Agent):
+    """The kernel ends a rank before its processes are looked for."""
+
+    def processes(self, name: str, pids: Sequence[int]) -> list[int]:
+        """Return none, once the rank has gone."""
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        return []
+
+
+def test_an_arm_that_ended_before_it_was_stopped_is_one_that_failed(data: Dataset) -> None:
+    first, other = run(block(data, {}, {}), data, agent=Lost())
+    assert (first.status, other.status) == (FAILED, INVALID)
+    assert "SIGKILL" in first.reasons[0]
 
 
 def test_a_limit_counts_the_time_awake(data: Dataset) -> None:

@@ -81,7 +81,7 @@ def test_attempts_stand_as_they_began_whatever_the_clock_did(tmp_path: Path) -> 
     for number, clock in (("0002-x", "12"), ("0001-x", "13"), ("0003-x", "09")):
         attempt = suite.start(number)
         suite.save(dataclasses.replace(record(number, attempt), started=f"2026-01-01T{clock}:00Z"))
-    assert [r.trial.id for r in suite.as_begun()] == ["0002-x", "0001-x", "0003-x"]
+    assert [r.trial.id for r in suite.records()] == ["0002-x", "0001-x", "0003-x"]
 
 
 def test_a_torn_journal_line_loses_nothing_else(tmp_path: Path) -> None:

@@ -287,12 +287,13 @@ def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Datas
     (one,) = contrasts(plan.rules, {})
     both = [dataclasses.replace(one, pairs=n, id=f"c{n}") for n in (3, 12)]
 
-    def pairs(room_s: float) -> list[int]:
+    def pairs(room_s: float, plan: Plan = plan) -> list[int]:
         return [c.pairs for c in next_trials.within_budget(plan, both, ledger, room_s)]
 
     assert pairs(301.0) == [3, 12]
     assert pairs(299.0) == [3, 11]
     assert pairs(1.0) == [3, 6]
+    assert pairs(1.0, planned(dataset, 4000.0)) == [3, 6], "nor where more than usual was given"
     both[1] = dataclasses.replace(both[1], pairs=20, looks=(12, 20))
     assert pairs(301.0) == [3, 20]
     assert pairs(299.0) == [3, 20]

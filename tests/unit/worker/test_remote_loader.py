@@ -26,7 +26,8 @@ from iobench.core.records import VALID
 from iobench.data import convert, make
 from iobench.host import io_counters
 from iobench.report import words
-from iobench.run.worker_process import TrialSettings, worker_of
+from iobench.run.trial_settings import TrialSettings
+from iobench.run.worker_process import worker_of
 from iobench.spec import load
 from iobench.worker import remote_loader, remote_loader_server
 from tests.build import photos
