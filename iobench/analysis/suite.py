@@ -25,7 +25,7 @@ from iobench.analysis.studies import studies
 from iobench.analysis.syscalls import counted
 from iobench.analysis.time_spent import time_spent
 from iobench.analysis.trajectories import trajectories
-from iobench.analysis.verdicts import judge
+from iobench.analysis.verdicts import judged
 from iobench.core import registry, stages
 from iobench.core.cases import Case, Contrast, Plan, alike
 from iobench.core.order import add_sums, remainder
@@ -47,7 +47,8 @@ def analyse(plan: Plan, records: Sequence[Record]) -> SuiteResult:
     """Return the suite's analysis, of the last attempt at every trial."""
     found = evidence(plan, records)
     cases = [describe(found, case) for case in plan.cases]
-    contrasts = [_contrast(found, contrast) for contrast in plan.contrasts]
+    results = judged(found)
+    contrasts = [_contrast(found, contrast, results[contrast.id]) for contrast in plan.contrasts]
     data = plan.dataset
     mean_bytes = data.bytes / data.samples if data.samples else None
     return alike(
@@ -157,9 +158,8 @@ def _all_equal(groups: Iterable[Sequence[tuple[str, str]]]) -> CheckResult:
     return CheckResult(True, "", *counts)
 
 
-def _contrast(found: Evidence, contrast: Contrast) -> ContrastResult:
-    """Judge a contrast, name the stage of a difference, and say what is not separated."""
-    result = judge(found, contrast)
+def _contrast(found: Evidence, contrast: Contrast, result: ContrastResult) -> ContrastResult:
+    """Add to a contrast's verdict the stage of a difference, and what is not separated."""
     return dataclasses.replace(
         result,
         attribution=attribute(found, contrast, result.outcome.verdict),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from iobench.analysis.allocations import allocations
@@ -20,33 +20,99 @@ from iobench.plan.contrasts import family_of
 from iobench.spec.labels import PIPELINE_FIELDS
 
 
-def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
-    """Judge one contrast of the plan.
+@dataclasses.dataclass(frozen=True)
+class _Watched:
+    """A contrast's pairs, and the looks at which all of their blocks had been tried.
+
+    ``kept``: without those that a repeat replaces.  ``reached``: numbers of blocks.
+    """
+
+    contrast: Contrast
+    pairs: Sequence[Pair]
+    replaced: Set[int]
+    planned: Set[int]
+    reached: Sequence[int]
+
+    @property
+    def kept(self) -> list[Pair]:
+        return [p for p in self.pairs if p.block not in self.replaced]
+
+
+def judged(evidence: Evidence) -> dict[str, ContrastResult]:
+    """Judge every contrast of the plan; return contrast id -> result.
 
     A repeated block replaces the one that it repeats; ``without_repeats`` is the outcome of the
     first blocks alone.  With several looks the first that decides gives the verdict, and later
-    pairs are not used: docs/method.md, "Verdicts".  The result depends on the records alone, so
+    pairs are not used: docs/method.md, "Verdicts".  The results depend on the records alone, so
     the scheduler and the report agree.
     """
+    every, script = evidence.plan.contrasts, evidence.plan.dataset.of_script
+    place = {trial: n for n, trial in enumerate(evidence.last)}
+    families: dict[bool, list[_Watched]] = {}
+    for contrast in every:
+        families.setdefault(contrast.primary, []).append(_watched(evidence, contrast))
+    found = {}
+    for members in families.values():
+        family = family_of(every, members[0].contrast)
+        looks = [_looks(evidence, watched, place, script=script) for watched in members]
+        for watched, decision in zip(members, sequential.decide(family, looks), strict=True):
+            result = _result(evidence, watched, family, decision, script=script)
+            found[watched.contrast.id] = result
+    return {contrast.id: found[contrast.id] for contrast in every}
+
+
+def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
+    """Judge one contrast of the plan, together with those of its family (:func:`judged`)."""
+    return judged(evidence)[contrast.id]
+
+
+def _watched(evidence: Evidence, contrast: Contrast) -> _Watched:
     pairs = complete_pairs(evidence, contrast)
-    replaced = {p.repeat_of for p in pairs if p.repeat_of}
-    kept = [p for p in pairs if p.block not in replaced]
     mine = [t for t in evidence.plan.trials if is_of(t, contrast)]
     planned = {t.block for t in mine if not t.repeat_of}
-    family = family_of(evidence.plan.contrasts, contrast)
-    looks, alpha = contrast.looks or (contrast.pairs,), stats.ALPHA / family
     reached = _reached(evidence, contrast, mine, max(planned, default=0))
-    decision = _decide(kept, reached, looks, contrast, family)
+    replaced = {p.repeat_of for p in pairs if p.repeat_of}
+    return _Watched(contrast, pairs, replaced, planned, reached)
+
+
+def _looks(
+    evidence: Evidence, watched: _Watched, place: Mapping[str, int], *, script: bool
+) -> sequential.Looks:
+    """Return what each look saw; ``place``: trial id -> its place in the order of time."""
+    contrast = watched.contrast
+    arms = {contrast.arm, contrast.base}
+    mine = [
+        (int(t.repeat_of or t.block), place[t.id])
+        for t in evidence.plan.trials
+        if is_of(t, contrast) and t.arm in arms and t.id in place
+    ]
+    looks = []
+    for upto in watched.reached:
+        used = _upto(watched.kept, upto)
+        when = max((at for block, at in mine if block <= upto), default=0)
+        looks.append(sequential.Look(when, *_sides(used), not _withheld(used, script=script)))
+    return sequential.Looks(_planned(contrast), looks, contrast.margin, contrast.pairs)
+
+
+def _planned(contrast: Contrast) -> tuple[int, ...]:
+    return contrast.looks or (contrast.pairs,)
+
+
+def _result(
+    evidence: Evidence, watched: _Watched, family: int, decision: sequential.LookVerdict | None,
+    *, script: bool,
+) -> ContrastResult:  # fmt: skip
+    contrast, looks, alpha = watched.contrast, _planned(watched.contrast), stats.ALPHA / family
     level = decision.level if decision else sequential.levels(looks, alpha, contrast.pairs)[0]
     taken = looks.index(level.pairs) + 1 if decision else 0
-    upto = reached[taken - 1] if decision else looks[0]
-    used = _upto(kept, upto)
+    upto = watched.reached[taken - 1] if decision else looks[0]
+    used = _upto(watched.kept, upto)
     result = alike(
         ContrastResult,
         contrast,
         **_names(evidence, contrast),
         family=family,
-        pairs_run=len(kept),
+        pairs_run=len(watched.kept),
         look=LookResult(
             planned=looks,
             taken=taken,
@@ -56,22 +122,34 @@ def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
             level_equal=level.equal,
         ),
         pairs=len(used),
-        pairs_planned=sum(block <= upto for block in planned),
-        repeated_blocks=sorted(b for b in replaced if b <= upto),
+        pairs_planned=sum(block <= upto for block in watched.planned),
+        repeated_blocks=sorted(b for b in watched.replaced if b <= upto),
         final=decision is not None and decision.final,
     )
     if not used:
         return result
-    first = [p for p in pairs if not p.repeat_of and p.block <= upto]
+    first = [p for p in watched.pairs if not p.repeat_of and p.block <= upto]
     if result.repeated_blocks and first:
         first = proven(first)
         without = _outcome(_verdict(first, contrast, family, level), first)
         result = dataclasses.replace(result, without_repeats=without)
     found = decision.verdict if decision else _verdict(used, contrast, family, level)
     return _compared(
-        result, used, contrast, _outcome(found, used), decided=decision is not None,
-        script=evidence.plan.dataset.of_script,
-    )  # fmt: skip
+        result, used, contrast, _outcome(found, used), decided=decision is not None, script=script
+    )
+
+
+def _withheld(used: Sequence[Pair], *, script: bool) -> str:
+    """Return why these pairs can give no verdict, "" where they can.
+
+    ``script``: of a user's own, whose order of samples nobody knows.
+    """
+    equal, unequal = (None, "") if script else equal_order(used)
+    if equal is False:
+        return unequal
+    unproven = [r for p in used for r in (p.arm, p.base) if r.status == EXPLORATORY]
+    reasons = "; ".join(unproven[0].reasons) or "no reason given" if unproven else ""
+    return reasons and f"trials are EXPLORATORY: {reasons}"
 
 
 def _compared(
@@ -88,15 +166,11 @@ def _compared(
     ``script``: of a user's own, whose order of samples nobody knows.
     """
     first, final = result.look.planned[0], result.final
-    equal, unequal = (None, "") if script else equal_order(used)
-    unproven = [r for p in used for r in (p.arm, p.base) if r.status == EXPLORATORY]
-    note = ""
+    equal = None if script else equal_order(used)[0]
+    withheld = note = _withheld(used, script=script)
     if equal is False:
-        outcome, note = dataclasses.replace(outcome, pairs_needed=None), unequal
-    elif unproven:
-        reasons = "; ".join(unproven[0].reasons) or "no reason given"
-        note = f"trials are EXPLORATORY: {reasons}"
-    elif not decided:
+        outcome = dataclasses.replace(outcome, pairs_needed=None)
+    elif not (withheld or decided):
         note = (
             f"{len(used)} pairs so far, the first look comes at {first}"
             if contrast.looks
@@ -104,7 +178,7 @@ def _compared(
         )
     if note:
         outcome = dataclasses.replace(outcome, verdict=stats.NO_VERDICT, note=note)
-        final = final or equal is False or bool(unproven)
+        final = final or bool(withheld)
     last = used[-1]
     return dataclasses.replace(
         result,
@@ -162,21 +236,6 @@ def _reached(evidence: Evidence, contrast: Contrast, mine: Sequence[Trial], last
     waiting = (t for t in mine if t.arm in arms and t.id not in evidence.last)
     first_open = min((int(t.repeat_of or t.block) for t in waiting), default=math.inf)
     return [n for n in contrast.looks or (last,) if n <= last and n < first_open]
-
-
-def _decide(
-    pairs: Sequence[Pair],
-    reached: Sequence[int],
-    looks: tuple[int, ...],
-    contrast: Contrast,
-    family: int,
-) -> sequential.LookVerdict | None:
-    tables = [_sides(_upto(pairs, n)) for n in reached]
-    if not tables or not tables[-1][0]:
-        return None
-    return sequential.judge(
-        tables, looks, margin=contrast.margin, family=family, most=contrast.pairs
-    )
 
 
 def _verdict(

@@ -74,6 +74,78 @@ def levels(looks: tuple[int, ...], alpha: float = 0.05, most: int = 0) -> tuple[
     return tuple(Level(n, d, e) for n, d, e in zip(looks, differ, equal, strict=True))
 
 
+class Look(NamedTuple):
+    """What a look saw: seconds a sample of arm and base, pair by pair, and ``when`` it was reached.
+
+    ``proven``: it may be EQUIVALENT; else whatever it says is withheld.
+    """
+
+    when: int
+    arm: Sequence[float]
+    base: Sequence[float]
+    proven: bool = True
+
+
+class Looks(NamedTuple):
+    """One comparison: the looks that are planned (pairs) and those reached, in this order.
+
+    ``most``: as of :func:`levels`.
+    """
+
+    planned: tuple[int, ...]
+    reached: Sequence[Look]
+    margin: float
+    most: int = 0
+
+
+def decide(family: int, found: Sequence[Looks]) -> list[LookVerdict | None]:
+    """Judge comparisons of one family, each by the first look that decides it; None: none reached.
+
+    ``family``: how many are judged together.  A difference is tested at 0.05 / family.  EQUIVALENT
+    steps down (Holm 1979): at 0.05 / family as long as none is, then at 0.05 / (family - 1), and so
+    on; what frees its share frees it for the looks that others have reached last (Maurer and Bretz
+    2013).  Looks are taken in the order in which they were reached, and no decision is taken back.
+    """
+    out: list[LookVerdict | None] = [None] * len(found)
+    now: dict[int, int] = {}  # comparison -> its latest look
+    equal = 0
+    events = sorted((look.when, i, n) for i, of in enumerate(found) for n, look in
+                    enumerate(of.reached) if look.arm)  # fmt: skip
+    for _, i, n in events:
+        if _decided(out[i]):
+            continue
+        now[i] = n
+        due = [i]
+        while due:
+            i = due.pop(0)
+            out[i] = at = _at(found[i], now[i], family, equal)
+            if at.verdict.verdict == stats.EQUIVALENT and found[i].reached[now[i]].proven:
+                equal += 1
+                due = [other for other in now if not _decided(out[other])]
+    return out
+
+
+def _decided(found: LookVerdict | None) -> bool:
+    open_ = (stats.INCONCLUSIVE, stats.NO_VERDICT)
+    return found is not None and found.verdict.verdict not in open_
+
+
+def _at(looks: Looks, n: int, family: int, equal: int) -> LookVerdict:
+    """Return what the look ``n`` says, where so many of the family are EQUIVALENT already."""
+    differ, stepped = (
+        levels(looks.planned, stats.ALPHA / among, looks.most)[n]
+        for among in (family, max(1, family - equal))
+    )
+    level = Level(differ.pairs, differ.differ, stepped.equal)
+    look = looks.reached[n]
+    found = stats.verdict(
+        look.arm, look.base, margin=looks.margin, family=family, differ=level.differ,
+        equal=level.equal,
+    )  # fmt: skip
+    undecided = found.verdict in (stats.INCONCLUSIVE, stats.NO_VERDICT)
+    return LookVerdict(found, level, not undecided or n == len(looks.planned) - 1)
+
+
 def judge(
     at_looks: Sequence[tuple[Sequence[float], Sequence[float]]],
     looks: tuple[int, ...],
@@ -82,25 +154,15 @@ def judge(
     family: int = 1,
     most: int = 0,
 ) -> LookVerdict:
-    """Judge by the first look that is not INCONCLUSIVE; ``at_looks``: (arm, base) of each reached.
+    """Judge one comparison alone; ``at_looks``: (arm, base) of each look reached.
 
-    One without pairs decides nothing.
-    Bonferroni over the family goes first, then the looks share what is left; ``most``: as of
-    :func:`levels`.  Raises ValueError when no look has been reached.
+    Raises ValueError when no look has been reached.
     """
-    if not at_looks:
+    reached = [Look(n, arm, base) for n, (arm, base) in enumerate(at_looks)]
+    (found,) = decide(family, [Looks(looks, reached, margin, most)])
+    if found is None:
         raise ValueError("no look has been reached")
-    planned = levels(looks, stats.ALPHA / family, most)
-    for level, (arm, base) in zip(planned, at_looks, strict=False):
-        if not arm:
-            continue
-        found = stats.verdict(
-            arm, base, margin=margin, family=family, differ=level.differ, equal=level.equal
-        )
-        final = level is planned[-1]
-        if final or found.verdict not in (stats.INCONCLUSIVE, stats.NO_VERDICT):
-            return LookVerdict(found, level, True)
-    return LookVerdict(found, level, False)
+    return found
 
 
 def _nominal(

@@ -16,12 +16,10 @@ from typing import NamedTuple
 
 from iobench.analysis.attribution import FOUND, can_probe
 from iobench.analysis.evidence import Evidence, trial_window
-from iobench.analysis.verdicts import judge
+from iobench.analysis.verdicts import judged
 from iobench.core import stages
 from iobench.core.cases import Contrast, Plan, Trial
 from iobench.core.records import FAILED
-from iobench.equations import signed_rank
-from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import (
     Spans,
     beside,
@@ -36,14 +34,13 @@ from iobench.plan.blocks import (
 from iobench.plan.contrasts import contrasts, fewest_of
 from iobench.plan.ladder import number
 from iobench.run.disturbance import disturbed
+from iobench.run.later_looks import in_pair, planned_blocks, promising, spans_due
 from iobench.run.ledger import Ledger
 
 #: More would be a list of ids that takes longer to make than the loop.
 MOST_EPOCHS = 1000
 #: Fewer pairs more change no verdict worth their start.
 FEWEST_MORE = 3
-#: A contrast that would take so many times the pairs of its last look waits for all others.
-HOPELESS = 2
 
 
 class Step(NamedTuple):
@@ -87,9 +84,9 @@ def _extended(plan: Plan, trials: Sequence[Trial], *, at_once: bool = False) -> 
 def _repeat(plan: Plan, ledger: Ledger) -> list[Trial]:
     """Return one more block where the last trial ended one that the stated rule repeats."""
     last = ledger.latest
-    if last is None or not last.contrast or last.repeat_of or not _paired(last):
+    if last is None or not last.contrast or last.repeat_of or not in_pair(last):
         return []
-    mine = [t for t in plan.trials if t.contrast == last.contrast and _paired(t)]
+    mine = [t for t in plan.trials if t.contrast == last.contrast and in_pair(t)]
     block = [t for t in mine if t.block == last.block and not t.repeat_of]
     repeated = {t.repeat_of for t in mine if t.repeat_of}
     if any(t.id not in ledger.last for t in block) or str(last.block) in repeated:
@@ -108,11 +105,6 @@ def _repeat(plan: Plan, ledger: Ledger) -> list[Trial]:
         repeat_of=str(last.block),
     )
     return number(again, start=len(plan.trials) + 1)
-
-
-def _paired(trial: Trial) -> bool:
-    """Tell whether a contrast's trial is one of its pairs (not a probe of its arms)."""
-    return stages.of(trial.stage).contrasted
 
 
 def _second_phase(plan: Plan, ledger: Ledger, room_s: float) -> Step:
@@ -208,8 +200,8 @@ def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
     last, after the pairs that it does hold: as many for every group, by what blocks took.  No ratio
     has a say in their number, only how much the ratios vary.
     """
-    evidence = Evidence(plan, ledger.last)
-    due = promising(evidence, spans_due(evidence))
+    results = judged(Evidence(plan, ledger.last))
+    due = dict(promising(plan, results, spans_due(plan, results)))
     start = len(plan.trials) + 1
 
     def planned(spans: Spans) -> list[Trial]:
@@ -226,7 +218,7 @@ def _next_looks(plan: Plan, ledger: Ledger, room_s: float) -> Step | None:
                 found = [_ended(c, spans, due) for c in plan.contrasts]
                 longer = dataclasses.replace(plan, contrasts=tuple(found))
                 return _extended(longer, planned(spans))
-        due.popitem()  # what is left is too little for all of them
+        due.popitem()  # what is left is too little for all of them: the one that varies most
     return None
 
 
@@ -269,49 +261,6 @@ def _calls(plan: Plan, ledger: Ledger, room_s: float) -> list[Trial]:
     return number(fitting, start=len(plan.trials) + 1)
 
 
-def spans_due(evidence: Evidence) -> dict[str, tuple[int, int]]:
-    """Return group -> (blocks planned, blocks of its next look), of the groups that go on.
-
-    A group ends when all of its primary contrasts are decided, or all of them where none is
-    primary.  One whose arm or base has failed in every block waits for nothing.
-    """
-    plan = evidence.plan
-    due = {}
-    for group, together in groups(plan.contrasts).items():
-        done = planned_blocks(plan, group)
-        later = [n for n in together[0].looks if n > done]
-        primary = [c for c in together if c.primary]
-        deciding = primary or [c for c in together if c.pairs >= signed_rank.FLOOR_PAIRS]
-        found = [judge(evidence, c) for c in deciding]
-        if later and any(c.pairs_run and not c.final for c in found):
-            due[group] = (done, later[0])
-    return due
-
-
-def promising(evidence: Evidence, due: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Return the groups of which a contrast can still be decided, all where none can.
-
-    One cannot whose ratios vary so much that twice the pairs of its last look would be too few.
-    """
-    together = groups(evidence.plan.contrasts)
-
-    def can_be(contrast: Contrast) -> bool:
-        found = judge(evidence, contrast)
-        sd = found.outcome.log_sd
-        if found.final or sd is None:
-            return not found.final
-        needed = signed_rank.pairs_for(contrast.margin, sd, alpha=ALPHA / found.family)
-        return needed <= HOPELESS * contrast.looks[-1]
-
-    return {g: span for g, span in due.items() if any(map(can_be, together[g]))} or due
-
-
-def planned_blocks(plan: Plan, group: str, *, paired: bool = True) -> int:
-    """Return how many blocks of pairs (or of probes) are planned for a group, without repeats."""
-    mine = (t for t in plan.trials if t.contrast == group and not t.repeat_of)
-    return max((t.block for t in mine if _paired(t) == paired), default=0)
-
-
 def probes_due(evidence: Evidence) -> list[list[Contrast]]:
     """Return, by group, the contrasts that found a difference and whose arm has no probes yet."""
     plan = evidence.plan
@@ -329,8 +278,11 @@ def probes_due(evidence: Evidence) -> list[list[Contrast]]:
 
 def differences(evidence: Evidence) -> list[Contrast]:
     """Return the contrasts that ended FASTER or SLOWER, whatever their group still waits for."""
-    judged = ((c, judge(evidence, c)) for c in evidence.plan.contrasts)
-    return [c for c, found in judged if found.final and found.outcome.verdict in FOUND]
+    found = judged(evidence)
+    return [
+        c for c in evidence.plan.contrasts
+        if found[c.id].final and found[c.id].outcome.verdict in FOUND
+    ]  # fmt: skip
 
 
 def calls_due(evidence: Evidence, contrasts: Iterable[Contrast]) -> list[Trial]:

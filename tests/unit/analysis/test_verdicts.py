@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Callable, List
 
+import pytest
+
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import evidence
 from iobench.analysis.verdicts import judge
+from iobench.analysis.verdicts import judged as judged_all
 from iobench.core.cases import Trial
 from iobench.core.records import EXPLORATORY, FAILED, VALID, Record
 from iobench.equations.stats import SLOWER
@@ -14,6 +17,8 @@ from tests.build import pairs as fixture
 
 BARE, DOCKER = fixture.cases("bare", "docker")
 SLOWED = 1.2
+#: Pairs vary by some three fifths of it.
+NOISY = 0.0575
 
 
 def judged(status: Callable[[int], str], *, upto: int, reverse: bool = False) -> ContrastResult:
@@ -61,3 +66,27 @@ def test_arms_of_two_sessions_are_no_pair() -> None:
     """An interrupted resume leaves the first arm of a block newer than the second."""
     whole, split = (judged(lambda _: VALID, upto=10, reverse=r) for r in (False, True))
     assert (whole.pairs, split.pairs) == (10, 9)
+
+
+@pytest.mark.parametrize(
+    ("docker", "verdict"), [(VALID, "EQUIVALENT"), (EXPLORATORY, "INCONCLUSIVE")]
+)
+def test_what_is_equivalent_frees_its_share_of_the_family(docker: str, verdict: str) -> None:
+    """The pairs of apptainer do for EQUIVALENT at 0.05, and not at 0.05 / 2."""
+    bare, *arms = fixture.cases("bare", "docker", "apptainer")
+    contrasts = [
+        fixture.contrast(arm, bare, id=f"c{i}", group="g01", pairs=12) for i, arm in enumerate(arms)
+    ]
+    plan = fixture.plan([bare, *arms], contrasts)
+    waves = {arms[0].label: 0.001, arms[1].label: NOISY}
+
+    def record(trial: Trial) -> Record:
+        wave = 1 + waves.get(trial.arm, 0.0) * ((trial.block * 7919) % 11 - 5) / 5
+        unproven = trial.arm == arms[0].label and docker == EXPLORATORY
+        return fixture.record(trial, 1e-3 * wave, status=EXPLORATORY if unproven else VALID)
+
+    results = judged_all(evidence(plan, [record(trial) for trial in plan.trials]))
+    found = results["c1"]
+    assert found.outcome.verdict == verdict
+    assert found.look.level == 0.05 / 2
+    assert found.look.level_equal == (0.05 if verdict == "EQUIVALENT" else 0.05 / 2)

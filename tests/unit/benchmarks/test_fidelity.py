@@ -61,7 +61,7 @@ def test_both_loops_take_turns(tmp_path: Path) -> None:
         for i, kind in enumerate((Attempt, by_hand.ByHand))
     ]  # fmt: skip
     take_turns(tries, fidelity.SETTINGS.agent)
-    records = [one.record(1, share=2) for one in tries]
+    records = [one.record(1, at_once=2) for one in tries]
     assert [(r.status, r.reasons) for r in records] == [(VALID, ())] * 2
     assert [sum(r.ranks[0].steps.samples) for r in records] == [192, 192]
     assert [r.slices.processes for r in records] == [3, 3]

@@ -65,7 +65,7 @@ def test_the_time_until_seven_of_eight_are_decided() -> None:
              for i in range(8)]  # fmt: skip
     records: List[Any] = [
         SimpleNamespace(
-            trial=SimpleNamespace(contrast=f"c{i}", block=block), wall_s=5.0,
+            trial=SimpleNamespace(contrast=f"c{i}", block=block), wall_s=5.0, at_once=1,
             started=f"2026-01-01T00:{i:02}:{block:02}+00:00",
         )
         for i in range(8) for block in (1, 12, 13)

@@ -322,13 +322,14 @@ def test_a_suite_is_submitted_to_it(plugins: Path, tmp_path: Path) -> None:
     for folder in made:  # it has no arrays: a job each
         assert "#ERRAND boys=3\n" in (folder / "job.sh").read_text()
         assert f"suite={folder}\n" in (folder / "job.sh").read_text()
-        state = status.progress(folder)
+        (state,) = status.together(folder)
         assert (state.state, state.next) == (
             "running",
             f"see {folder}/job.log; it makes data and plan",
         )
         assert state.job_state == ("running", "errand 5 is on its way")
-    assert status.together(tmp_path / "results") == made
+    shown = status.together(tmp_path / "results")
+    assert [found.folder for found in shown] == [str(folder) for folder in made]
     assert nodes.allocated(variables={"ERRAND_HOSTS": "a b"}) == ["a", "b"]
 
 

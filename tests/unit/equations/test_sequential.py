@@ -121,3 +121,76 @@ def test_undecided_before_the_last_look_is_not_final() -> None:
         False,
         True,
     ]
+
+
+def looks_of(
+    ratio: float, sd: float, *, seed: int = 1, when: tuple[int, ...] = (0,), proven: bool = True
+) -> sequential.Looks:
+    """Return a comparison of 12 and 20 pairs, whose looks were reached at these moments."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(0, 1, 20)
+    logs = math.log(ratio) + sd * (noise - noise[:12].mean()) / noise[:12].std(ddof=1)
+    arm, base = list(np.exp(logs)), [1.0] * 20
+    reached = [
+        sequential.Look(at, arm[:n], base[:n], proven)
+        for n, at in zip((12, 20), when, strict=False)
+    ]
+    return sequential.Looks((12, 20), reached, 0.03, 20)
+
+
+def verdicts(family: int, found: list[sequential.Looks]) -> list[str]:
+    return [one.verdict.verdict if one else "" for one in sequential.decide(family, found)]
+
+
+#: sd of pairs that are EQUIVALENT at 0.05 / 2 but not at 0.05 / 3.
+BORDERLINE = 0.0425
+
+
+def test_what_is_equivalent_frees_its_share_for_the_others() -> None:
+    sure, open_ = looks_of(1.0, 0.005), looks_of(1.0, BORDERLINE, seed=2)
+    assert [verdicts(n, [open_]) for n in (2, 3)] == [["EQUIVALENT"], ["INCONCLUSIVE"]]
+    assert verdicts(3, [open_, looks_of(1.2, 0.005)]) == ["INCONCLUSIVE", "SLOWER"]
+    assert verdicts(3, [open_, sure, sure]) == ["EQUIVALENT"] * 3
+    withheld = looks_of(1.0, 0.005, proven=False)
+    assert verdicts(3, [open_, withheld, withheld]) == ["INCONCLUSIVE", *["EQUIVALENT"] * 2]
+    freed = sequential.decide(3, [open_, sure, sure])[0]
+    assert freed is not None
+    assert freed.level.equal == sequential.levels((12, 20), 0.05 / 2)[0].equal
+    assert freed.level.differ == sequential.levels((12, 20), 0.05 / 3)[0].differ
+
+
+def test_no_decision_is_taken_back() -> None:
+    """One is EQUIVALENT by a share that was freed before its second look, or SLOWER before that."""
+    sure = [looks_of(1.0, 0.005, when=(5,))] * 2
+    first = looks_of(1.0, BORDERLINE, seed=2, when=(0, 9))
+    slower = first._replace(
+        reached=[first.reached[0], first.reached[1]._replace(arm=[1.2] * 10 + [1.21] * 10)]
+    )
+    found = sequential.decide(3, [slower, *sure])[0]
+    assert found is not None
+    assert (found.verdict.verdict, found.level.pairs, found.final) == ("EQUIVALENT", 12, True)
+    early = slower._replace(
+        reached=[look._replace(when=at) for look, at in zip(slower.reached, (0, 1), strict=True)]
+    )
+    found = sequential.decide(3, [early, *sure])[0]
+    assert found is not None
+    assert (found.verdict.verdict, found.level.pairs) == ("SLOWER", 20)
+
+
+@pytest.mark.parametrize(("ratio", "wrong"), [(1.03, {"EQUIVALENT"}), (1.0, {"FASTER", "SLOWER"})])
+@pytest.mark.parametrize("sd", [0.004, 0.02])
+def test_a_family_is_wrong_in_one_of_twenty_at_most(
+    ratio: float, wrong: set[str], sd: float
+) -> None:
+    """Eight comparisons; also where four of them are what frees the others' share."""
+    rng, runs = np.random.default_rng(7), 300
+    failed = 0
+    for _ in range(runs):
+        found = []
+        for k in range(8):
+            true = ratio if k < 4 else 1.0
+            arm = list(np.exp(rng.normal(math.log(true), sd, 20)))
+            reached = [sequential.Look(n, arm[:n], [1.0] * n) for n in (12, 20)]
+            found.append(sequential.Looks((12, 20), reached, 0.03, 20))
+        failed += any(v in wrong for v in verdicts(8, found)[:4])
+    assert failed / runs <= 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / runs)

@@ -15,6 +15,7 @@ from iobench.analysis.attribution import attribute
 from iobench.analysis.evidence import Evidence, evidence
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
+from iobench.analysis.verdicts import judged as results_of
 from iobench.core import units
 from iobench.core.cases import Dataset, Plan, Trial
 from iobench.core.errors import CannotStop
@@ -23,7 +24,7 @@ from iobench.host.agent import LOCAL
 from iobench.plan.blocks import probe_blocks
 from iobench.plan.resolve import Here, resolve
 from iobench.plan.rules import rules
-from iobench.run import ledger, next_trials, store
+from iobench.run import later_looks, ledger, next_trials, store
 from iobench.run import suite as scheduler
 from iobench.run.trial import TrialSettings
 from iobench.spec import load
@@ -316,10 +317,10 @@ def test_what_can_still_be_decided_goes_first(noises: tuple[float, float], first
         t.id: fixture.record(t, 1e-3 * exp(noise.get(t.arm, 0.0) * ((t.block * 7919) % 11 - 5) / 3))
         for t in plan.trials
     }
-    found = Evidence(plan, records)
-    due = next_trials.spans_due(found)
+    found = results_of(Evidence(plan, records))
+    due = later_looks.spans_due(plan, found)
     assert due == {"g01": (10, 20), "g02": (10, 20)}
-    assert set(next_trials.promising(found, due)) == first
+    assert set(later_looks.promising(plan, found, due)) == first
 
 
 def test_repeated_blocks_do_not_collide_with_those_of_later_looks(
