@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from iobench.analysis.evidence import Evidence, trial_window, usable
@@ -51,15 +51,17 @@ def complete_pairs(evidence: Evidence, contrast: Contrast) -> list[Pair]:
         for block, arms in sorted(blocks.items())
         if (arm := arms.get(contrast.arm))
         and (base := arms.get(contrast.base))
-        and together(arm, base)
-        and _in_order(arms, contrast)
+        and one_go([r for name, r in arms.items() if name in (contrast.arm, contrast.base)])
     ]
 
 
-def _in_order(ran: Mapping[str, Record], contrast: Contrast) -> bool:
-    """Return whether both arms of a block ran in its order; ``ran``: arm -> record, as they ran."""
-    places = [r.trial.position for arm, r in ran.items() if arm in (contrast.arm, contrast.base)]
-    return places == sorted(places)
+def one_go(ran: Sequence[Record]) -> bool:
+    """Tell whether records of a block are of one go: in its order, on one host, in one job.
+
+    Resumes can break it.  ``ran``: in the order in which the attempts began.
+    """
+    places = [r.trial.position for r in ran]
+    return places == sorted(places) and all(together(ran[0], r) for r in ran[1:])
 
 
 def proven(pairs: Sequence[Pair]) -> list[Pair]:

@@ -24,10 +24,12 @@ from iobench.spec.labels import PIPELINE_FIELDS
 class _Watched:
     """A contrast's pairs, and the looks at which all of their blocks had been tried.
 
-    ``kept``: without those that a repeat replaces.  ``reached``: numbers of blocks.
+    ``trials``: all that are planned.  ``kept``: without those that a repeat replaces.
+    ``reached``: numbers of blocks.
     """
 
     contrast: Contrast
+    trials: Sequence[Trial]
     pairs: Sequence[Pair]
     replaced: Set[int]
     planned: Set[int]
@@ -54,7 +56,7 @@ def judged(evidence: Evidence) -> dict[str, ContrastResult]:
     found = {}
     for members in families.values():
         family = family_of(every, members[0].contrast)
-        looks = [_looks(evidence, watched, place, script=script) for watched in members]
+        looks = [_looks(watched, place, script=script) for watched in members]
         for watched, decision in zip(members, sequential.decide(family, looks), strict=True):
             result = _result(evidence, watched, family, decision, script=script)
             found[watched.contrast.id] = result
@@ -72,25 +74,23 @@ def _watched(evidence: Evidence, contrast: Contrast) -> _Watched:
     planned = {t.block for t in mine if not t.repeat_of}
     reached = _reached(evidence, contrast, mine, max(planned, default=0))
     replaced = {p.repeat_of for p in pairs if p.repeat_of}
-    return _Watched(contrast, pairs, replaced, planned, reached)
+    return _Watched(contrast, mine, pairs, replaced, planned, reached)
 
 
-def _looks(
-    evidence: Evidence, watched: _Watched, place: Mapping[str, int], *, script: bool
-) -> sequential.Looks:
+def _looks(watched: _Watched, place: Mapping[str, int], *, script: bool) -> sequential.Looks:
     """Return what each look saw; ``place``: trial id -> its place in the order of time."""
     contrast = watched.contrast
     arms = {contrast.arm, contrast.base}
     mine = [
         (int(t.repeat_of or t.block), place[t.id])
-        for t in evidence.plan.trials
-        if is_of(t, contrast) and t.arm in arms and t.id in place
+        for t in watched.trials
+        if t.arm in arms and t.id in place
     ]
     looks = []
     for upto in watched.reached:
         used = _upto(watched.kept, upto)
         when = max((at for block, at in mine if block <= upto), default=0)
-        looks.append(sequential.Look(when, *_sides(used), not _withheld(used, script=script)))
+        looks.append(sequential.Look(when, *_sides(used), not _withheld(used, script=script)[1]))
     return sequential.Looks(_planned(contrast), looks, contrast.margin, contrast.pairs)
 
 
@@ -139,17 +139,17 @@ def _result(
     )
 
 
-def _withheld(used: Sequence[Pair], *, script: bool) -> str:
-    """Return why these pairs can give no verdict, "" where they can.
+def _withheld(used: Sequence[Pair], *, script: bool) -> tuple[bool | None, str]:
+    """Return (whether both arms saw one order of samples, why the pairs give no verdict or "").
 
     ``script``: of a user's own, whose order of samples nobody knows.
     """
     equal, unequal = (None, "") if script else equal_order(used)
     if equal is False:
-        return unequal
+        return False, unequal
     unproven = [r for p in used for r in (p.arm, p.base) if r.status == EXPLORATORY]
     reasons = "; ".join(unproven[0].reasons) or "no reason given" if unproven else ""
-    return reasons and f"trials are EXPLORATORY: {reasons}"
+    return equal, reasons and f"trials are EXPLORATORY: {reasons}"
 
 
 def _compared(
@@ -166,8 +166,8 @@ def _compared(
     ``script``: of a user's own, whose order of samples nobody knows.
     """
     first, final = result.look.planned[0], result.final
-    equal = None if script else equal_order(used)[0]
-    withheld = note = _withheld(used, script=script)
+    equal, withheld = _withheld(used, script=script)
+    note = withheld
     if equal is False:
         outcome = dataclasses.replace(outcome, pairs_needed=None)
     elif not (withheld or decided):

@@ -8,6 +8,7 @@ from typing import Any
 
 from iobench.analysis import hosts
 from iobench.analysis.evidence import enters, last_attempts, trial_window
+from iobench.analysis.pairs import one_go
 from iobench.core import stages
 from iobench.core.cases import Plan, Trial
 from iobench.core.records import FAILED, Record
@@ -163,12 +164,9 @@ def split_blocks(plan: Plan, done: Mapping[str, Record]) -> list[list[Trial]]:
 
 
 def in_one_go(trials: Sequence[Trial], done: Mapping[str, Record]) -> bool:
-    """Tell whether the trials that have records ran in the plan's order on one host, in one job.
+    """Tell whether the trials that have records are of one go (:func:`one_go`).
 
-    Resumes can break it.  ``done``: in the order in which the attempts began.
+    ``done``: in the order in which the attempts began.
     """
-    ran = [t.id for t in trials if t.id in done]
-    of_block = {*ran}
-    return ran == [i for i in done if i in of_block] and all(
-        hosts.together(done[ran[0]], done[i]) for i in ran[1:]
-    )
+    of_block = {t.id for t in trials}
+    return one_go([record for i, record in done.items() if i in of_block])
