@@ -63,11 +63,6 @@ def judged(evidence: Evidence) -> dict[str, ContrastResult]:
     return {contrast.id: found[contrast.id] for contrast in every}
 
 
-def judge(evidence: Evidence, contrast: Contrast) -> ContrastResult:
-    """Judge one contrast of the plan, together with those of its family (:func:`judged`)."""
-    return judged(evidence)[contrast.id]
-
-
 def _watched(evidence: Evidence, contrast: Contrast) -> _Watched:
     pairs = complete_pairs(evidence, contrast)
     mine = [t for t in evidence.plan.trials if is_of(t, contrast)]

@@ -9,7 +9,7 @@ import pytest
 
 from iobench.analysis import undecided
 from iobench.analysis.evidence import Evidence, evidence
-from iobench.analysis.verdicts import judge
+from iobench.analysis.verdicts import judged
 from iobench.core.cases import Contrast
 from iobench.core.records import FAILED
 from tests.build import pairs as fixture
@@ -53,7 +53,7 @@ def test_each_cause_is_told(
 ) -> None:
     contrast = fixture.contrast(DOCKER, BARE, **changes)
     found = noisy(contrast, **seen)
-    result = judge(found, contrast)
+    result = judged(found)[contrast.id]
     assert result.outcome.verdict == "INCONCLUSIVE"
     causes = undecided.causes(found, contrast, result)
     assert len(causes) == len(words)
@@ -63,7 +63,7 @@ def test_each_cause_is_told(
 def test_a_verdict_has_none() -> None:
     contrast = fixture.contrast(DOCKER, BARE)
     found = noisy(contrast, lost=2)
-    result = judge(found, contrast)
+    result = judged(found)[contrast.id]
     equal = dataclasses.replace(result.outcome, verdict="EQUIVALENT")
     assert undecided.causes(found, contrast, dataclasses.replace(result, outcome=equal)) == ()
 

@@ -8,8 +8,7 @@ import pytest
 
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.evidence import evidence
-from iobench.analysis.verdicts import judge
-from iobench.analysis.verdicts import judged as judged_all
+from iobench.analysis.verdicts import judged
 from iobench.core.cases import Trial
 from iobench.core.records import EXPLORATORY, FAILED, VALID, Record
 from iobench.equations.stats import SLOWER
@@ -21,7 +20,7 @@ SLOWED = 1.2
 NOISY = 0.0575
 
 
-def judged(status: Callable[[int], str], *, upto: int, reverse: bool = False) -> ContrastResult:
+def slowed(status: Callable[[int], str], *, upto: int, reverse: bool = False) -> ContrastResult:
     """Judge pairs that are all SLOWED, of looks at 10, 20 and 30; ``status``: of docker by block.
 
     ``reverse``: of the last block the arm that comes second ran before the first one.
@@ -38,7 +37,7 @@ def judged(status: Callable[[int], str], *, upto: int, reverse: bool = False) ->
     records: List[Record] = [record(trial) for trial in plan.trials]
     if reverse:
         records[-2:] = records[:-3:-1]
-    return judge(evidence(plan, records), contrast)
+    return judged(evidence(plan, records))[contrast.id]
 
 
 def test_a_final_verdict_is_not_taken_back_by_later_pairs() -> None:
@@ -47,24 +46,24 @@ def test_a_final_verdict_is_not_taken_back_by_later_pairs() -> None:
     def lacks(block: int) -> str:
         return EXPLORATORY if block in (3, 7) or block > 10 else VALID
 
-    first, later = (judged(lacks, upto=upto) for upto in (10, 20))
+    first, later = (slowed(lacks, upto=upto) for upto in (10, 20))
     assert (first.outcome.verdict, first.pairs, first.final) == (SLOWER, 8, True)
     assert later.outcome == first.outcome
     assert (later.pairs, later.look) == (first.pairs, first.look)
-    proven_later = judged(lambda block: EXPLORATORY if block <= 6 else VALID, upto=20)
+    proven_later = slowed(lambda block: EXPLORATORY if block <= 6 else VALID, upto=20)
     assert proven_later.outcome.verdict == "EXPLORATORY", "most pairs of the first look lack it"
 
 
 def test_a_look_without_a_pair_is_passed_over() -> None:
-    found = judged(lambda block: FAILED if block <= 10 else VALID, upto=20)
+    found = slowed(lambda block: FAILED if block <= 10 else VALID, upto=20)
     assert (found.outcome.verdict, found.pairs, found.look.taken) == (SLOWER, 10, 2)
-    nothing = judged(lambda _: FAILED, upto=20)
+    nothing = slowed(lambda _: FAILED, upto=20)
     assert (nothing.pairs, nothing.final) == (0, False)
 
 
 def test_arms_of_two_sessions_are_no_pair() -> None:
     """An interrupted resume leaves the first arm of a block newer than the second."""
-    whole, split = (judged(lambda _: VALID, upto=10, reverse=r) for r in (False, True))
+    whole, split = (slowed(lambda _: VALID, upto=10, reverse=r) for r in (False, True))
     assert (whole.pairs, split.pairs) == (10, 9)
 
 
@@ -85,7 +84,7 @@ def test_what_is_equivalent_frees_its_share_of_the_family(docker: str, verdict: 
         unproven = trial.arm == arms[0].label and docker == EXPLORATORY
         return fixture.record(trial, 1e-3 * wave, status=EXPLORATORY if unproven else VALID)
 
-    results = judged_all(evidence(plan, [record(trial) for trial in plan.trials]))
+    results = judged(evidence(plan, [record(trial) for trial in plan.trials]))
     found = results["c1"]
     assert found.outcome.verdict == verdict
     assert found.look.level == 0.05 / 2

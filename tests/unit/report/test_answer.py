@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from iobench.analysis import verdicts
 from iobench.analysis.contrast_results import AllocationResult, ContrastResult
 from iobench.analysis.evidence import evidence
-from iobench.analysis.verdicts import judge
 from iobench.report import answer, contrast_words
 from tests.build import pairs as fixture
 
@@ -29,7 +29,7 @@ def judged(noise: float, slower: float = 1.0, **changes: object) -> list[Contras
         ready = {DOCKER.label: 1.2, APPTAINER.label: 1.9, BARE.label: 1.0}[trial.arm]
         factor = slower if trial.arm == DOCKER.label else 1.0
         records.append(fixture.record(trial, 1e-3 * factor * (1 + wave), ready_s=ready))
-    return [judge(evidence(plan, records), c) for c in contrasts]
+    return [*verdicts.judged(evidence(plan, records)).values()]
 
 
 def test_arms_that_cost_nothing_are_one_sentence() -> None:

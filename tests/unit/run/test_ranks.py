@@ -18,7 +18,7 @@ from iobench.analysis.evidence import evidence, startup_s, step_waits, trial_win
 from iobench.analysis.pairs import complete_pairs, equal_order
 from iobench.analysis.ranks import note, parted, skew_s, together
 from iobench.analysis.results import CheckResult, to_json
-from iobench.analysis.verdicts import judge
+from iobench.analysis.verdicts import judged
 from iobench.core import registry
 from iobench.core.cases import Case, Contrast, Dataset, Plan, Trial
 from iobench.core.errors import SpecError
@@ -350,10 +350,11 @@ def test_an_order_that_the_loader_draws_is_of_the_same_samples(order: str, equal
 
 def test_equal_ranks_must_read_in_equal_order_rank_by_rank() -> None:
     plan_, records = pair_of(case_of(label="a", workers=2), case_of(label="b"))
-    assert judge(evidence(plan_, records), plan_.contrasts[0]).equal_order
+    (whole,) = judged(evidence(plan_, records)).values()
+    assert whole.equal_order
     crossed = dataclasses.replace(records[0], ranks=records[0].ranks[::-1])
-    judged = judge(evidence(plan_, [crossed, records[1]]), plan_.contrasts[0])
-    assert not judged.equal_order
+    (found,) = judged(evidence(plan_, [crossed, records[1]])).values()
+    assert not found.equal_order
 
 
 def test_a_confounder_of_one_rank_alone_is_seen() -> None:
