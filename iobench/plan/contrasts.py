@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from iobench.core.cases import Cell, Contrast, ContrastRule, Plan, Trial, alike
 from iobench.core.stages import PROBE
+from iobench.equations import sequential
 from iobench.equations.signed_rank import FLOOR_PAIRS, fewest_pairs
 from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import group_of
@@ -54,9 +55,22 @@ def family_of(contrasts: Sequence[Contrast], contrast: Contrast) -> int:
 
 def fewest_of(contrasts: Sequence[Contrast], together: Sequence[Contrast]) -> int:
     """Return the fewest pairs with which contrasts that share blocks have simultaneous limits, each
-    in its family.
+    in its family; of several looks, the fewest of the first.
     """
-    return max(fewest_pairs(ALPHA / family_of(contrasts, c)) for c in together)
+    return max(_fewest(ALPHA / family_of(contrasts, c), c.looks[1:]) for c in together)
+
+
+def _fewest(alpha: float, later: Sequence[int]) -> int:
+    """Return the fewest pairs with limits, of a first look where some of alpha is for others."""
+    pairs = fewest_pairs(alpha)
+    while later and pairs < later[-1] and pairs < fewest_pairs(_first_level(pairs, alpha, later)):
+        pairs += 1
+    return pairs
+
+
+def _first_level(pairs: int, alpha: float, later: Sequence[int]) -> float:
+    """Return the level of a difference at a first look of so many pairs and one more, the last."""
+    return sequential.levels((pairs, later[-1]), alpha)[0].differ
 
 
 def without_limits(contrasts: Sequence[Contrast]) -> list[str]:

@@ -14,6 +14,10 @@ import pytest
 from iobench.core import dataset as datasets
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record
+from iobench.equations.sequential import levels
+from iobench.equations.signed_rank import FLOOR_PAIRS, fewest_pairs
+from iobench.equations.stats import ALPHA
+from iobench.plan.blocks import first_look
 from iobench.plan.contrasts import contrasts, without_limits
 from iobench.plan.resolve import Here, resolve
 from iobench.run import disturbance, next_trials, store
@@ -302,21 +306,31 @@ def test_what_a_contrast_of_few_pairs_does_not_need_is_the_others(dataset: Datas
     assert next_trials.within_budget(plan, [], ledger, 200.0) == []
 
 
-@pytest.mark.parametrize(("compared", "fewest"), [(1, 6), (2, 7), (8, 9)])
+@pytest.mark.parametrize(
+    ("compared", "looks", "fewest"),
+    [(1, (), 6), (2, (), 7), (8, (), 9), (1, (12, 20), 7), (8, (12, 20), 10)],
+)
 def test_no_budget_is_so_tight_that_nothing_can_be_decided(
-    dataset: Dataset, compared: int, fewest: int
+    dataset: Dataset, compared: int, looks: tuple[int, ...], fewest: int
 ) -> None:
-    """Of so many comparisons at once fewer pairs have no limits, whatever they show."""
+    """Of so many comparisons at once fewer pairs have no limits, whatever they show; at a first of
+    several looks too, which may err less.
+    """
     plan = planned(dataset, 60.0)
     trials = [Trial(c.label, c, "load", "-") for c in plan.cases]
     ledger = Ledger(plan, [dataclasses.replace(record(), trial=t, wall_s=10.0) for t in trials])
     (one,) = contrasts(plan.rules, {})
-    several = [dataclasses.replace(one, pairs=12, id=f"c{n}") for n in range(compared)]
+    several = [
+        dataclasses.replace(one, pairs=max(looks, default=12), looks=looks, id=f"c{n}")
+        for n in range(compared)
+    ]
     found = next_trials.within_budget(plan, several, ledger, 1.0)
-    assert {c.pairs for c in found} == {fewest}
+    assert {first_look(c) for c in found} == {fewest}
     assert without_limits(found) == []
-    fewer = [dataclasses.replace(c, pairs=fewest - 1) for c in found]
-    assert compared == 1 or without_limits(fewer)
+    level = levels((fewest, *looks[1:]), ALPHA / compared)[0].differ
+    assert fewest == FLOOR_PAIRS or fewest_pairs(level) == fewest
+    fewer = [dataclasses.replace(c, pairs=fewest - 1, looks=()) for c in found]
+    assert compared == 1 or looks or without_limits(fewer)
 
 
 @pytest.fixture
