@@ -125,13 +125,17 @@ def row_of(entry: dict[str, Any]) -> dict[str, Any]:
     for stage, cache in (("load", "warm"), ("compute", "-"), ("train", "warm")):
         found = entry["stages"][stage].get(cache) or {}
         rates[stage] = (found.get("samples_per_s") or {}).get("value")
+    au = (entry["au"].get("warm") or {}).get("value")
+    if au and rates["train"]:  # what computes alike is run once, and entered with one case
+        rates["compute"] = rates["compute"] or rates["train"] / au
     copy, wrong = entry["copy_s"], [f"no {name}" for name, rate in rates.items() if not rate]
     if rates["compute"] and rates["train"] and rates["train"] > SLACK * rates["compute"]:
         wrong.append("it trains faster than it computes")
     if copy and copy["share"] and copy["share"] > SLACK:
         wrong.append("a copy takes longer than a step")
     stall = entry["prep_stall_s"] or {}
-    if entry["case"] == STARVED and not (stall.get("low") or 0) > 0:
+    least = stall.get("low") if stall.get("n", 0) > 1 else stall.get("value")
+    if entry["case"] == STARVED and not (least or 0) > 0:
         wrong.append("the GPU waits for one worker, and no stall is found")
     return {"case": entry["case"], **rates, "copy": copy, "stall_s": stall, "wrong": wrong}
 
