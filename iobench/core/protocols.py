@@ -205,6 +205,9 @@ class Runtime(Protocol):
     def stop(self, name: str) -> None:
         """End what a killed ``argv`` may leave on this node; nothing where all are its children."""
 
+    def sweep(self, say: Say) -> None:
+        """Remove what drivers of this node that were killed left with the runtime's daemon."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Ranks:
@@ -327,9 +330,6 @@ class Placing(Protocol):
         ``data.copy_to(folder)``.  ``image``: as the runtime takes it.  What is no folder is removed
         afterwards.  Raises DatasetError.
         """
-
-    def sweep(self, form: str, say: Say) -> None:
-        """Remove what a killed suite left in the engine of this image form."""
 
 
 @dataclasses.dataclass(frozen=True)

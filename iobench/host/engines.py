@@ -1,21 +1,27 @@
-"""How docker and podman must be called on this host."""
+"""How docker and podman must be called on this host, and what killed drivers left with them.
+
+Containers and images that iobench makes carry a label that names their driver's process.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import socket
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from iobench.host import filesystems
-from iobench.host.probes import asked_once, hybrid_cgroups
+from iobench.host.probes import ask, asked_once, hybrid_cgroups, read
 
 SYSTEMD = Path("/run/systemd/system")
 #: Forms of image that an engine keeps in a store of its own, on each node.
 FORMS = ("docker", "podman")
 #: :func:`store_filesystem` of a store on this machine's own disks or in its memory; "": of none.
 OF_THIS_MACHINE = ("", "posix", "tmpfs")
+#: Names the driver of a container or image that iobench makes.
+LABEL = "iobench.driver"
 
 
 def podman(oci_runtime: str = "") -> List[str]:
@@ -62,6 +68,44 @@ def store_filesystem(engine: str) -> str:
     """Return the filesystem member of :func:`store`; "" where that is not known."""
     path = store(engine)
     return filesystems.filesystem_for(path)[0] if path else ""
+
+
+def owner() -> str:
+    """Return the label ``NAME=VALUE`` of what this process makes."""
+    return f"{LABEL}={_process(os.getpid())}"
+
+
+def left(program: Sequence[str], kind: str) -> List[str]:
+    """Return the engine's containers, or images (``kind``: container, image), of gone processes.
+
+    A container may be stopped for its turn when its driver and all that watches over it are ended
+    at one blow, as when a batch system ends a job's control group: the engine's are in another.
+    """
+    listing = {"container": ["ps", "--all"], "image": ["images"]}[kind]
+    code, output = ask([*program, *listing, f"--filter=label={LABEL}", "--format={{.ID}}"])
+    show = f'--format={{{{index .Config.Labels "{LABEL}"}}}}'
+    labels = {
+        name: ask([*program, "inspect", f"--type={kind}", show, name])
+        for name in (output.split() if code == 0 else ())
+    }
+    return [name for name, (code, label) in labels.items() if code == 0 and _gone(label.strip())]
+
+
+def _process(pid: int) -> str:
+    """Return which process this is, of any that run here ever: node, PID namespace, id, start."""
+    fields = read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return f"{_space()}/{pid}/{fields[19] if len(fields) > 19 else 'gone'}"
+
+
+def _space() -> str:
+    """Return the node and the PID namespace, whose processes are seen from here."""
+    return f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def _gone(process: str) -> bool:
+    """Return whether a process ended; one of another node or namespace cannot be seen."""
+    space, _, pid = process.rpartition("/")[0].rpartition("/")
+    return space == _space() and pid.isdigit() and _process(int(pid)) != process
 
 
 def _storage_is_chosen() -> bool:

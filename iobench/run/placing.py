@@ -74,10 +74,8 @@ def present(plan: Plan, images: Images, say: Say) -> Iterator[Plan]:
     ``seconds`` stay those of the first time.  Raises DatasetError.
     """
     placed_folders.sweep(_parents(plan, images), say)
-    for name in registry.names("placements"):
-        if placing := registry.load("placements", name).make():
-            for form in sorted({runtime_of(c).form() for c in plan.cases}):
-                placing.sweep(form, say)
+    for runtime in {case.runtime: runtime_of(case) for case in plan.cases}.values():
+        runtime.sweep(say)
     _check_memory(plan)
     with ExitStack() as undo:
         made = [undo.enter_context(_made(plan, p, images, say)) for p in plan.placements]

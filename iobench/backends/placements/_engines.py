@@ -1,8 +1,4 @@
-"""Data inside a docker or podman image: one layer on top of the image that the runtime runs.
-
-Containers and images made here carry a label that names their process, so those of a process that
-is gone are removed by the next suite.
-"""
+"""Data inside a docker or podman image: one layer on top of the image that the runtime runs."""
 
 from __future__ import annotations
 
@@ -10,21 +6,18 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, List
 
 from iobench.backends.placements._content import Content
 from iobench.core.cases import Placement
 from iobench.core.errors import DatasetError
 from iobench.core.inside import DATA_INSIDE
-from iobench.core.protocols import Say
-from iobench.host import engines, probes
+from iobench.host import engines
 from iobench.host.probes import ask
 
 FORMS = engines.FORMS
-LABEL = "iobench.placement"
 #: Storing a layer takes longer than a probe may.
 _LIMIT_S = 3600.0
 
@@ -46,9 +39,16 @@ def derived(place: Placement, base: str, data: Content) -> Iterator[Placement]:
     """Make the image; it and the container that it is made from are gone afterwards."""
     form, what = place.form, f"placement image for {place.form}"
     container = place.root.partition("/")[2].partition(":")[0]
-    label = f"--label={LABEL}={_owner(os.getpid())}"
     try:
-        _ask(form, "create", label, f"--name={container}", "--network=none", base, "true")
+        _ask(
+            form,
+            "create",
+            f"--label={engines.owner()}",
+            f"--name={container}",
+            "--network=none",
+            base,
+            "true",
+        )
         data.send([*_words(form), "cp", "-", f"{container}:/"], *_user(form), what)
         _ask(form, "commit", container, place.root)
         ask([*_words(form), "rm", "--force", container])
@@ -57,20 +57,6 @@ def derived(place: Placement, base: str, data: Content) -> Iterator[Placement]:
     finally:
         ask([*_words(form), "rm", "--force", container])
         ask([*_words(form), "rmi", "--force", place.root])
-
-
-def sweep(form: str, say: Say) -> None:
-    """Remove containers and images that a suite which was killed left in this engine."""
-    show = ["--filter", f"label={LABEL}", "--format", "{{.ID}}"]
-    for listing, remove in (
-        (["ps", "--all", *show], ["rm", "--force"]),
-        (["images", *show], ["rmi", "--force"]),
-    ):
-        code, output = ask([*_words(form), *listing])
-        for name in output.split() if code == 0 else ():
-            if not _alive(_label_of(form, name)):
-                say(f"removing {form} {name}, which a suite that was killed left")
-                ask([*_words(form), *remove, name])
 
 
 def _described(place: Placement) -> Placement:
@@ -98,7 +84,7 @@ def _user(form: str) -> tuple[int, int]:
     return os.geteuid(), os.getegid()
 
 
-def _words(form: str) -> Sequence[str]:
+def _words(form: str) -> List[str]:
     return ["docker"] if form == "docker" else engines.podman()
 
 
@@ -107,23 +93,3 @@ def _ask(form: str, *words: str) -> str:
     if code:
         raise DatasetError(f"placement image: `{form} {words[0]}` failed: {output}")
     return output
-
-
-def _label_of(form: str, name: str) -> str:
-    code, output = ask([*_words(form), "inspect", "--format", "{{json .Config.Labels}}", name])
-    return str((json.loads(output) or {}).get(LABEL, "")) if code == 0 else ""
-
-
-def _owner(pid: int) -> str:
-    """Return who this process is, never to be used again on this machine."""
-    fields = probes.read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return f"{socket.gethostname()}/{pid}/{fields[19] if len(fields) > 19 else 'gone'}"
-
-
-def _alive(owner: str) -> bool:
-    """Return whether a label's process still runs; on another machine it might."""
-    host, _, rest = owner.partition("/")
-    pid = rest.partition("/")[0]
-    if host != socket.gethostname() or not pid.isdigit():
-        return True
-    return _owner(int(pid)) == owner

@@ -15,7 +15,7 @@ from iobench.backends.placements._content import Content
 from iobench.backends.placements._squash import SquashPlacing
 from iobench.core.cases import Placement
 from iobench.core.members import PlacementBackend
-from iobench.core.protocols import Say, Site
+from iobench.core.protocols import Site
 
 
 class InImage(SquashPlacing):
@@ -50,11 +50,6 @@ class InImage(SquashPlacing):
             making = super().put(place, data, image)
         with making as made:
             yield made
-
-    def sweep(self, form: str, say: Say) -> None:
-        """Remove containers and images that a killed suite left in the engine of this form."""
-        if form in _engines.FORMS:
-            _engines.sweep(form, say)
 
 
 BACKEND = PlacementBackend(InImage, "in the image that the runtime runs", in_image=True)

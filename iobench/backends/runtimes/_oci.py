@@ -11,7 +11,8 @@ from iobench.core.cases import Case
 from iobench.core.errors import SpecError
 from iobench.core.inside import WORK_INSIDE
 from iobench.core.options import Range
-from iobench.core.protocols import Mount, Runtime, Start
+from iobench.core.protocols import Mount, Runtime, Say, Start
+from iobench.host import engines
 from iobench.host.probes import Host, ask
 
 MiB = Annotated[int, Range(0, (1 << 30) - 1)]
@@ -82,7 +83,7 @@ class OciRuntime(Runtime):
         """
         words = [*extra]
         words += [f"--security-opt=label={self._label}"] if self._label else []
-        words += ["--rm", "--pull=never", "--log-driver=none"]
+        words += ["--rm", "--pull=never", "--log-driver=none", f"--label={engines.owner()}"]
         if not start.passed:
             words += [f"--name={start.name}"] if start.name else []
             words += [f"--hostname={facts.name}"]
@@ -116,6 +117,25 @@ class OciRuntime(Runtime):
             return ""
         engine = self.program()[0]
         return f"{engine} has no image {image}: `{engine} load -i` its archive there"
+
+    def remove(self, containers: Sequence[str]) -> None:
+        """Kill and remove containers."""
+        raise NotImplementedError
+
+    def stop(self, name: str) -> None:
+        """Kill and remove the containers that were started by that name."""
+        if found := self.names(name):
+            self.remove(found)
+
+    def sweep(self, say: Say) -> None:
+        """Remove the containers and images of drivers of this machine that are gone."""
+        for kind in ("container", "image"):
+            if found := engines.left(self.program(), kind):
+                say(f"removing what a driver that was killed left: {kind} {', '.join(found)}")
+                if kind == "container":
+                    self.remove(found)
+                else:
+                    ask([*self.program(), "rmi", "--force", *found])
 
     def names(self, name: str) -> List[str]:
         """Return the containers that were started by this name, alive or not."""

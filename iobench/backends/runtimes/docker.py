@@ -67,10 +67,9 @@ class Docker(OciRuntime):
             **self.shared,
         }
 
-    def stop(self, name: str) -> None:
-        """Kill and remove the containers that were started by that name."""
-        if found := self.names(name):
-            ask([*self.program(), "rm", "--force", "--volumes", *found])
+    def remove(self, containers: Sequence[str]) -> None:
+        """Kill and remove containers, stopped or not."""
+        ask([*self.program(), "rm", "--force", "--volumes", *containers])
 
     def program(self) -> List[str]:
         """Return ``docker``."""

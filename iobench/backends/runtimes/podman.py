@@ -80,14 +80,12 @@ class Podman(OciRuntime):
             **self.shared,
         }
 
-    def stop(self, name: str) -> None:
-        """Kill and remove the containers that were started by that name."""
-        if not (found := self.names(name)):
-            return
+    def remove(self, containers: Sequence[str]) -> None:
+        """Kill and remove containers, stopped or not."""
         remove = [*self.program(), "rm", "--force", "--ignore", "--volumes"]
-        if ask([*remove, "--time=0", *found])[0]:  # podman 3 does not know it, and would wait
-            ask([*self.program(), "kill", *found])
-            ask([*remove, *found])
+        if ask([*remove, "--time=0", *containers])[0]:  # podman 3 does not know it, and would wait
+            ask([*self.program(), "kill", *containers])
+            ask([*remove, *containers])
 
     def program(self) -> List[str]:
         """Return ``podman`` with the options that this host needs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import tomllib
 
 from iobench.analysis import suite
 from iobench.backends.placements import _engines
+from iobench.core import registry
 from iobench.core.cases import Case, Dataset, Plan, Trial
+from iobench.core.clock import clock
 from iobench.core.records import EXPLORATORY, VALID, Record
 from iobench.host import engines, probes
 from iobench.plan.resolve import Here, resolve
@@ -88,7 +91,7 @@ def left(data: Dataset, forms: dict[str, Any], runtime: str) -> list[str]:
     if runtime in _engines.FORMS:
         program = ["docker"] if runtime == "docker" else engines.podman()
         for listing in (["ps", "--all"], ["images"]):
-            listing += ["--quiet", "--filter", f"label={_engines.LABEL}"]
+            listing += ["--quiet", "--filter", f"label={engines.LABEL}"]
             found += probes.ask([*program, *listing])[1].split()
     return found
 
@@ -224,6 +227,7 @@ def test_a_suite_contrasts_bind_and_image_for_docker_and_apptainer(
 KILLED = """
 import os, signal, sys
 from iobench.backends.placements import _engines
+from iobench.core import registry
 place = _engines.Placement("image", sys.argv[2], form=sys.argv[1], base="torch")
 class Nothing:
     def send(self, argv, uid, gid, what):
@@ -249,6 +253,43 @@ def test_an_image_that_a_killed_suite_left_is_removed_by_the_next(
     assert probes.ask([*program, "image", "inspect", tag])[0] == 0
     with made(data, case, forms):
         assert probes.ask([*program, "image", "inspect", tag])[0] != 0
-        _engines.sweep(runtime, containers.say)  # of a process that runs: left alone
+        registry.runtime_of(case).sweep(print)  # of a process that runs: left alone
         assert len(left(data, forms, runtime)) == 1
     assert left(data, forms, runtime) == []
+
+
+STOPPED = """
+import os, signal, subprocess, sys, time
+from iobench.core import registry
+from iobench.core.protocols import Start
+runtime = registry.load("runtimes", sys.argv[1]).make()
+start = Start(image=sys.argv[2], name=sys.argv[3])
+subprocess.Popen(runtime.argv(["sleep", "600"], start), stdin=subprocess.DEVNULL)
+until = time.monotonic() + 60
+while time.monotonic() < until and not runtime.names(start.name):
+    time.sleep(0.1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("runtime", _engines.FORMS)
+def test_a_stopped_container_of_a_killed_driver_is_removed_by_the_next(
+    runtime: str, data: Dataset, services: None
+) -> None:
+    """The driver and what watches over its arms were ended at one blow."""
+    case = case_of(data, runtime, "bind", {})
+    containers.needs(case)
+    forms = containers.images_of(case)
+    engine, name = registry.runtime_of(case), f"iobench-killed-{os.getpid()}"
+    words = [sys.executable, "-c", STOPPED, runtime, forms["torch"].forms[runtime], name]
+    assert subprocess.run(words).returncode == -signal.SIGKILL
+    program = ["docker"] if runtime == "docker" else engines.podman()
+    show, until, pid = [*program, "inspect", "--format={{.State.Pid}}", name], clock() + 60, 0
+    while not pid and clock() < until:
+        pid = int(probes.ask(show)[1])
+    os.kill(pid, signal.SIGSTOP)
+    said: list[str] = []
+    with placing.present(Plan("t", "now", 1, 60.0, data, (case,), ()), forms, said.append):
+        assert engine.names(name) == []
+    assert len(said) == 1
+    assert not Path(f"/proc/{pid}").exists()

@@ -42,6 +42,7 @@ OCI = [
     "--rm",
     "--pull=never",
     "--log-driver=none",
+    f"--label={engines.owner()}",
     "--name=iobench-1",
     "--hostname=node7",
     "--user=1000:100",
