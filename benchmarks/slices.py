@@ -250,7 +250,8 @@ def main() -> int:
     if args.pairs:
         figures["uneven"] = row = uneven(found, args.pairs)
         met = abs(row["ratio"] - 1) <= UNEVEN
-        print(f"uneven steps: ratio {row['ratio']:.4f}, {row['verdict']}", flush=True)
+        limits = "{low:.4f} to {high:.4f}".format(**row["interval"])
+        print(f"uneven steps: ratio {row['ratio']:.4f} ({limits}), {row['verdict']}", flush=True)
     rows: list[tuple[float, float, float]] = []
     for pipeline in args.pipelines if args.data_pairs else ():
         rows += (here := own_data(found, pipeline, args.data_pairs))

@@ -15,9 +15,11 @@ from collections.abc import Iterator, Sequence
 
 from iobench.analysis import ranks as rank_figures
 from iobench.core.cases import Dataset, Trial
+from iobench.core.channel import Ready
 from iobench.core.clock import clock
 from iobench.core.errors import CannotStop, TrialFailed
 from iobench.core.records import INVALID, CacheProof, Record, Slices
+from iobench.equations.signed_rank import FLOOR_PAIRS
 from iobench.host import scratch
 from iobench.host.agent import Agent, Freezer
 from iobench.run import cache_proof
@@ -25,6 +27,10 @@ from iobench.run.trial import Attempt
 from iobench.run.trial_settings import TrialSettings
 from iobench.run.worker_process import Worker
 
+#: So many blocks of a contrast measure how long its arms take to start.
+STARTS = FLOOR_PAIRS
+#: Of arms that start at once each is listened to for so long, in turn.
+EACH_S = 0.01
 #: So long is waited for news of a rank of which no process is seen.
 LOOK_S = 1.0
 TOGETHER = "the arms took turns on several mounts, and one's counter counts all of them"
@@ -134,11 +140,18 @@ class Arm:
 
 
 def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) -> list[Arm]:
-    """Start every arm, alone on the machine, and bring it to the barrier before its loop."""
+    """Start every arm and bring it to the barrier before its loop.
+
+    In the first blocks each starts alone on the machine, which measures its start-up; in later ones
+    all start at once, which takes less time and measures none.
+    """
     freezer, arms = stack.enter_context(agent.freezer()), []
+    workers = _started(tries, stack) if tries[0].trial.block > STARTS else {}
     for attempt in tries:
         with _blamed(attempt):
-            worker = stack.enter_context(attempt.running(stack.enter_context(scratch.folder())))
+            worker = workers.get(attempt) or stack.enter_context(
+                attempt.running(stack.enter_context(scratch.folder()))
+            )
             worker.listener.holds = True
             arm = Arm(attempt, worker, agent, freezer)
             stack.callback(arm.release)  # what is stopped ends late
@@ -162,6 +175,22 @@ def opened(tries: Sequence[Attempt], agent: Agent, stack: contextlib.ExitStack) 
             arm.stop()
             arm.worker.listener.begin()  # it reads that when it goes on
     return arms
+
+
+def _started(tries: Sequence[Attempt], stack: contextlib.ExitStack) -> dict[Attempt, Worker]:
+    """Start all arms at once and wait until they are ready."""
+    workers = {}
+    for attempt in tries:
+        with _blamed(attempt):
+            folder = stack.enter_context(scratch.folder())
+            workers[attempt] = stack.enter_context(attempt.started_in(folder))
+    left = list(tries)
+    while left:
+        for attempt in list(left):
+            with _blamed(attempt):
+                if workers[attempt].arrived(clock() + EACH_S, Ready):
+                    left.remove(attempt)
+    return workers
 
 
 def rounds(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:

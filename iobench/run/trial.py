@@ -158,6 +158,13 @@ class Attempt:
     @contextlib.contextmanager
     def running(self, work: Path) -> Iterator[Worker]:
         """Start the ranks in the folder ``work`` and wait until they are ready."""
+        with self.started_in(work) as worker:
+            self.ready_s = worker.wait_ready()
+            yield worker
+
+    @contextlib.contextmanager
+    def started_in(self, work: Path) -> Iterator[Worker]:
+        """Start the ranks in the folder ``work``."""
         if not self._stage.on_host:
             self.runtime = command.record_of(self.trial.case, self._settings.images)
         with self._held:
@@ -169,7 +176,6 @@ class Attempt:
                 self._look_at(_files(self.trial, self._dataset, None), self.where)
             with worker_of(self.trial, self._dataset, work, self._settings, self._place) as worker:
                 try:
-                    self.ready_s = worker.wait_ready()
                     yield worker
                 finally:
                     self.ranks = worker.left()
@@ -208,11 +214,8 @@ class Attempt:
         self._look_at(found.files, found.root)
         everywhere(self._nodes, lambda node: node.set_state(list, self._held))
         self.count()
-        self.notes["software"] = {
-            "root": str(found.root),
-            "files": len(found.files),
-            "bytes": found.nbytes,
-        }
+        size = {"files": len(found.files), "bytes": found.nbytes}
+        self.notes["software"] = {"root": str(found.root), **size}
 
     def count(self) -> None:
         """Begin to count what crosses the mount of the data."""

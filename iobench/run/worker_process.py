@@ -17,7 +17,18 @@ import pydantic
 
 from iobench.core import registry, stages
 from iobench.core.cases import Dataset, Extent, Placement, Task, Trial
-from iobench.core.channel import Barrier, Extents, Go, Hello, M, Prepare, Prepared, Ready, Result
+from iobench.core.channel import (
+    Barrier,
+    ControlMessage,
+    Extents,
+    Go,
+    Hello,
+    M,
+    Prepare,
+    Prepared,
+    Ready,
+    Result,
+)
 from iobench.core.clock import clock
 from iobench.core.errors import TrialFailed
 from iobench.core.records import RankResult
@@ -94,12 +105,12 @@ class Worker:
         """Let the ranks begin."""
         self.listener.send(Go())
 
-    def arrived(self, until: float) -> bool:
+    def arrived(self, until: float, at: type[ControlMessage] = Barrier) -> bool:
         """Exchange messages until every rank waits at the barrier; False: the clock came first.
 
-        Raises TrialFailed where one will not come.
+        ``at``: or has sent this message.  Raises TrialFailed where one will not come.
         """
-        while not self.listener.from_all(Barrier):
+        while not self.listener.from_all(at):
             if clock() >= until:
                 return False
             self.check(until)

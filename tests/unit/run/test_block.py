@@ -21,7 +21,7 @@ from iobench.core.protocols import Crossed
 from iobench.core.records import FAILED, INVALID, VALID, CacheProof, IoCounters, Record
 from iobench.host.agent import Agent
 from iobench.run import copies
-from iobench.run.block import part, run_block
+from iobench.run.block import STARTS, part, run_block
 from iobench.run.trial import Attempt, TrialSettings
 from tests.build import containers
 
@@ -168,11 +168,26 @@ def test_files_read_in_place_are_not_copied(data: Dataset) -> None:
         copies.make([dataclasses.replace(trial, copy=1)], in_place, TrialSettings(), undo)
 
 
+def test_later_blocks_start_their_arms_at_once_and_measure_no_start(data: Dataset) -> None:
+    arms: list[dict[str, Any]] = [{}, {"loader": "torch"}, {}]
+    first, later = (
+        run([dataclasses.replace(t, block=number) for t in block(data, *arms)], data)
+        for number in (STARTS, STARTS + 1)
+    )
+    assert [(r.status, r.reasons) for r in (*first, *later)] == [(VALID, ())] * 6
+    assert all(record.ready_s > 0 for record in first)
+    assert [record.ready_s for record in later] == [0.0] * 3
+    assert all(len(record.slices.thawed) > 1 for record in later)
+    orders = [{r.ranks[0].order_digest for r in records} for records in (first, later)]
+    assert [len(order) for order in orders] == [1, 1]
+
+
+@pytest.mark.parametrize("number", [1, STARTS + 1])
 @pytest.mark.parametrize("hurt", [0, 1])
-def test_an_arm_that_fails_spoils_the_block(data: Dataset, hurt: int) -> None:
+def test_an_arm_that_fails_spoils_the_block(data: Dataset, hurt: int, number: int) -> None:
     arms: list[dict[str, Any]] = [{}, {}]
     arms[hurt] = {"loader_options": {"walk": True}}
-    records = run(block(data, *arms), data)
+    records = run([dataclasses.replace(t, block=number) for t in block(data, *arms)], data)
     assert records[hurt].status == FAILED
     assert "walk: jpeg is not walked" in records[hurt].reasons[0]
     other = records[1 - hurt]
@@ -191,8 +206,12 @@ class Lost(Agent):
         return []
 
 
-def test_an_arm_that_ended_before_it_was_stopped_is_one_that_failed(data: Dataset) -> None:
-    first, other = run(block(data, {}, {}), data, agent=Lost())
+@pytest.mark.parametrize("number", [1, STARTS + 1])
+def test_an_arm_that_ended_before_it_was_stopped_is_one_that_failed(
+    data: Dataset, number: int
+) -> None:
+    trials = [dataclasses.replace(t, block=number) for t in block(data, {}, {})]
+    first, other = run(trials, data, agent=Lost())
     assert (first.status, other.status) == (FAILED, INVALID)
     assert "SIGKILL" in first.reasons[0]
 
