@@ -13,7 +13,7 @@ import pytest
 
 from iobench.core import dataset as datasets
 from iobench.core.cases import Case, Dataset, Plan, Trial
-from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record
+from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record, Slices
 from iobench.equations.sequential import levels
 from iobench.equations.signed_rank import FLOOR_PAIRS, fewest_pairs
 from iobench.equations.stats import ALPHA
@@ -234,6 +234,17 @@ def test_the_rule_for_repeating_a_pair() -> None:
     assert "stole" in disturbance.disturbed(record(machine_steal_s=0.05))
     invalid = dataclasses.replace(record(), status=INVALID, reasons=("not cold",))
     assert disturbance.disturbed(invalid) == "not cold"
+
+
+def test_what_meets_all_arms_of_a_block_in_turns_repeats_none() -> None:
+    turns = Slices([(0.0, 1.0)], [0.001], [0.0])
+    for io in ({"machine_busy_s": 1.9}, {"machine_steal_s": 0.5}):
+        assert disturbance.disturbed(record(**io))
+        assert disturbance.disturbed(dataclasses.replace(record(**io), slices=turns)) == ""
+    invalid = dataclasses.replace(record(), status=INVALID, reasons=("not cold",), slices=turns)
+    assert disturbance.disturbed(invalid) == "not cold"
+    beside = dataclasses.replace(record(), notes={"rivals": ["another"]}, slices=turns)
+    assert "another iobench" in disturbance.disturbed(beside)
 
 
 def test_a_disturbed_pair_is_repeated_once_and_both_are_kept(
