@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from iobench.analysis.contrast_results import ContrastResult
+from iobench.analysis.disturbance import cores_taken
 from iobench.analysis.evidence import Evidence
 from iobench.analysis.time_spent import span
 from iobench.core.cases import Contrast
+from iobench.core.records import Record
 from iobench.equations import stats
 from iobench.plan.blocks import group_of
 from iobench.plan.outlook import cores_sd
@@ -17,12 +19,17 @@ from iobench.plan.outlook import cores_sd
 def block_s(evidence: Evidence, contrast: Contrast) -> float | None:
     """Return the median seconds of a block, from the first start of an arm to the last end."""
     blocks: dict[int, list[tuple[float, float]]] = {}
-    for record in evidence.last.values():
-        trial, known = record.trial, span(record)
-        if known and trial.contrast == group_of(contrast) and trial.stage == contrast.stage:
-            blocks.setdefault(trial.block, []).append(known)
+    for record in _of(evidence, contrast):
+        if known := span(record):
+            blocks.setdefault(record.trial.block, []).append(known)
     lasted = [max(end for _, end in arms) - min(arms)[0] for arms in blocks.values()]
     return median(lasted) if lasted else None
+
+
+def _of(evidence: Evidence, contrast: Contrast) -> list[Record]:
+    """Return the records of a contrast's blocks."""
+    place = group_of(contrast), contrast.stage
+    return [r for r in evidence.last.values() if (r.trial.contrast, r.trial.stage) == place]
 
 
 def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Sequence[str]:
@@ -32,8 +39,8 @@ def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Se
     found, last = [], result.look.planned[-1]
     if noise := _noise(evidence.plan.slice_sd, contrast, result.outcome.log_sd):
         found.append(noise)
-    if count := len(result.repeated_blocks):
-        found.append(f"other programs ran beside {count} of {result.pairs_planned} blocks")
+    if count := len({r.trial.block for r in _of(evidence, contrast) if cores_taken(r)}):
+        found.append(f"other programs or the hypervisor took cores beside {count} blocks")
     if lost := result.pairs_planned - result.pairs:
         found.append(f"{lost} of {result.pairs_planned} blocks gave no pair")
     if contrast.looks and last < contrast.pairs:

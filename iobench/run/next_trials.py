@@ -15,6 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from iobench.analysis.attribution import FOUND, can_probe
+from iobench.analysis.disturbance import disturbed
 from iobench.analysis.evidence import Evidence, trial_window
 from iobench.analysis.verdicts import judged
 from iobench.core import stages
@@ -33,7 +34,6 @@ from iobench.plan.blocks import (
 )
 from iobench.plan.contrasts import contrasts, fewest_of
 from iobench.plan.ladder import number
-from iobench.run.disturbance import disturbed
 from iobench.run.later_looks import in_pair, planned_blocks, promising, spans_due
 from iobench.run.ledger import Ledger
 

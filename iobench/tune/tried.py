@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Container, Iterable, Sequence
 from statistics import median
 
+from iobench.analysis.disturbance import disturbed
 from iobench.analysis.evidence import enters, trial_window
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Case, Plan, Trial
 from iobench.core.records import Record
-from iobench.run.disturbance import disturbed
 from iobench.tune.bounds import Bounds, bounds
 from iobench.tune.settings import TuneSettings
 

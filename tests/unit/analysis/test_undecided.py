@@ -17,14 +17,20 @@ from tests.build import pairs as fixture
 BARE, DOCKER = fixture.cases("bare", "docker")
 
 
-def noisy(contrast: Contrast, *, slice_sd: float = 0.0, lost: int = 0) -> Evidence:
-    """Return ten blocks whose pairs vary by some 13 %; of so many the base FAILED."""
+def noisy(contrast: Contrast, *, slice_sd: float = 0.0, lost: int = 0, stolen: int = 0) -> Evidence:
+    """Return ten blocks whose pairs vary by some 13 %; of so many the base FAILED, and beside so
+    many the hypervisor took a core for half the time.
+    """
     plan = fixture.plan([BARE, DOCKER], [contrast], upto=10)
     records: List[Any] = []
     for trial in plan.trials:
         wave = 0.2 * ((trial.block * 7919) % 11 - 5) / 5 if trial.arm == DOCKER.label else 0.0
         failed = trial.block <= lost and trial.arm == BARE.label
         record = fixture.record(trial, 1e-3 * (1 + wave))
+        if trial.block <= stolen:
+            (rank,) = record.ranks
+            io = dataclasses.replace(rank.io, machine_steal_s=0.5 * rank.io.wall_s)
+            record = dataclasses.replace(record, ranks=(dataclasses.replace(rank, io=io),))
         records.append(dataclasses.replace(record, status=FAILED) if failed else record)
     return evidence(dataclasses.replace(plan, slice_sd=slice_sd), records)
 
@@ -45,6 +51,7 @@ def test_a_block_in_turns_lasts_as_long_as_its_shares_together() -> None:
         ({"cache": "warm", "slice_s": 0.1, "loop_s": 3.0}, {"slice_sd": 0.03}, ["of the arms"]),
         ({"cache": "warm", "slice_s": 0.1, "loop_s": 3.0}, {"slice_sd": 0.9}, ["of the cores"]),
         ({}, {"lost": 2}, ["2 of 10 blocks gave no pair"]),
+        ({}, {"stolen": 3}, ["the hypervisor took cores beside 3 blocks"]),
         ({"looks": (10,), "pairs": 20}, {}, ["the budget held 10 of 20 pairs"]),
     ],
 )

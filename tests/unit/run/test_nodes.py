@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from iobench.analysis import disturbance
 from iobench.analysis import ranks as rank_figures
 from iobench.core.cases import Case
 from iobench.core.errors import BackendUnavailable, SpecError
@@ -19,7 +20,7 @@ from iobench.core.records import (
     RankResult,
     Record,
 )
-from iobench.run import cache_proof, cache_state, disturbance, nodes, ranks
+from iobench.run import cache_proof, cache_state, nodes, ranks
 
 CASE = Case(launcher="mpirun", world_size=4, nodes=2)
 

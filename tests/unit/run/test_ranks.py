@@ -10,8 +10,8 @@ from typing import Any, Sequence
 import numpy as np
 import pytest
 
+from iobench.analysis import disturbance, suite
 from iobench.analysis import evidence as figures
-from iobench.analysis import suite
 from iobench.analysis.case_results import CommunicationResult
 from iobench.analysis.confounders import confounders
 from iobench.analysis.evidence import evidence, startup_s, step_waits, trial_window
@@ -30,7 +30,7 @@ from iobench.host import agent
 from iobench.plan import ladder
 from iobench.report import words
 from iobench.report.csv import trials_frame
-from iobench.run import cache_proof, disturbance
+from iobench.run import cache_proof
 from iobench.run import ranks as world
 from iobench.spec import load as spec
 from tests.build import pairs as fixture

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from iobench.analysis import disturbance
 from iobench.core import dataset as datasets
 from iobench.core.cases import Case, Dataset, Plan, Trial
 from iobench.core.records import FAILED, INVALID, VALID, IoCounters, Record, Slices
@@ -20,7 +21,7 @@ from iobench.equations.stats import ALPHA
 from iobench.plan.blocks import first_look
 from iobench.plan.contrasts import contrasts, without_limits
 from iobench.plan.resolve import Here, resolve
-from iobench.run import disturbance, next_trials, store
+from iobench.run import next_trials, store
 from iobench.run import suite as scheduler
 from iobench.run.ledger import Ledger
 from iobench.run.trial import TrialSettings
