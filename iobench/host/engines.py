@@ -92,18 +92,18 @@ def left(program: Sequence[str], kind: str) -> List[str]:
 
 
 def _process(pid: int) -> str:
-    """Return which process this is, of any that run here ever: node, PID namespace, id, start."""
+    """Return which process this is, of any that run here ever: where it is, its id, its start."""
     fields = read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return f"{_space()}/{pid}/{fields[19] if len(fields) > 19 else 'gone'}"
 
 
 def _space() -> str:
-    """Return the node and the PID namespace, whose processes are seen from here."""
-    return f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}"
+    """Return node, PID namespace and user: whose processes are surely seen from here."""
+    return f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"
 
 
 def _gone(process: str) -> bool:
-    """Return whether a process ended; one of another node or namespace cannot be seen."""
+    """Return whether a process ended; one of another node, namespace or user may not be seen."""
     space, _, pid = process.rpartition("/")[0].rpartition("/")
     return space == _space() and pid.isdigit() and _process(int(pid)) != process
 

@@ -40,15 +40,8 @@ def derived(place: Placement, base: str, data: Content) -> Iterator[Placement]:
     form, what = place.form, f"placement image for {place.form}"
     container = place.root.partition("/")[2].partition(":")[0]
     try:
-        _ask(
-            form,
-            "create",
-            f"--label={engines.owner()}",
-            f"--name={container}",
-            "--network=none",
-            base,
-            "true",
-        )
+        marks = [f"--label={engines.owner()}", f"--name={container}", "--network=none"]
+        _ask(form, "create", *marks, base, "true")
         data.send([*_words(form), "cp", "-", f"{container}:/"], *_user(form), what)
         _ask(form, "commit", container, place.root)
         ask([*_words(form), "rm", "--force", container])

@@ -24,7 +24,7 @@ def test_what_is_of_a_process_that_is_gone_is_left(
         "ended": f"{space}/{ended.pid}/1",
         "a process id used again": f"{space}/{pid}/{int(begun) - 1}",
         "another node's": f"node7/1/{ended.pid}/1",
-        "another namespace's": f"{space}0/{ended.pid}/1",
+        "another user's": f"{space}0/{ended.pid}/1",
         "nobody's": "",
     }
 
