@@ -12,7 +12,7 @@ from iobench.core.cases import Placement, to_json
 from iobench.core.dataset import MARKER
 from iobench.core.errors import DatasetError
 from iobench.core.inside import DATA_INSIDE
-from iobench.core.protocols import Say, Site
+from iobench.core.protocols import Site
 from iobench.host import files
 from iobench.host.probes import ask
 
@@ -42,9 +42,6 @@ class FolderPlacing:
         files.settle(root)
         files.write_json(root / MARKER, to_json(at(data.dataset, root)))
         yield dataclasses.replace(place, files=str(root))
-
-    def sweep(self, form: str, say: Say) -> None:
-        """Do nothing: the driver removes folders that a killed suite left."""
 
 
 def tree(place: Placement, base: Path, data: Content) -> Placement:
