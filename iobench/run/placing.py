@@ -75,7 +75,8 @@ def present(plan: Plan, images: Images, say: Say) -> Iterator[Plan]:
     """
     placed_folders.sweep(_parents(plan, images), say)
     for runtime in {case.runtime: runtime_of(case) for case in plan.cases}.values():
-        runtime.sweep(say)
+        if runtime.form():
+            runtime.sweep(say)
     _check_memory(plan)
     with ExitStack() as undo:
         made = [undo.enter_context(_made(plan, p, images, say)) for p in plan.placements]

@@ -163,8 +163,6 @@ class Cellar:
     def put(self, place, data, image):
         data.copy_to(Path(place.root))
         yield replace(place, files=place.root)
-    def sweep(self, form, say):
-        pass
 
 BACKEND = PlacementBackend(Cellar, "a copy below ground")
 """,
