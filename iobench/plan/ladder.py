@@ -169,12 +169,18 @@ def compute_key(case: Case) -> tuple[Any, ...]:
     return (*key, case.loader, tuple(sorted(case.loader_options.items())))
 
 
+def digest_of(case: Case) -> list[Trial]:
+    """Return the trial that digests what the case makes of the samples; none without files."""
+    fileless = registry.load("formats", case.format).fileless
+    return [] if fileless else [Trial("", case, "digest", "-")]
+
+
 def _side_trials(spec: Spec, case: Case) -> list[Trial]:
     loader = registry.load("loaders", case.loader)
-    if registry.load("formats", case.format).fileless:
+    if registry.load("formats", case.format).fileless or not matches(case, spec.ladder.only):
         return []
-    out = [Trial("", case, "digest", "-")] if spec.ladder.digest else []
-    if spec.ladder.probe and loader.probe is not None and matches(case, spec.ladder.only):
+    out = digest_of(case) if spec.ladder.digest else []
+    if spec.ladder.probe and loader.probe is not None:
         out.append(Trial("", case, stages.PROBE, "warm"))
     return out
 

@@ -33,7 +33,7 @@ from iobench.plan.blocks import (
     probe_blocks,
 )
 from iobench.plan.contrasts import contrasts, fewest_of
-from iobench.plan.ladder import number
+from iobench.plan.ladder import digest_of, number
 from iobench.run.later_looks import in_pair, planned_blocks, promising, spans_due
 from iobench.run.ledger import Ledger
 
@@ -108,11 +108,24 @@ def _repeat(plan: Plan, ledger: Ledger) -> list[Trial]:
 
 
 def _second_phase(plan: Plan, ledger: Ledger, room_s: float) -> Step:
-    """Make the contrasts by the ladder's ranking, and their blocks up to the first look."""
+    """Make the contrasts by the ladder's ranking, the digests of their arms, and their blocks up to
+    the first look.
+    """
     found = lengthened(plan, contrasts(plan.rules, _fastest(ledger)), ledger)
-    found = within_budget(plan, found, ledger, room_s)
-    trials = blocks(found, plan.cases, seed=plan.seed, start=len(plan.trials) + 1)
-    return _extended(dataclasses.replace(plan, contrasts=tuple(found), phase=2), trials)
+    first = number(_digests(plan, found), start=len(plan.trials) + 1)
+    found = within_budget(plan, found, ledger, room_s - ledger.cost_s(first))
+    start = len(plan.trials) + len(first) + 1
+    trials = blocks(found, plan.cases, seed=plan.seed, start=start)
+    fixed = dataclasses.replace(plan, contrasts=tuple(found), phase=2)
+    return _extended(fixed, [*first, *trials])
+
+
+def _digests(plan: Plan, found: Sequence[Contrast]) -> list[Trial]:
+    """Return the digests, where the ladder makes any, of arms that are not on the ladder."""
+    digested = {trial.case.label for trial in plan.trials if trial.stage == "digest"}
+    due = {label for c in found for label in (c.arm, c.base)} - digested
+    cases = [case for case in plan.cases if digested and case.label in due]
+    return [trial for case in cases for trial in digest_of(case)]
 
 
 def _fastest(ledger: Ledger) -> dict[tuple[str, str], list[str]]:

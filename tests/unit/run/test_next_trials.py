@@ -383,6 +383,23 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
 
 # -- arms that take turns --------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("digest", [True, False])
+def test_arms_that_are_not_on_the_ladder_are_digested_before_their_pairs(
+    begin: Callable[..., Any], digest: bool
+) -> None:
+    ladder = {**DOCUMENT["ladder"], "only": {"prefetch": [1]}, "digest": digest}
+    suite = begin(QUIET, contrasts=[ONCE], ladder=ladder)()
+    suite.run()
+    trials = suite.store.plan().trials
+    digests = [t for t in trials if t.stage == "digest"]
+    assert [t.case.prefetch for t in digests] == [1, 3] * digest, "none of 2, which nobody compares"
+    assert len({t.id for t in trials}) == len(trials)
+    first = min(i for i, t in enumerate(trials) if t.contrast)
+    assert all(t.contrast for t in trials[first:])
+    assert {t.case.prefetch for t in trials[first:]} == {1, 3}
+
+
 #: Of both against 1, in turns.
 TURNS = {**DOCUMENT["contrasts"][0], "slice_s": 0.1, "loop_s": 3.0}
 
