@@ -248,12 +248,16 @@ def _run(
 def _turns(count: int) -> int:
     """Return a file of the numbers below ``count``: whoever reads the next one takes that chunk.
 
-    Forked processes share its position; a killed one leaves no lock behind.
+    Forked processes share its position; a killed one leaves no lock behind.  The kernel moves the
+    position of an opened file one read at a time, but not that of the descriptor that memfd_create
+    gives: there two may read the same number.
     """
-    turns = os.memfd_create("chunks")
-    os.write(turns, np.arange(count, dtype=np.int64).tobytes())
-    os.lseek(turns, 0, os.SEEK_SET)
-    return turns
+    made = os.memfd_create("chunks")
+    try:
+        os.write(made, np.arange(count, dtype=np.int64).tobytes())
+        return os.open(f"/proc/self/fd/{made}", os.O_RDONLY)
+    finally:
+        os.close(made)
 
 
 def _messages(readers: Sequence[Connection]) -> Iterator[int]:

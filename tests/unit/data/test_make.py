@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Iterator, List, Tuple
 
@@ -310,6 +312,27 @@ def test_a_worker_that_dies_is_an_error_and_the_run_can_go_on(
         with pytest.raises(DatasetError, match="ended with status -9"):
             make.make("smoke", tmp_path / "set")
     assert make.make("smoke", tmp_path / "set").digest == GOLDEN["smoke", 64]
+
+
+def test_no_two_processes_take_the_same_chunk() -> None:
+    count, workers = 50_000, 4
+    turns = make._turns(count)
+    context = multiprocessing.get_context("fork")
+
+    def take(results: Connection) -> None:
+        taken = []
+        while turn := os.read(turns, 8):
+            taken.append(int.from_bytes(turn, sys.byteorder))
+        results.send(taken)
+
+    readers = []
+    for _ in range(workers):
+        reader, writer = context.Pipe(duplex=False)
+        context.Process(target=take, args=(writer,), daemon=True).start()
+        readers.append(reader)
+    taken = [number for reader in readers for number in reader.recv()]
+    os.close(turns)
+    assert sorted(taken) == list(range(count))
 
 
 def test_a_finished_dataset_is_left_as_it_is(tmp_path: Path) -> None:
