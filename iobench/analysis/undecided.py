@@ -8,11 +8,11 @@ from statistics import median
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.disturbance import cores_taken
 from iobench.analysis.evidence import Evidence
+from iobench.analysis.pairs import is_of
 from iobench.analysis.time_spent import span
 from iobench.core.cases import Contrast
 from iobench.core.records import Record
 from iobench.equations import stats
-from iobench.plan.blocks import group_of
 from iobench.plan.outlook import cores_sd
 
 
@@ -28,8 +28,7 @@ def block_s(evidence: Evidence, contrast: Contrast) -> float | None:
 
 def _of(evidence: Evidence, contrast: Contrast) -> list[Record]:
     """Return the records of a contrast's blocks."""
-    place = group_of(contrast), contrast.stage
-    return [r for r in evidence.last.values() if (r.trial.contrast, r.trial.stage) == place]
+    return [r for r in evidence.last.values() if is_of(r.trial, contrast)]
 
 
 def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Sequence[str]:

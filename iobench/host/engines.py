@@ -12,8 +12,8 @@ import socket
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from iobench.host import filesystems
-from iobench.host.probes import ask, asked_once, hybrid_cgroups, read
+from iobench.host import filesystems, locks
+from iobench.host.probes import ask, asked_once, hybrid_cgroups
 
 SYSTEMD = Path("/run/systemd/system")
 #: Forms of image that an engine keeps in a store of its own, on each node.
@@ -93,8 +93,7 @@ def left(program: Sequence[str], kind: str) -> List[str]:
 
 def _process(pid: int) -> str:
     """Return which process this is, of any that run here ever: where it is, its id, its start."""
-    fields = read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return f"{_space()}/{pid}/{fields[19] if len(fields) > 19 else 'gone'}"
+    return f"{_space()}/{pid}/{locks.ticks(pid)}"
 
 
 def _space() -> str:

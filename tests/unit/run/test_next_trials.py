@@ -381,9 +381,6 @@ def test_a_difference_that_a_later_look_found_is_probed_too() -> None:
         assert (named.stage, named.pairs) == ("read", 8)
 
 
-# -- arms that take turns --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("digest", [True, False])
 def test_arms_that_are_not_on_the_ladder_are_digested_before_their_pairs(
     begin: Callable[..., Any], digest: bool
@@ -399,6 +396,8 @@ def test_arms_that_are_not_on_the_ladder_are_digested_before_their_pairs(
     assert all(t.contrast for t in trials[first:])
     assert {t.case.prefetch for t in trials[first:]} == {1, 3}
 
+
+# -- arms that take turns --------------------------------------------------------------------
 
 #: Of both against 1, in turns.
 TURNS = {**DOCUMENT["contrasts"][0], "slice_s": 0.1, "loop_s": 3.0}
