@@ -194,13 +194,15 @@ def _started(tries: Sequence[Attempt], stack: contextlib.ExitStack) -> dict[Atte
 
 
 def rounds(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
-    """Let every arm run to the end of its loop: each once a round, in an order drawn for it.
+    """Let every arm run to the end of its loop: each once a round, in one order drawn for all.
 
+    Cores that are slow for longer than a slice cost neighbours alike: with one order an arm has
+    every other one within a round on both sides, with an order drawn for each round it has not.
     Return the CPU seconds that this process used for it.
     """
-    left, begun = list(arms), os.times()
+    left, begun = draw.sample(arms, len(arms)), os.times()
     while left:
-        for arm in draw.sample(left, len(left)):
+        for arm in left:
             with _blamed(arm.attempt):
                 arm.turn(slice_s)
         left = [arm for arm in left if not arm.done]
