@@ -9,13 +9,18 @@ from statistics import median
 from typing import Any
 
 from iobench.analysis.contrast_results import CONFOUNDED, PASS, UNKNOWN, Confounders
+from iobench.analysis.evidence import tail
 from iobench.analysis.pairs import Pair, factors
-from iobench.core.records import Slices
+from iobench.analysis.windows import ran_s
+from iobench.core.cases import Case
+from iobench.core.records import Record
 from iobench.equations.stats import hodges_lehmann
 from iobench.spec.labels import PIPELINE_FIELDS
 
 #: Difference of the times to stop or to go on that is a confounder, as a share of running time.
 LATE_SHARE = 1e-3
+#: Difference of :func:`~iobench.analysis.evidence.tail` that is one.
+TAIL_SHARE = 5e-3
 #: Facts that differ between any two processes and explain nothing.
 VOLATILE = frozenset({"pid", "rank", "boot_id", "mount_namespace", "image_mount_bytes"})
 #: What a bind mount may set beside the filesystem's own options.
@@ -129,25 +134,37 @@ def _of_stores(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _of_turns(pairs: Sequence[Pair]) -> list[str]:
-    """Return that arms which take turns stop or go on at different speeds, where that matters.
+    """Return that arms which take turns stop, go on or end differently, where that matters.
 
     What runs on between the signal and the stop is not counted; what still stands still while the
-    others of its arm go on is.
+    others of its arm go on is.  Of a loop nothing counts after the mean of its workers' ends.
     """
-    both = [(p.arm.slices, p.base.slices) for p in pairs if p.arm.slices and p.base.slices]
+    turns = [(p.arm, p.base) for p in pairs if p.arm.slices and p.base.slices]
+    alike = [both for both in turns if len({_dealt(r.trial.case) for r in both}) == 1]
     lines = []
-    for words, seconds in (("until stopped", "stop_s"), ("until all of it goes on", "thaw_s")):
-        late = [[_share(side, seconds) for side in sides] for sides in both]
-        found = hodges_lehmann([arm - base for arm, base in late]) if late else None
-        if found and (found.low > LATE_SHARE or found.high < -LATE_SHARE):
-            arm, base = map(median, zip(*late, strict=True))
-            lines.append(f"time {words}, of the running time: {arm:.2%} against {base:.2%}")
+    for words, compared, share, least in (
+        ("time until stopped, of the running time", turns, _until_stopped, LATE_SHARE),
+        ("time until all of it goes on, of the running time", turns, _until_going, LATE_SHARE),
+        ("time from the workers' mean end to the last batch, of the loop", alike, tail, TAIL_SHARE),
+    ):
+        shares = [(share(arm), share(base)) for arm, base in compared]
+        found = hodges_lehmann([arm - base for arm, base in shares]) if shares else None
+        if found and (found.low > least or found.high < -least):
+            of_arm, of_base = map(median, zip(*shares, strict=True))
+            lines.append(f"{words}: {of_arm:.2%} against {of_base:.2%}")
     return lines
 
 
-def _share(slices: Slices, seconds: str) -> float:
-    late: Sequence[float] = getattr(slices, seconds)
-    return sum(late) / sum(end - begun for begun, end in slices.thawed)
+def _dealt(case: Case) -> tuple[str, int, int]:
+    return case.loader, case.workers, case.prefetch
+
+
+def _until_stopped(record: Record) -> float:
+    return sum(record.slices.stop_s) / ran_s(record.slices) if record.slices else 0.0
+
+
+def _until_going(record: Record) -> float:
+    return sum(record.slices.thaw_s) / ran_s(record.slices) if record.slices else 0.0
 
 
 _OPTIONS = ("loader_options", "format_options", "trainer_options")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from iobench.analysis.evidence import trial_window
 from iobench.analysis.results import TimeSpent
+from iobench.analysis.windows import ran_s
 from iobench.core.records import Record
 
 #: A longer gap between two attempts is a pause: the suite was stopped, and resumed.
@@ -42,6 +43,6 @@ def span(record: Record) -> tuple[float, float] | None:
 
 def _loop_s(record: Record) -> float:
     if record.slices:
-        return sum(stopped - thawed for thawed, stopped in record.slices.thawed)
+        return ran_s(record.slices)
     window = trial_window(record)
     return window.wall_s if window else 0.0

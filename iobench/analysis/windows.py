@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,6 +19,11 @@ def between(begun: Sequence[float], ended: Sequence[float]) -> Times:
     """Return the seconds from each reading to the other of the same step."""
     found: Times = np.asarray(ended, float) - np.asarray(begun, float)
     return found
+
+
+def ran_s(slices: Slices) -> float:
+    """Return the seconds that an arm in turns ran."""
+    return math.fsum(ended - begun for begun, ended in slices.thawed)
 
 
 def running(times: npt.ArrayLike, began_s: float, slices: Slices) -> Times:
@@ -36,9 +42,9 @@ def thawed(steps: Steps, began_s: float, slices: Slices) -> Steps:
 
     No step is left out: one that was interrupted lasts as long as it ran.
     """
-    readings = (steps.request_s, steps.ready_s, steps.done_s)
-    request_s, ready_s, done_s = (running(r, began_s, slices).tolist() for r in readings)
-    return dataclasses.replace(steps, request_s=request_s, ready_s=ready_s, done_s=done_s)
+    names = ("request_s", "ready_s", "done_s", "begun_s", "made_s")
+    readings = {name: running(getattr(steps, name), began_s, slices).tolist() for name in names}
+    return dataclasses.replace(steps, **readings)
 
 
 def thawed_parts(
@@ -73,14 +79,16 @@ def window(steps: Steps) -> Window:
     )
 
 
-def epoch(steps: Steps, first_s: float = 0.0) -> Window:
-    """Return the whole epoch from an empty queue, as seconds of the slower side.
+def epoch(steps: Steps, first_s: float = 0.0, workers: int = 0) -> Window:
+    """Return the whole loop from an empty queue, as seconds of the slower side.
 
     ``wall_s = max(arrival of the last batch waited for, last step's end - first arrival)``:
     docs/method.md, "What is measured".  ``first_s``: the first arrival at the last of several ranks
-    that step together, before which none trains.  Workers in step deliver bursts: what comes with a
-    batch waited for was there as well.  Without a warm-up nothing overlaps (the loader works in the
-    loop itself): all of it counts.  Raises ValueError without a step.
+    that step together, before which none trains.  ``workers``: so many make the batches in turn; in
+    place of the last arrival stands the mean of the times at which they were done, which differ by
+    up to as many batches as a worker makes ahead.  Workers in step deliver bursts: what comes with
+    a batch waited for was there as well.  Without a warm-up nothing overlaps (the loader works in
+    the loop itself): all of it counts.  Raises ValueError without a step.
     """
     if not steps.done_s:
         raise ValueError("no step")
@@ -91,6 +99,8 @@ def epoch(steps: Steps, first_s: float = 0.0) -> Window:
     waits = ready - np.asarray(steps.request_s, float)
     waited_for = 0.5 * min(float(waits.sum()), compute_s) / len(waits)
     arrived = float(ready[waits >= waited_for].max())
+    if workers and steps.made_s:
+        arrived = min(arrived, float(np.mean(steps.made_s[-workers:])))
     wall_s = max(arrived, float(done[-1]) - max(float(ready[0]), first_s))
     return Window(
         block=0,

@@ -19,8 +19,8 @@ from iobench.analysis.evidence import evidence
 from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
-from iobench.core.cases import Case
-from iobench.core.records import Slices
+from iobench.core.cases import Case, Trial
+from iobench.core.records import Record, Slices, Steps
 from iobench.host import cgroups
 from iobench.host.loaded_libraries import identity
 from iobench.report import contrast_words
@@ -398,3 +398,32 @@ def test_an_arm_that_stops_or_goes_on_later_than_the_other_is_confounded(
     found = confounders(complete_pairs(evidence(plan, records), contrast)).differences
     assert bool(found) == named, found
     assert all(words in line for line in found)
+
+
+@pytest.mark.parametrize(("behind_s", "named"), [(0.0, False), (0.02, False), (0.2, True)])
+def test_an_arm_whose_workers_end_further_apart_is_confounded(behind_s: float, named: bool) -> None:
+    """A loop of 5 s: the last batch comes 0 to 0.1 s after the mean end of two workers, by chance,
+    and half of ``behind_s`` later in one arm.
+    """
+    cases = fixture.cases("bare", "docker")
+    contrast = fixture.contrast(cases[1], cases[0], cache="warm")
+    plan = fixture.plan(cases, [contrast])
+    draw = random.Random(4)
+
+    def of(trial: Trial) -> Record:
+        record = fixture.record(trial)
+        (rank,) = record.ranks
+        apart = draw.uniform(0.0, 0.2) + (behind_s if trial.case.runtime == "docker" else 0.0)
+        ready = [*(0.5 * k for k in range(1, 10)), 5.0 + apart / 2]
+        made = [*ready[:-2], 5.0 - apart / 2, ready[-1]]
+        steps = Steps([0.0, *ready[:-1]], ready, ready, [8] * 10, [1] * 10, warmup=2, made_s=made)
+        ranks = (dataclasses.replace(rank, steps=steps, began_s=100.0),)
+        return dataclasses.replace(
+            record, ranks=ranks, slices=Slices([(100.0, 110.0)], [0.0], [0.0])
+        )
+
+    pairs = complete_pairs(evidence(plan, [of(t) for t in plan.trials]), contrast)
+    found = confounders(pairs).differences
+    assert bool(found) == named, found
+    assert all("last batch" in line for line in found)
+    assert all(pair.seconds_per_sample == pytest.approx((5 / 80, 5 / 80)) for pair in pairs)

@@ -88,3 +88,30 @@ def test_ranks_in_step_train_from_the_last_ranks_first_batch_on() -> None:
     assert epoch(slow).wall_s == 8.0
     assert epoch(quick).wall_s == 8.4, "it has waited in its first step for the other's batch"
     assert max(epoch(each, first_s=2.0).wall_s for each in (slow, quick)) == 8.0
+
+
+def test_workers_that_end_apart_have_done_their_work_at_the_mean_of_their_ends() -> None:
+    """Batches 0, 2, 4 are one worker's, 1, 3, 5 the other's, who is a batch behind at the end."""
+    made = [2.0, 2.0, 4.0, 5.0, 6.0, 8.0]
+    ready = [2.0, 2.0, 4.0, 5.0, 6.0, 8.0]
+    steps = Steps([0.0, *ready[:-1]], ready, ready, [8] * 6, [1] * 6, warmup=2, made_s=made)
+    assert epoch(steps).wall_s == 8.0
+    assert epoch(steps, workers=2).wall_s == 7.0
+    assert epoch(steps, workers=1).wall_s == 8.0
+
+
+def test_a_slow_consumer_s_time_does_not_end_with_the_workers() -> None:
+    """Batches wait for it: its own steps are the loop's time."""
+    made, done = [1.0, 1.0, 2.0, 2.0, 5.0, 7.0], [3.0, 5.0, 7.0, 9.0, 11.0, 13.0]
+    ready = [1.0, *done[:-1]]
+    steps = Steps([0.0, *done[:-1]], ready, done, [8] * 6, [1] * 6, warmup=2, made_s=made)
+    assert epoch(steps, workers=2).wall_s == epoch(steps).wall_s == 12.0
+
+
+def test_when_a_batch_was_made_is_told_on_the_clock_that_stands_still() -> None:
+    raw = Steps(
+        [0.0, 1.1], [0.5, 3.5], [1.1, 4.0], [1, 1], [1, 1], begun_s=[0.0, 0.4], made_s=[0.4, 3.2]
+    )
+    found = thawed(raw, 10.0, Slices([(9.0, 11.0), (13.0, 15.0)], [0.1], [0.0]))
+    assert found.begun_s == pytest.approx([0.0, 0.4])
+    assert found.made_s == pytest.approx([0.4, 1.2])
