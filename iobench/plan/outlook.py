@@ -16,8 +16,8 @@ from iobench.plan.cost import OVERHEAD_S
 QUIET_SD = 0.01
 #: sd of the log ratio of two equal loaders that take turns for a second each, beyond that of the
 #: cores: their processes wait for each other.  It falls with the root of the time.  Two workers on
-#: two cores, torch and DALI on JPEG files (docs/validation.md); elsewhere it is a guess.
-LOADER_SD = 0.04
+#: two cores, four pipelines (docs/validation.md); elsewhere it is a guess.
+LOADER_SD = 0.03
 
 
 class Outlook(NamedTuple):
