@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks import simulate
 from benchmarks.suites import arguments, dataset, finish, run
-from iobench.analysis.evidence import trial_window
+from iobench.analysis.pairs import Pair
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
 from iobench.core.records import Record
@@ -113,13 +113,14 @@ def plug_in(folder: Path, runtime: str) -> None:
 
 def series(records: Sequence[Record]) -> np.ndarray:
     """Return the log seconds a sample of each block's two runs, in the order they were started."""
-    whole: dict[int, dict[int, float]] = {}
+    ran: dict[int, dict[int, Record]] = {}
     for record in sorted(records, key=lambda r: r.attempt):
-        window = trial_window(record) if record.status == "VALID" else None
-        if window is not None and record.trial.contrast:
-            found = whole.setdefault(record.trial.block, {})
-            found[record.trial.position] = math.log(window.seconds_per_sample)
-    logs = [[found[0], found[1]] for _, found in sorted(whole.items()) if len(found) == 2]
+        if record.status == "VALID" and record.trial.contrast:
+            ran.setdefault(record.trial.block, {})[record.trial.position] = record
+    pairs = [
+        Pair(block, 0, both[0], both[1]) for block, both in sorted(ran.items()) if len(both) == 2
+    ]
+    logs = [[math.log(s) for s in pair.seconds_per_sample] for pair in pairs]
     centred: np.ndarray = np.reshape(logs, (-1, 2)) - np.median(logs)
     return centred
 

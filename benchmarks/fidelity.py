@@ -3,8 +3,8 @@
 Arm: ``python -m iobench.worker``, the process that every trial runs.  Base: handwritten.py, which
 imports nothing from iobench.  Same library, settings, samples, order and window rule.  Each block
 of fresh processes, one of each, is a pair; they take turns as the arms of a contrast do.
-Target: the ratio of seconds per sample, arm / base, within 0.98 to 1.02, its 95 % interval at most
-1 % to either side (0.5 % of the first five arms); what is beyond 1 % is named.
+Target: the ratio of seconds per sample after the warm-up, arm / base, within 0.98 to 1.02, its 95 %
+interval at most 1 % to either side (0.5 % of the first five arms); what is beyond 1 % is named.
 
 Grain's threads hold a batch twice, as samples and stacked, and glibc gives memory back once twice
 its largest freed mapping, so a batch, is free: whether a process maps it anew for every batch hangs
@@ -80,7 +80,7 @@ def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
 
 def seconds(record: Record) -> float:
     """Return the seconds per sample of a trial; the benchmark ends where there are none."""
-    measured = trial_window(record, whole=False)  # by hand nobody tells when a batch was made
+    measured = trial_window(record)
     if record.status != VALID or measured is None:
         raise SystemExit(f"{record.trial.id}: {record.status}: {'; '.join(record.reasons)}")
     steps = record.ranks[0].steps

@@ -30,9 +30,9 @@ import numpy as np
 from benchmarks import suites
 from benchmarks.fidelity import epochs_of
 from iobench.analysis import ranks
-from iobench.analysis.evidence import trial_window
+from iobench.analysis.pairs import Pair
 from iobench.core.cases import Case, Dataset, Trial
-from iobench.core.records import VALID, Record, Slices
+from iobench.core.records import VALID, Slices
 from iobench.equations import stats
 from iobench.host.agent import LOCAL
 from iobench.run import copies
@@ -125,9 +125,9 @@ def rounds(arms: Sequence[Arm], slice_s: float, count: int, draw: random.Random)
             if part == [whole]:
                 whole.turn(ROUND_S)
                 continue
-            for _ in range(round(ROUND_S / slice_s)):
-                for arm in draw.sample(sliced, 2):
-                    arm.turn(slice_s)
+            order = draw.sample(sliced, 2)
+            for arm in order * round(ROUND_S / slice_s):
+                arm.turn(slice_s)
         if any(arm.done for arm in arms):
             return done
     return count
@@ -193,15 +193,8 @@ def equal_pair(
             else [run_trial(each, found, 1, settings) for each in trials]
         )
         if all(record.status == VALID for record in records):
-            one, other = map(_seconds, records)
-            return one, other
+            return Pair(1, 0, *records).seconds_per_sample
         print(*(reason for r in records for reason in r.reasons), file=sys.stderr)
-
-
-def _seconds(record: Record) -> float:
-    window = trial_window(record)
-    assert window is not None, "a VALID trial has a window"
-    return window.seconds_per_sample
 
 
 def own_data(found: Dataset, pipeline: str, pairs: int) -> list[tuple[float, float, float]]:

@@ -9,17 +9,15 @@ from statistics import median
 from typing import Any
 
 from iobench.analysis.contrast_results import CONFOUNDED, PASS, UNKNOWN, Confounders
-from iobench.analysis.evidence import tail
 from iobench.analysis.pairs import Pair, factors
 from iobench.analysis.windows import ran_s
-from iobench.core.cases import Case
-from iobench.core.records import Record
+from iobench.core.records import Slices
 from iobench.equations.stats import hodges_lehmann
 from iobench.spec.labels import PIPELINE_FIELDS
 
 #: Difference of the times to stop or to go on that is a confounder, as a share of running time.
 LATE_SHARE = 1e-3
-#: Difference of :func:`~iobench.analysis.evidence.tail` that is one.
+#: Difference of the times from the workers' mean end to the last batch that is one, of the loop.
 TAIL_SHARE = 5e-3
 #: Facts that differ between any two processes and explain nothing.
 VOLATILE = frozenset({"pid", "rank", "boot_id", "mount_namespace", "image_mount_bytes"})
@@ -137,17 +135,16 @@ def _of_turns(pairs: Sequence[Pair]) -> list[str]:
     """Return that arms which take turns stop, go on or end differently, where that matters.
 
     What runs on between the signal and the stop is not counted; what still stands still while the
-    others of its arm go on is.  Of a loop nothing counts after the mean of its workers' ends.
+    others of its arm go on is.  After the mean end of its workers nothing of a loop is.
     """
-    turns = [(p.arm, p.base) for p in pairs if p.arm.slices and p.base.slices]
-    alike = [both for both in turns if len({_dealt(r.trial.case) for r in both}) == 1]
+    turns = [pair for pair in pairs if pair.in_turns]
     lines = []
-    for words, compared, share, least in (
-        ("time until stopped, of the running time", turns, _until_stopped, LATE_SHARE),
-        ("time until all of it goes on, of the running time", turns, _until_going, LATE_SHARE),
-        ("time from the workers' mean end to the last batch, of the loop", alike, tail, TAIL_SHARE),
-    ):
-        shares = [(share(arm), share(base)) for arm, base in compared]
+    for words, shares, least in (
+        ("time until stopped, of the running time", _shares(turns, "stop_s"), LATE_SHARE),
+        ("time until all of it goes on, of the running time", _shares(turns, "thaw_s"), LATE_SHARE),
+        ("time from the workers' mean end to the last batch, of the loop",
+         [pair.tails for pair in turns], TAIL_SHARE),
+    ):  # fmt: skip
         found = hodges_lehmann([arm - base for arm, base in shares]) if shares else None
         if found and (found.low > least or found.high < -least):
             of_arm, of_base = map(median, zip(*shares, strict=True))
@@ -155,16 +152,13 @@ def _of_turns(pairs: Sequence[Pair]) -> list[str]:
     return lines
 
 
-def _dealt(case: Case) -> tuple[str, int, int]:
-    return case.loader, case.workers, case.prefetch
+def _shares(turns: Sequence[Pair], seconds: str) -> list[tuple[float, float]]:
+    return [(_share(p.arm.slices, seconds), _share(p.base.slices, seconds)) for p in turns]
 
 
-def _until_stopped(record: Record) -> float:
-    return sum(record.slices.stop_s) / ran_s(record.slices) if record.slices else 0.0
-
-
-def _until_going(record: Record) -> float:
-    return sum(record.slices.thaw_s) / ran_s(record.slices) if record.slices else 0.0
+def _share(slices: Slices | None, seconds: str) -> float:
+    late: Sequence[float] = getattr(slices, seconds, ())
+    return sum(late) / ran_s(slices) if slices else 0.0
 
 
 _OPTIONS = ("loader_options", "format_options", "trainer_options")

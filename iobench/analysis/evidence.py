@@ -15,7 +15,7 @@ from iobench.analysis import hosts, once
 from iobench.analysis.case_results import Validity
 from iobench.analysis.ranks import in_step, running, step_times
 from iobench.analysis.windows import Times, between, epoch, window
-from iobench.core import registry, stages
+from iobench.core import stages
 from iobench.core.cases import STEADY, Case, Plan, Trial
 from iobench.core.errors import SpecError
 from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, RankResult, Record, Startup
@@ -45,24 +45,22 @@ def usable(records: Iterable[Record]) -> list[Record]:
     return [r for r in records if enters(r)]
 
 
-def trial_window(record: Record, *, whole: bool | None = None) -> Window | None:
+def trial_window(record: Record, *, whole: bool | None = None, workers: int = 0) -> Window | None:
     """Return the trial's window: the slowest rank's times, the samples of all ranks.
 
     Wait and compute of ranks that go :func:`~iobench.analysis.ranks.in_step` are the job's.
-    ``whole``: the whole loop, from an empty queue, or the steady window after the warm-up; None: by
-    the cache state, and of arms in turns the whole loop.
+    ``whole``: the whole epoch or the steady window after the warm-up; None: by the cache state.
+    ``workers``: of a whole epoch, how it ends (:func:`~iobench.analysis.windows.epoch`).
     """
-    if whole is None:
-        whole = record.slices is not None or record.trial.cache not in (*WARM_STATES, STEADY)
-    return _window(record, whole)
+    whole = record.trial.cache not in (*WARM_STATES, STEADY) if whole is None else whole
+    return _window(record, whole, workers)
 
 
 @once.a_record
-def _window(record: Record, whole: bool) -> Window | None:
+def _window(record: Record, whole: bool, workers: int) -> Window | None:
     ranks = running(record.ranks, record.slices)
     begun = ranks if in_step(ranks) else ()
     first_s = max((r.steps.ready_s[0] for r in begun if r.steps.done_s), default=0.0)
-    workers = _in_turn(record.trial.case) if record.slices else 0
     try:
         found = [epoch(r.steps, first_s, workers) if whole else window(r.steps) for r in ranks]
     except ValueError:  # no step for it
@@ -82,28 +80,6 @@ def _window(record: Record, whole: bool) -> Window | None:
     compute_s = math.fsum(computes[begin:])
     wait_s = slowest.wall_s - compute_s if whole else math.fsum(waits[begin:])
     return dataclasses.replace(job, wait_s=wait_s, compute_s=compute_s)
-
-
-@once.a_record
-def tail(record: Record) -> float:
-    """Return by what share of its window a loop in turns lasted longer, until its last batch came.
-
-    0.0 where the window ends with it: no workers that make batches in turn, or nothing measured.
-    """
-    found = trial_window(record)
-    longest = max(
-        (epoch(r.steps).wall_s for r in running(record.ranks, record.slices)), default=0.0
-    )
-    return max(longest / found.wall_s - 1, 0.0) if found else 0.0
-
-
-def _in_turn(case: Case) -> int:
-    """Return how many workers make the case's batches in turn; 0: they do not, or are not known."""
-    try:
-        dealt = registry.load("loaders", case.loader).in_turn
-    except SpecError:  # results of a plug-in that is not here
-        return 0
-    return case.workers if dealt and case.loader_options.get("in_order") is not False else 0
 
 
 def _edge_s(record: Record, rank: RankResult, found: Window, *, whole: bool) -> float:

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from iobench.analysis.evidence import Evidence, trial_window, usable
 from iobench.analysis.hosts import together
+from iobench.core import registry
 from iobench.core.cases import Case, Contrast, Trial
 from iobench.core.order import add_sums, shard_buffer
 from iobench.core.records import VALID, Record
+from iobench.equations.stalls import Window
 from iobench.plan.blocks import group_of
 from iobench.plan.rules import FOLLOWING
 
@@ -25,8 +27,34 @@ class Pair(NamedTuple):
 
     @property
     def seconds_per_sample(self) -> tuple[float, float]:
-        """Return (arm, base)."""
-        return _seconds(self.arm), _seconds(self.base)
+        """Return (arm, base); of arms in turns those of the whole loop.
+
+        What is made ahead as a warm-up ends differs from process to process.  So does which worker
+        ends last: where both arms' make their batches in turn, and alike, their mean end is the
+        loop's.  Raises ValueError where nothing was measured.
+        """
+        if not self.in_turns:
+            return _seconds(self.arm), _seconds(self.base)
+        workers = self._workers
+        return _whole_loop(self.arm, workers), _whole_loop(self.base, workers)
+
+    @property
+    def tails(self) -> tuple[float, float]:
+        """Return (arm, base): by which share of it a loop outlasted the mean end of its workers."""
+        whole, workers = _whole_loop, self._workers
+        arm, base = (whole(r, 0) / whole(r, workers) - 1 for r in (self.arm, self.base))
+        return arm, base
+
+    @property
+    def in_turns(self) -> bool:
+        """Tell whether the two took turns."""
+        return self.arm.slices is not None and self.base.slices is not None
+
+    @property
+    def _workers(self) -> int:
+        """How many workers make batches in turn, alike in both arms; 0: none, or not alike."""
+        arm, base = (_dealt(record.trial.case) for record in (self.arm, self.base))
+        return arm[0] if arm == base else 0
 
 
 def factors(arm: Case, base: Case) -> list[str]:
@@ -105,7 +133,11 @@ def equal_order(pairs: Sequence[Pair]) -> tuple[bool, str]:
 
 
 def _keeps_order(case: Case) -> bool:
-    return case.loader_options.get("in_order") is not False and not shard_buffer(case.order)
+    return _in_order(case) and not shard_buffer(case.order)
+
+
+def _in_order(case: Case) -> bool:
+    return case.loader_options.get("in_order") is not False
 
 
 def is_of(trial: Trial, contrast: Contrast) -> bool:
@@ -114,7 +146,23 @@ def is_of(trial: Trial, contrast: Contrast) -> bool:
 
 
 def _seconds(record: Record) -> float:
-    found = trial_window(record)
+    return _measured(record, trial_window(record))
+
+
+def _whole_loop(record: Record, workers: int) -> float:
+    return _measured(record, trial_window(record, whole=True, workers=workers))
+
+
+def _measured(record: Record, found: Window | None) -> float:
     if found is None:
         raise ValueError(f"trial {record.trial.id} has no measured window")
     return found.seconds_per_sample
+
+
+def _dealt(case: Case) -> tuple[int, int, int]:
+    """Return workers, prefetch and batch where worker k makes every batch whose number is k modulo
+    theirs; zeros where not, or where the loader is a plug-in that is not here.
+    """
+    loader = registry.known("loaders", case.loader)
+    in_turn = loader is not None and loader.in_turn and _in_order(case)
+    return (case.workers, case.prefetch, case.batch) if in_turn else (0, 0, 0)

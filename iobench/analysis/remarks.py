@@ -48,12 +48,11 @@ def queue_remark(record: Record) -> str:
 
     It may have where the queue is deeper than the warm-up, and where the window is not many times
     the queue and faster than the whole loop, which begins on an empty queue: all of its batches
-    were made in it.  The window of a cold trial, and of arms in turns, is that loop.
+    were made in it.  A cold trial's window is that loop.
     """
     measured, whole = trial_window(record), trial_window(record, whole=True)
     queue = max((int(rank.notes.get("queue_batches") or 0) for rank in record.ranks), default=0)
-    steady = record.trial.cache in WARM_STATES and not record.slices
-    if not queue or not steady or measured is None or whole is None:
+    if not queue or record.trial.cache not in WARM_STATES or measured is None or whole is None:
         return ""
     case, warmup = record.trial.case, record.ranks[0].steps.warmup
     short = measured.steps < QUEUES * queue

@@ -84,11 +84,12 @@ def epoch(steps: Steps, first_s: float = 0.0, workers: int = 0) -> Window:
 
     ``wall_s = max(arrival of the last batch waited for, last step's end - first arrival)``:
     docs/method.md, "What is measured".  ``first_s``: the first arrival at the last of several ranks
-    that step together, before which none trains.  ``workers``: so many make the batches in turn; in
-    place of the last arrival stands the mean of the times at which they were done, which differ by
-    up to as many batches as a worker makes ahead.  Workers in step deliver bursts: what comes with
-    a batch waited for was there as well.  Without a warm-up nothing overlaps (the loader works in
-    the loop itself): all of it counts.  Raises ValueError without a step.
+    that step together, before which none trains.  ``workers``: so many make the batches in turn,
+    and both times count as if all of them had ended together, at the mean of the times at which
+    they made their last batches; these differ by up to as many batches as a worker makes ahead.
+    Workers in step deliver bursts: what comes with a batch waited for was there as well.  Without a
+    warm-up nothing overlaps (the loader works in the loop itself): all of it counts.  Raises
+    ValueError without a step.
     """
     if not steps.done_s:
         raise ValueError("no step")
@@ -98,10 +99,10 @@ def epoch(steps: Steps, first_s: float = 0.0, workers: int = 0) -> Window:
     compute_s = float((done - ready).sum())
     waits = ready - np.asarray(steps.request_s, float)
     waited_for = 0.5 * min(float(waits.sum()), compute_s) / len(waits)
-    arrived = float(ready[waits >= waited_for].max())
+    arrived, tail_s = float(ready[waits >= waited_for].max()), 0.0
     if workers and steps.made_s:
-        arrived = min(arrived, float(np.mean(steps.made_s[-workers:])))
-    wall_s = max(arrived, float(done[-1]) - max(float(ready[0]), first_s))
+        tail_s = max(0.0, arrived - float(np.mean(steps.made_s[-workers:])))
+    wall_s = max(arrived, float(done[-1]) - max(float(ready[0]), first_s)) - tail_s
     return Window(
         block=0,
         steps=len(done),

@@ -196,8 +196,8 @@ def _started(tries: Sequence[Attempt], stack: contextlib.ExitStack) -> dict[Atte
 def rounds(arms: Sequence[Arm], slice_s: float, draw: random.Random) -> float:
     """Let every arm run to the end of its loop: each once a round, in one order drawn for all.
 
-    Cores that are slow for longer than a slice cost neighbours alike: with one order an arm has
-    every other one within a round on both sides, with an order drawn for each round it has not.
+    Between two turns of an arm every other one has just one, so what slows the cores for longer
+    than a slice meets neighbours alike; orders drawn for each round would leave more of it.
     Return the CPU seconds that this process used for it.
     """
     left, begun = draw.sample(arms, len(arms)), os.times()

@@ -414,9 +414,8 @@ def test_an_arm_whose_workers_end_further_apart_is_confounded(behind_s: float, n
         record = fixture.record(trial)
         (rank,) = record.ranks
         apart = draw.uniform(0.0, 0.2) + (behind_s if trial.case.runtime == "docker" else 0.0)
-        ready = [*(0.5 * k for k in range(1, 10)), 5.0 + apart / 2]
-        made = [*ready[:-2], 5.0 - apart / 2, ready[-1]]
-        steps = Steps([0.0, *ready[:-1]], ready, ready, [8] * 10, [1] * 10, warmup=2, made_s=made)
+        ready = [*(0.5 * k for k in range(1, 9)), 5.0 - apart / 2, 5.0 + apart / 2]
+        steps = Steps([0.0, *ready[:-1]], ready, ready, [8] * 10, [1] * 10, warmup=2, made_s=ready)
         ranks = (dataclasses.replace(rank, steps=steps, began_s=100.0),)
         return dataclasses.replace(
             record, ranks=ranks, slices=Slices([(100.0, 110.0)], [0.0], [0.0])

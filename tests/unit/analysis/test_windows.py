@@ -100,8 +100,19 @@ def test_workers_that_end_apart_have_done_their_work_at_the_mean_of_their_ends()
     assert epoch(steps, workers=1).wall_s == 8.0
 
 
+def test_a_worker_that_ends_long_after_the_other_changes_nothing_of_that() -> None:
+    """It ends 3 s later; the first batch took one."""
+    made = [1.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.0, 5.5, 5.0, 8.0]
+    ready = [1.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.0, 5.5, 5.5, 8.0]
+    steps = Steps([0.0, *ready[:-1]], ready, ready, [8] * 10, [1] * 10, warmup=2, made_s=made)
+    assert epoch(steps).wall_s == 8.0
+    assert epoch(steps, workers=2).wall_s == 6.5
+
+
 def test_a_slow_consumer_s_time_does_not_end_with_the_workers() -> None:
-    """Batches wait for it: its own steps are the loop's time."""
+    """Batches wait for it: its own steps are the loop's time.  It waited for the first one alone,
+    long before the workers ended.
+    """
     made, done = [1.0, 1.0, 2.0, 2.0, 5.0, 7.0], [3.0, 5.0, 7.0, 9.0, 11.0, 13.0]
     ready = [1.0, *done[:-1]]
     steps = Steps([0.0, *done[:-1]], ready, done, [8] * 6, [1] * 6, warmup=2, made_s=made)

@@ -60,6 +60,7 @@ def test_arms_take_turns_over_the_same_samples(data: Dataset) -> None:
     turns = sorted((begun, ended, r.trial.arm) for r in records for begun, ended in r.slices.thawed)
     assert all(one[1] < next_[0] for one, next_ in zip(turns, turns[1:], strict=False))
     order, rounds = [arm for *_, arm in turns], min(len(r.slices.thawed) for r in records)
+    assert rounds > 2
     assert order[: 3 * rounds] == order[:3] * rounds, "one order for all rounds"
     assert [len(r.slices.stop_s) for r in records] == [len(r.slices.thawed) for r in records]
     assert {r.slices.processes for r in records} == {1, 3}, "the DataLoader's workers are stopped"
