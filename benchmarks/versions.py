@@ -3,7 +3,8 @@
 Each turn runs ``make bench-io`` of both, one after the other, which first is drawn, in clones of
 their own below ``--out`` (two sets of images, some 20 GB).  A call adds ``--runs`` turns to what is
 there and judges all; ``--runs 0`` judges only.  Figures of each run are kept in ``--kept``, so
-turns may be of several machines.  They should lie at different hours.
+turns may be of several machines; its folder ``earlier`` has those of earlier methods, which are not
+judged.  Turns should lie at different hours.
 
 Wanted of at least six, over the primary warm contrasts of a container with bare metal, simultaneous
 intervals: median half-width at most a quarter of the old one's, and at most 1.4 % in hours that the
@@ -195,7 +196,7 @@ def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--old", default=BEFORE, help="the earlier version")
     parser.add_argument("--new", default="HEAD", help="the later one")
-    parser.add_argument("--runs", type=int, default=1, help="turns to add, 55 minutes each")
+    parser.add_argument("--runs", type=int, default=1, help="turns to add, 45 minutes each")
     parser.add_argument("--out", type=Path, default=Path("results/versions"), help="goes on there")
     parser.add_argument("--kept", type=Path, default=KEPT_IN, help="figures of each run")
     args = parser.parse_args()
