@@ -38,6 +38,7 @@ from iobench.core.records import Record
 from iobench.equations import stats
 from iobench.run import availability, store
 from iobench.run.command import images_for
+from iobench.run.later_looks import in_pair
 from iobench.run.trial import TrialSettings
 from iobench.spec import load
 from tests.build import clusters
@@ -115,7 +116,7 @@ def series(records: Sequence[Record]) -> np.ndarray:
     """Return the log seconds a sample of each block's two runs, in the order they were started."""
     ran: dict[int, dict[int, Record]] = {}
     for record in sorted(records, key=lambda r: r.attempt):
-        if record.status == "VALID" and record.trial.contrast:
+        if record.status == "VALID" and record.trial.contrast and in_pair(record.trial):
             ran.setdefault(record.trial.block, {})[record.trial.position] = record
     pairs = [
         Pair(block, 0, both[0], both[1]) for block, both in sorted(ran.items()) if len(both) == 2

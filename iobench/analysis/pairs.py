@@ -12,7 +12,6 @@ from iobench.core import registry
 from iobench.core.cases import Case, Contrast, Trial
 from iobench.core.order import add_sums, shard_buffer
 from iobench.core.records import VALID, Record
-from iobench.equations.stalls import Window
 from iobench.plan.blocks import group_of
 from iobench.plan.rules import FOLLOWING
 
@@ -33,16 +32,17 @@ class Pair(NamedTuple):
         ends last: where both arms' make their batches in turn, and alike, their mean end is the
         loop's.  Raises ValueError where nothing was measured.
         """
-        if not self.in_turns:
-            return _seconds(self.arm), _seconds(self.base)
-        workers = self._workers
-        return _whole_loop(self.arm, workers), _whole_loop(self.base, workers)
+        whole, workers = (True, self._workers) if self.in_turns else (None, 0)
+        arm, base = (_seconds(r, whole=whole, workers=workers) for r in (self.arm, self.base))
+        return arm, base
 
     @property
     def tails(self) -> tuple[float, float]:
-        """Return (arm, base): by which share of it a loop outlasted the mean end of its workers."""
-        whole, workers = _whole_loop, self._workers
-        arm, base = (whole(r, 0) / whole(r, workers) - 1 for r in (self.arm, self.base))
+        """Return (arm, base), of arms in turns: by which share of it a loop outlasted the mean end
+        of its workers.
+        """
+        both, counted_s = (self.arm, self.base), self.seconds_per_sample
+        arm, base = (_seconds(r, whole=True) / s - 1 for r, s in zip(both, counted_s, strict=True))
         return arm, base
 
     @property
@@ -145,15 +145,8 @@ def is_of(trial: Trial, contrast: Contrast) -> bool:
     return (trial.contrast, trial.stage) == (group_of(contrast), contrast.stage)
 
 
-def _seconds(record: Record) -> float:
-    return _measured(record, trial_window(record))
-
-
-def _whole_loop(record: Record, workers: int) -> float:
-    return _measured(record, trial_window(record, whole=True, workers=workers))
-
-
-def _measured(record: Record, found: Window | None) -> float:
+def _seconds(record: Record, *, whole: bool | None = None, workers: int = 0) -> float:
+    found = trial_window(record, whole=whole, workers=workers)
     if found is None:
         raise ValueError(f"trial {record.trial.id} has no measured window")
     return found.seconds_per_sample
