@@ -97,7 +97,9 @@ def ask(
         )
     except FileNotFoundError:
         return 127, f"no program {argv[0]}"
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        return 124, f"{argv[0]} did not answer in {timeout_s:g} s"
+    except OSError as error:
         return 124, str(error)
     out, err = (_COLOURS.sub("", text).strip() for text in (done.stdout, done.stderr))
     if done.returncode == 0:

@@ -15,16 +15,22 @@ from tests.build.disks import run, unmount
 
 @contextlib.contextmanager
 def network(prefix: str) -> Iterator[Tuple[str, str]]:
-    """Make a network namespace; yield its name and address; its processes end with it."""
+    """Make a network namespace; yield its name and address; its processes end with it.
+
+    From outside the address is unreachable: nothing that is sent there leaves the machine.
+    """
     own = os.getpid()
     name, address = f"{prefix}{own}", f"10.{77 + own % 100}.{own // 100 % 250}.1"
+    refused = ("unreachable", f"{address}/32")
     run("ip", "netns", "add", name)
+    run("ip", "route", "add", *refused)
     try:
         run("ip", "-n", name, "link", "set", "lo", "up")
         run("ip", "-n", name, "addr", "add", f"{address}/32", "dev", "lo")
         yield name, address
     finally:
         _end(name)
+        run("ip", "route", "del", *refused)
         run("ip", "netns", "del", name)
 
 
