@@ -181,8 +181,11 @@ def equal_pair(
 ) -> tuple[float, float]:
     """Return the seconds a sample of two equal arms of ``trial``, ``apart``: on a copy each."""
     numbers = draw.sample((1, 2), 2) if apart else (0, 0)
+    where = draw.getrandbits(32)  # which turn comes first follows from a trial's name
     trials = [
-        dataclasses.replace(trial, id=arm, contrast="c01", arm=arm, block=1, position=i, copy=copy)
+        dataclasses.replace(
+            trial, id=f"{where}-{arm}", contrast="c01", arm=arm, block=1, position=i, copy=copy
+        )
         for i, (arm, copy) in enumerate(zip("ab", numbers, strict=True))
     ]
     copies.make(trials, found, settings, undo)
