@@ -66,7 +66,7 @@ WANTED = {
     2: Wanted(20, 3, 14, ("lmdb", "jpeg"), 8.0),
 }
 RUNTIMES = ("bare", "docker", "apptainer")
-PAIRS, BATCH, SAMPLES = 12, 16, 320
+PAIRS, BATCH, SAMPLES, WORKERS = 12, 16, 320, 2
 #: A second look was planned at MOST pairs; the time allowed it at LAST.
 LAST, MOST = 15, 20
 #: The same runtime under a second name: only the name differs between the arms.
@@ -79,7 +79,12 @@ BACKEND = dataclasses.replace({runtime}.BACKEND, summary="{runtime} under a seco
 
 
 def document(
-    pipeline: str, seed: int, runtime: str, loop_s: float = WANTED[1].loop_s, nodes: int = 1
+    pipeline: str,
+    seed: int,
+    runtime: str,
+    loop_s: float = WANTED[1].loop_s,
+    nodes: int = 1,
+    workers: int = WORKERS,
 ) -> dict[str, Any]:
     """Return the spec of one comparison."""
     ranks = {"nodes": nodes, "ranks_per_node": 1, "launcher": "mpirun", "workers": 1}
@@ -90,7 +95,7 @@ def document(
         "seed": seed,
         "budget": "2h",
         "case": {
-            "trainer": "null", "batch": BATCH, "workers": 2, "pipeline": pipeline,
+            "trainer": "null", "batch": BATCH, "workers": workers, "pipeline": pipeline,
             **(ranks if nodes > 1 else {}),
         },
         "matrix": {"runtime": [runtime, "again"]},
@@ -183,11 +188,12 @@ def real(
     for number in range(1, args.comparisons + 1):
         pipeline = args.pipelines[(number - 1) % len(args.pipelines)]
         folder = args.results / f"{number:02d}-{pipeline}"
-        wanted = document(pipeline, number, args.runtime, args.loop_s, args.nodes)
+        wanted = document(pipeline, number, args.runtime, args.loop_s, args.nodes, args.workers)
         analysis, records = measure(wanted, folder)
         entry = analysis["contrasts"][0]
         sd = statistics.stdev(math.log(r) for r in entry["ratios"]) if entry["pairs"] > 1 else None
-        row = {k: entry[k] for k in ("verdict", "ratio", "pairs", "interval", "note", "ratios")}
+        kept = ("verdict", "ratio", "pairs", "interval", "note", "ratios", "causes")
+        row = {k: entry[k] for k in kept}
         rows.append({"pipeline": pipeline, "sd": sd, "excludes": excludes(entry), **row,
                      "turns": all(r.slices for r in records if r.trial.contrast),
                      "confounders": entry["confounders"]["differences"]})  # fmt: skip
@@ -195,7 +201,8 @@ def real(
         print(
             f"{number:3} {pipeline:5} {entry['ratio'] or math.nan:.4f}  {entry['pairs']:2} pairs  "
             f"paired sd {sd or math.nan:6.2%}  {entry['verdict']} "
-            f"{'excludes 1' if rows[-1]['excludes'] else ''} {entry['note']}",
+            f"{'excludes 1' if rows[-1]['excludes'] else ''} "
+            f"{'; '.join([entry['note'], *entry['causes']]).strip('; ')}",
             flush=True,
         )
     return rows, recorded
@@ -274,6 +281,7 @@ def main() -> int:
     parser.add_argument("--comparisons", type=int)
     parser.add_argument("--pipelines", nargs="+")
     parser.add_argument("--loop-s", type=float, help="of each run, at least")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="of the loader, on one node")
     parser.add_argument("--draws", type=int, default=10_000, help="simulated comparisons, each")
     args = parser.parse_args()
     usual = WANTED[args.nodes]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from math import log
+from statistics import median, stdev
 
+from iobench.analysis import ranks
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.disturbance import cores_taken
 from iobench.analysis.evidence import Evidence
-from iobench.analysis.pairs import is_of
+from iobench.analysis.pairs import Pair, complete_pairs, is_of, proven
 from iobench.analysis.time_spent import span
 from iobench.core.cases import Contrast
 from iobench.core.records import Record
@@ -36,8 +38,9 @@ def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Se
     if result.outcome.verdict != stats.INCONCLUSIVE:
         return ()
     found, last = [], result.look.planned[-1]
-    if noise := _noise(evidence.plan.slice_sd, contrast, result.outcome.log_sd):
-        found.append(noise)
+    noise = _noise(evidence.plan.slice_sd, contrast, result.outcome.log_sd)
+    if cause := _kernel(proven(complete_pairs(evidence, contrast))) or noise:
+        found.append(cause)
     if count := len({r.trial.block for r in _of(evidence, contrast) if cores_taken(r)}):
         found.append(f"other programs or the hypervisor took cores beside {count} blocks")
     if lost := result.pairs_planned - result.pairs:
@@ -55,3 +58,24 @@ def _noise(slice_sd: float, contrast: Contrast, seen: float | None) -> str:
     if 2 * cores**2 < seen**2:
         return f"mostly of the arms themselves: the cores' speed accounts for {cores:.1%}"
     return f"mostly of the cores, whose speed changed by {slice_sd:.1%} from slice to slice"
+
+
+def _kernel(pairs: Sequence[Pair]) -> str:
+    """Return by how much time in the kernel differs between the arms of pairs, if that is at least
+    half of the variance of their ratio; "" where it is not, or was not measured.
+    """
+    used = [[ranks.together(r.ranks) for r in (p.arm, p.base)] for p in pairs]
+    spent_s = [sum(io.cpu_user_s + io.cpu_sys_s for io in both) / 2 for both in used]
+    if len(pairs) < 2 or not all(spent_s):
+        return ""
+    kernel = [
+        (arm.cpu_sys_s - base.cpu_sys_s) / s for (arm, base), s in zip(used, spent_s, strict=True)
+    ]
+    ratios = [log(arm / base) for arm, base in (p.seconds_per_sample for p in pairs)]
+    rest = [ratio - share for ratio, share in zip(ratios, kernel, strict=True)]
+    if 2 * stdev(rest) ** 2 > stdev(ratios) ** 2:
+        return ""
+    return (
+        f"mostly of time in the kernel, which differs by {stdev(kernel):.1%} between the arms of a "
+        "pair: memory that an allocator gives back and takes anew, as a rule (docs/loaders.md)"
+    )

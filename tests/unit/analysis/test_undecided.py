@@ -1,4 +1,4 @@
-"""What kept a contrast from a verdict: cores or arms, other programs, lost blocks, the budget."""
+"""What kept a contrast from a verdict: cores, arms, kernel, other programs, blocks, the budget."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ from tests.build import pairs as fixture
 BARE, DOCKER = fixture.cases("bare", "docker")
 
 
-def noisy(contrast: Contrast, *, slice_sd: float = 0.0, lost: int = 0, stolen: int = 0) -> Evidence:
+def noisy(
+    contrast: Contrast,
+    *,
+    slice_sd: float = 0.0,
+    lost: int = 0,
+    stolen: int = 0,
+    kernel: float | None = None,
+) -> Evidence:
     """Return ten blocks whose pairs vary by some 13 %; of so many the base FAILED, and beside so
-    many the hypervisor took a core for half the time.
+    many the hypervisor took a core for half the time.  ``kernel``: this share of what differs is
+    time in the kernel; None: no CPU time was counted.
     """
     plan = fixture.plan([BARE, DOCKER], [contrast], upto=10)
     records: List[Any] = []
@@ -27,8 +35,12 @@ def noisy(contrast: Contrast, *, slice_sd: float = 0.0, lost: int = 0, stolen: i
         wave = 0.2 * ((trial.block * 7919) % 11 - 5) / 5 if trial.arm == DOCKER.label else 0.0
         failed = trial.block <= lost and trial.arm == BARE.label
         record = fixture.record(trial, 1e-3 * (1 + wave))
+        (rank,) = record.ranks
+        if kernel is not None:
+            sys_s = 0.3 + kernel * wave
+            io = dataclasses.replace(rank.io, cpu_user_s=1.0 + wave - sys_s, cpu_sys_s=sys_s)
+            record = dataclasses.replace(record, ranks=(dataclasses.replace(rank, io=io),))
         if trial.block <= stolen:
-            (rank,) = record.ranks
             io = dataclasses.replace(rank.io, machine_steal_s=0.5 * rank.io.wall_s)
             record = dataclasses.replace(record, ranks=(dataclasses.replace(rank, io=io),))
         records.append(dataclasses.replace(record, status=FAILED) if failed else record)
@@ -50,6 +62,18 @@ def test_a_block_in_turns_lasts_as_long_as_its_shares_together() -> None:
         ({}, {}, []),
         ({"cache": "warm", "slice_s": 0.1, "loop_s": 3.0}, {"slice_sd": 0.03}, ["of the arms"]),
         ({"cache": "warm", "slice_s": 0.1, "loop_s": 3.0}, {"slice_sd": 0.9}, ["of the cores"]),
+        ({}, {"kernel": 1.0}, ["time in the kernel, which differs by 12.0%"]),
+        ({}, {"kernel": 0.2}, []),
+        (
+            {"cache": "warm", "slice_s": 0.1, "loop_s": 3.0},
+            {"slice_sd": 0.03, "kernel": 1.0},
+            ["time in the kernel"],
+        ),
+        (
+            {"cache": "warm", "slice_s": 0.1, "loop_s": 3.0},
+            {"slice_sd": 0.03, "kernel": 0.2},
+            ["of the arms"],
+        ),
         ({}, {"lost": 2}, ["2 of 10 blocks gave no pair"]),
         ({}, {"stolen": 3}, ["the hypervisor took cores beside 3 blocks"]),
         ({"looks": (10,), "pairs": 20}, {}, ["the budget held 10 of 20 pairs"]),
