@@ -39,7 +39,8 @@ def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Se
         return ()
     found, last = [], result.look.planned[-1]
     noise = _noise(evidence.plan.slice_sd, contrast, result.outcome.log_sd)
-    if cause := _kernel(proven(complete_pairs(evidence, contrast))) or noise:
+    warm = proven(complete_pairs(evidence, contrast)) if contrast.cache == "warm" else ()
+    if cause := _kernel(warm) or noise:  # of cold arms the kernel also reads
         found.append(cause)
     if count := len({r.trial.block for r in _of(evidence, contrast) if cores_taken(r)}):
         found.append(f"other programs or the hypervisor took cores beside {count} blocks")

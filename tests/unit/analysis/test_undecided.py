@@ -62,8 +62,9 @@ def test_a_block_in_turns_lasts_as_long_as_its_shares_together() -> None:
         ({}, {}, []),
         ({"cache": "warm", "slice_s": 0.1, "loop_s": 3.0}, {"slice_sd": 0.03}, ["of the arms"]),
         ({"cache": "warm", "slice_s": 0.1, "loop_s": 3.0}, {"slice_sd": 0.9}, ["of the cores"]),
-        ({}, {"kernel": 1.0}, ["time in the kernel, which differs by 12.0%"]),
-        ({}, {"kernel": 0.2}, []),
+        ({"cache": "warm"}, {"kernel": 1.0}, ["time in the kernel, which differs by 12.0%"]),
+        ({"cache": "warm"}, {"kernel": 0.2}, []),
+        ({"cache": "cold"}, {"kernel": 1.0}, []),
         (
             {"cache": "warm", "slice_s": 0.1, "loop_s": 3.0},
             {"slice_sd": 0.03, "kernel": 1.0},
