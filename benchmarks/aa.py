@@ -202,7 +202,7 @@ def real(
             f"{number:3} {pipeline:5} {entry['ratio'] or math.nan:.4f}  {entry['pairs']:2} pairs  "
             f"paired sd {sd or math.nan:6.2%}  {entry['verdict']} "
             f"{'excludes 1' if rows[-1]['excludes'] else ''} "
-            f"{'; '.join([entry['note'], *entry['causes']]).strip('; ')}",
+            f"{'; '.join(filter(None, [entry['note'], *entry['causes']]))}",
             flush=True,
         )
     return rows, recorded

@@ -120,7 +120,7 @@ class Bench:
         record = self._run(format_name, "read", "warm")
         warm = mean / _seconds(record)
         io = record.ranks[0].io
-        cores = (io.cpu_user_s + io.cpu_sys_s) / io.wall_s
+        cores = io.cpu_s / io.wall_s
         own = read_rate / warm  # of the cold time
         what = "the reader's own cost binds" if own > 0.5 else "waiting for storage binds"
         first = record.ranks[0].startup.first_batch_s

@@ -13,7 +13,7 @@ from iobench.core.records import IoCounters, Record
 def per_sample(records: Sequence[Record]) -> SampleCost:
     """Return medians over trials of each count a sample; None where no trial could count it."""
     return SampleCost(
-        cpu_s=_own(records, lambda io: io.cpu_user_s + io.cpu_sys_s),
+        cpu_s=_own(records, lambda io: io.cpu_s),
         system_s=_own(records, lambda io: io.cpu_sys_s),
         read_bytes=_own(records, lambda io: io.rchar),
         storage_bytes=_median(records, page_ins.data_bytes),

@@ -10,7 +10,7 @@ from iobench.analysis import ranks
 from iobench.analysis.contrast_results import ContrastResult
 from iobench.analysis.disturbance import cores_taken
 from iobench.analysis.evidence import Evidence
-from iobench.analysis.pairs import Pair, complete_pairs, is_of, proven
+from iobench.analysis.pairs import complete_pairs, is_of, proven
 from iobench.analysis.time_spent import span
 from iobench.core.cases import Contrast
 from iobench.core.records import Record
@@ -39,8 +39,7 @@ def causes(evidence: Evidence, contrast: Contrast, result: ContrastResult) -> Se
         return ()
     found, last = [], result.look.planned[-1]
     noise = _noise(evidence.plan.slice_sd, contrast, result.outcome.log_sd)
-    warm = proven(complete_pairs(evidence, contrast)) if contrast.cache == "warm" else ()
-    if cause := _kernel(warm) or noise:  # of cold arms the kernel also reads
+    if cause := _kernel(evidence, contrast) or noise:
         found.append(cause)
     if count := len({r.trial.block for r in _of(evidence, contrast) if cores_taken(r)}):
         found.append(f"other programs or the hypervisor took cores beside {count} blocks")
@@ -61,12 +60,15 @@ def _noise(slice_sd: float, contrast: Contrast, seen: float | None) -> str:
     return f"mostly of the cores, whose speed changed by {slice_sd:.1%} from slice to slice"
 
 
-def _kernel(pairs: Sequence[Pair]) -> str:
-    """Return by how much time in the kernel differs between the arms of pairs, if that is at least
-    half of the variance of their ratio; "" where it is not, or was not measured.
+def _kernel(evidence: Evidence, contrast: Contrast) -> str:
+    """Return by how much time in the kernel differs between the arms of warm pairs, if that is at
+    least half of the variance of their ratio; "" where it is not, or was not measured.
+
+    Of cold arms the kernel also reads.
     """
+    pairs = proven(complete_pairs(evidence, contrast)) if contrast.cache == "warm" else ()
     used = [[ranks.together(r.ranks) for r in (p.arm, p.base)] for p in pairs]
-    spent_s = [sum(io.cpu_user_s + io.cpu_sys_s for io in both) / 2 for both in used]
+    spent_s = [sum(io.cpu_s for io in both) / 2 for both in used]
     if len(pairs) < 2 or not all(spent_s):
         return ""
     kernel = [

@@ -60,12 +60,17 @@ class IoCounters:
     wall_s: float = 0.0
 
     @property
+    def cpu_s(self) -> float:
+        """CPU seconds that the rank used, in the kernel too."""
+        return self.cpu_user_s + self.cpu_sys_s
+
+    @property
     def foreign_cpu_s(self) -> float:
         """CPU seconds that others used inside this machine meanwhile, at least 0.
 
         /proc/stat counts in ticks (10 ms a core), so a few hundredths of a second are noise.
         """
-        return max(0.0, self.machine_busy_s - self.cpu_user_s - self.cpu_sys_s)
+        return max(0.0, self.machine_busy_s - self.cpu_s)
 
 
 @dataclasses.dataclass(frozen=True)

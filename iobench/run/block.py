@@ -224,7 +224,7 @@ def end(arms: Sequence[Arm], driver_s: float = 0.0) -> None:
     for arm in arms:
         with _blamed(arm.attempt):
             arm.attempt.count_again()
-    used_s = [_cpu_s(arm.attempt) for arm in arms]
+    used_s = [rank_figures.together(arm.attempt.ranks).cpu_s for arm in arms]
     for arm, own_s in zip(arms, used_s, strict=True):
         others_s = driver_s + sum(used_s) - own_s
         arm.attempt.slices = Slices(
@@ -261,8 +261,3 @@ def _on_one_mount(tries: Sequence[Attempt], agent: Agent) -> bool:
 
 def _uncounted(proof: CacheProof) -> CacheProof:
     return dataclasses.replace(proof, bytes_storage=None, counter=TOGETHER, others_bytes=None)
-
-
-def _cpu_s(attempt: Attempt) -> float:
-    io = rank_figures.together(attempt.ranks)
-    return io.cpu_user_s + io.cpu_sys_s
