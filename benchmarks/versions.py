@@ -9,8 +9,9 @@ judged.  Turns should lie at different hours.
 Wanted of at least six, over the primary warm contrasts of a container with bare metal, simultaneous
 intervals: median half-width at most a quarter of the old one's, and at most 1.4 % in hours that the
 start's probe calls quiet, 2.5 % in others; in five of six runs at least seven of eight decided; of
-all single 95 % intervals 43 of 48 cover their pooled ratio; none FASTER here and SLOWER there.  The
-time in which seven of eight were decided is printed.
+all single 95 % intervals 43 of 48 cover their pooled ratio; none FASTER here and SLOWER there.  Too
+few pairs have no simultaneous limits, so single intervals are compared too, which always have
+some.  The time in which seven of eight were decided is printed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -62,9 +63,17 @@ class Seen(NamedTuple):
     @property
     def half_width(self) -> float:
         """Return the median half-width of the simultaneous intervals, as a share of the ratio."""
+        return self._half_width("simultaneous")
+
+    @property
+    def single(self) -> float:
+        """Return the same of the single intervals of 95 %."""
+        return self._half_width("interval")
+
+    def _half_width(self, kind: str) -> float:
         return median(
-            (c["simultaneous"]["high"] - c["simultaneous"]["low"]) / 2 / c["ratio"]
-            if (c.get("simultaneous") or {}).get("high") is not None
+            (c[kind]["high"] - c[kind]["low"]) / 2 / c["ratio"]
+            if (c.get(kind) or {}).get("high") is not None
             else math.inf
             for c in self.contrasts
         )
@@ -168,28 +177,44 @@ def judge(old: Sequence[Seen], new: Sequence[Seen]) -> bool:
         for run in seen:
             hour = {True: "quiet", False: "noisy", None: "not probed"}[run.quiet]
             after = f" (7 of 8 after {run.decided_s / 60:.0f} min)" if run.decided_s else ""
-            print(f"{side} {run.created} {hour:10} half-width {run.half_width:6.2%}, "
+            widths = f"{_percent(run.half_width)}, single {_percent(run.single)}"
+            print(f"{side} {run.created} {hour:10} half-width {widths}, "
                   f"{run.decided} of {len(run.contrasts)} decided{after}")  # fmt: skip
     if not old or not new:
         return False
-    ours, theirs = (median(run.half_width for run in seen) for seen in (new, old))
+    narrower = _narrower("simultaneous", new, old, lambda run: run.half_width)
+    narrower &= _narrower("single", new, old, lambda run: run.single)
     covered, intervals = coverage(new)
     against = contradictions(new)
     enough = sum(run.decided >= DECIDED * len(run.contrasts) for run in new)
-    print(f"median half-width {ours:.2%}, of the old {theirs:.2%}: {ours / theirs:.2f} of it; "
-          f"{enough} of {len(new)} runs decide; {covered} of {intervals} single intervals cover "
+    print(f"{enough} of {len(new)} runs decide; {covered} of {intervals} single intervals cover "
           f"the pooled ratio; contradictions: {', '.join(against) or 'none'}")  # fmt: skip
     narrow = all(run.half_width <= (QUIET if run.quiet else NOISY) for run in new)
     if len(new) < FEWEST or len(old) < FEWEST:
         print(f"too few runs: {FEWEST} of each are wanted")
         return False
     return (
-        ours <= SHARE * theirs
+        narrower
         and narrow
         and enough >= IN_RUNS * len(new)
         and covered >= COVERED * intervals
         and not against
     )
+
+
+def _narrower(
+    kind: str, new: Sequence[Seen], old: Sequence[Seen], width: Callable[[Seen], float]
+) -> bool:
+    """Print the median half-widths of one kind of interval; return whether they are as wanted."""
+    ours, theirs = (median(map(width, seen)) for seen in (new, old))
+    share = f"{ours / theirs:.2f} of it" if math.isfinite(ours + theirs) else "no ratio"
+    print(f"{kind} intervals: median half-width {_percent(ours)}, of the old {_percent(theirs)}: "
+          f"{share}")  # fmt: skip
+    return ours <= SHARE * theirs
+
+
+def _percent(width: float) -> str:
+    return f"{width:.2%}" if math.isfinite(width) else "no limits"
 
 
 def main() -> int:
@@ -208,7 +233,8 @@ def main() -> int:
         for side in (OLD, NEW)
     )
     figures = {
-        side: [{**run._asdict(), "half_width": run.half_width, "decided": run.decided}
+        side: [{**run._asdict(), "half_width": run.half_width, "single": run.single,
+                "decided": run.decided}
                for run in seen]
         for side, seen in ((OLD, old), (NEW, new))
     }  # fmt: skip

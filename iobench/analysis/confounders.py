@@ -12,7 +12,7 @@ from iobench.analysis.contrast_results import CONFOUNDED, PASS, UNKNOWN, Confoun
 from iobench.analysis.pairs import Pair, factors
 from iobench.analysis.windows import ran_s
 from iobench.core.records import Slices
-from iobench.equations.stats import hodges_lehmann
+from iobench.equations.stats import ALPHA, hodges_lehmann
 from iobench.spec.labels import PIPELINE_FIELDS
 
 #: Difference of the times to stop or to go on that is a confounder, as a share of running time.
@@ -131,11 +131,12 @@ def _of_stores(pairs: Sequence[Pair]) -> list[str]:
     return list(found)
 
 
-def _of_turns(pairs: Sequence[Pair]) -> list[str]:
+def _of_turns(pairs: Sequence[Pair], level: float) -> list[str]:
     """Return that arms which take turns stop, go on or end differently, where that matters.
 
-    What runs on between the signal and the stop is not counted; what still stands still while the
-    others of its arm go on is.  After the mean end of its workers nothing of a loop is.
+    ``level``: of the intervals over the pairs.  What runs on between the signal and the stop is not
+    counted; what still stands still while the others of its arm go on is.  After the mean end of
+    its workers nothing of a loop is.
     """
     turns = [pair for pair in pairs if pair.in_turns]
     lines = []
@@ -145,7 +146,8 @@ def _of_turns(pairs: Sequence[Pair]) -> list[str]:
         ("time from the workers' mean end to the last batch, of the loop",
          [pair.tails for pair in turns], TAIL_SHARE),
     ):  # fmt: skip
-        found = hodges_lehmann([arm - base for arm, base in shares]) if shares else None
+        apart = [arm - base for arm, base in shares]
+        found = hodges_lehmann(apart, level=level) if apart else None
         if found and (found.low > least or found.high < -least):
             of_arm, of_base = map(median, zip(*shares, strict=True))
             lines.append(f"{words}: {of_arm:.2%} against {of_base:.2%}")
@@ -177,10 +179,13 @@ STUDIED = {
 }
 
 
-def confounders(pairs: Sequence[Pair]) -> Confounders:
-    """Return what differs between the arms' fingerprints beside the factor under study."""
+def confounders(pairs: Sequence[Pair], family: int = 1) -> Confounders:
+    """Return what differs between the arms' fingerprints beside the factor under study.
+
+    ``family``: contrasts judged together, by whose simultaneous intervals what varies is judged.
+    """
     found: dict[str, None] = dict.fromkeys(
-        [*_of_turns(pairs), *_of_rivals(pairs), *_of_stores(pairs)]
+        [*_of_turns(pairs, 1 - ALPHA / family), *_of_rivals(pairs), *_of_stores(pairs)]
     )
     seen: set[str] = set()  # of thousands of ranks most are alike
     for pair in pairs:

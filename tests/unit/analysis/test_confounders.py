@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import pytest
 
 from benchmarks import suites
 from iobench.analysis.confounders import confounders, differences
 from iobench.analysis.evidence import evidence
-from iobench.analysis.pairs import complete_pairs
+from iobench.analysis.pairs import Pair, complete_pairs
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
 from iobench.core.cases import Case, Trial
@@ -400,20 +400,16 @@ def test_an_arm_that_stops_or_goes_on_later_than_the_other_is_confounded(
     assert all(words in line for line in found)
 
 
-@pytest.mark.parametrize(("behind_s", "named"), [(0.0, False), (0.02, False), (0.2, True)])
-def test_an_arm_whose_workers_end_further_apart_is_confounded(behind_s: float, named: bool) -> None:
-    """A loop of 5 s: the last batch comes 0 to 0.1 s after the mean end of two workers, by chance,
-    and half of ``behind_s`` later in one arm.
-    """
+def ending(apart_s: Callable[[Trial], float]) -> list[Pair]:
+    """Return pairs in turns whose loops of 5 s end so long after their first worker has ended."""
     cases = fixture.cases("bare", "docker")
     contrast = fixture.contrast(cases[1], cases[0], cache="warm")
     plan = fixture.plan(cases, [contrast])
-    draw = random.Random(4)
 
     def of(trial: Trial) -> Record:
         record = fixture.record(trial)
         (rank,) = record.ranks
-        apart = draw.uniform(0.0, 0.2) + (behind_s if trial.case.runtime == "docker" else 0.0)
+        apart = apart_s(trial)
         ready = [*(0.5 * k for k in range(1, 9)), 5.0 - apart / 2, 5.0 + apart / 2]
         steps = Steps([0.0, *ready[:-1]], ready, ready, [8] * 10, [1] * 10, warmup=2, made_s=ready)
         ranks = (dataclasses.replace(rank, steps=steps, began_s=100.0),)
@@ -421,8 +417,31 @@ def test_an_arm_whose_workers_end_further_apart_is_confounded(behind_s: float, n
             record, ranks=ranks, slices=Slices([(100.0, 110.0)], [0.0], [0.0])
         )
 
-    pairs = complete_pairs(evidence(plan, [of(t) for t in plan.trials]), contrast)
-    found = confounders(pairs).differences
+    return complete_pairs(evidence(plan, [of(t) for t in plan.trials]), contrast)
+
+
+@pytest.mark.parametrize(("behind_s", "named"), [(0.0, False), (0.02, False), (0.2, True)])
+@pytest.mark.parametrize("family", [1, 10])
+def test_an_arm_whose_workers_end_further_apart_is_confounded(
+    family: int, behind_s: float, named: bool
+) -> None:
+    """The last batch comes 0 to 0.1 s after the mean end of two workers, by chance, and half of
+    ``behind_s`` later in one arm.
+    """
+    draw = random.Random(4)
+    behind = {"docker": behind_s, "bare": 0.0}
+    pairs = ending(lambda trial: draw.uniform(0.0, 0.2) + behind[trial.case.runtime])
+    found = confounders(pairs, family).differences
     assert bool(found) == named, found
     assert all("last batch" in line for line in found)
     assert all(pair.seconds_per_sample == pytest.approx((5 / 80, 5 / 80)) for pair in pairs)
+
+
+def test_a_chance_of_one_of_ten_comparisons_is_no_confounder() -> None:
+    """Eight of ten pairs differ by 2.5 % of the loop, two by -1 %: it takes more to be sure of ten
+    comparisons at once.
+    """
+    other = {"docker": lambda block: 0.35 if block > 2 else 0.0, "bare": lambda block: 0.1}
+    pairs = ending(lambda trial: other[trial.case.runtime](trial.block))
+    assert len(confounders(pairs).differences) == 1
+    assert confounders(pairs, family=10).differences == []

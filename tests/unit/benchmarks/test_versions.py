@@ -35,6 +35,18 @@ def test_narrow_intervals_that_agree_meet_the_targets(capsys: pytest.CaptureFixt
     assert "median half-width 1.00%, of the old 8.00%: 0.13 of it" in capsys.readouterr().out
 
 
+def test_a_side_of_too_few_pairs_is_compared_by_single_intervals(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    few = [seen({**contrast("a", 1.0, 0.08, "INCONCLUSIVE"), "simultaneous": None})] * 6
+    assert versions.judge(few, six(0.01))
+    said = capsys.readouterr().out
+    assert "simultaneous intervals: median half-width 1.00%, of the old no limits: no ratio" in said
+    assert "single intervals: median half-width 1.00%, of the old 8.00%: 0.13 of it" in said
+    wide = [seen({**contrast("a", 1.0, 0.03, "INCONCLUSIVE"), "simultaneous": None})] * 6
+    assert not versions.judge(wide, six(0.01))
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
