@@ -22,7 +22,6 @@ import contextlib
 import copy
 import dataclasses
 import io
-import itertools
 import json
 import math
 import re
@@ -293,7 +292,7 @@ def sweep(every: int = 1) -> Tally:
     """
     tally, begun = Tally(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="iobench-fuzz-") as name:
-        for drawn in itertools.islice(single_changes(), 0, None, every):
+        for drawn in single_changes(every):
             tally.add(drawn, judge(drawn, Path(name)))
     tally.seconds = time.perf_counter() - begun
     return tally

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -126,8 +127,11 @@ def _mutate(draw: st.DrawFn, document: dict[str, Any]) -> tuple[str, Path]:
     return kind, path
 
 
-def single_changes() -> Iterator[Drawn]:
-    """Yield the shipped specs with every odd value at every place, and a typo in every key."""
+def single_changes(every: int = 1) -> Iterator[Drawn]:
+    """Yield the shipped specs with every odd value at every place, and a typo in every key; of all
+    that, each ``every``-th.
+    """
+    count = itertools.count()
     for document in shipped():
         before = toml(document).encode()
         for path in places(document):
@@ -136,6 +140,8 @@ def single_changes() -> Iterator[Drawn]:
                 value = get(document, path)
                 changes += [((*path[:-1], typo), value, "typo") for typo in (key[1:], f"{key}s")]
             for where, value, kind in changes:
+                if next(count) % every:
+                    continue
                 changed = copy.deepcopy(document)
                 parent = get(changed, where[:-1])
                 if kind == "typo":

@@ -259,8 +259,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     return document
 
 
+@functools.cache
 def shipped() -> list[dict[str, Any]]:
-    """Return the specs that come with iobench, as documents."""
+    """Return the specs that come with iobench, as documents: to be copied, not changed."""
     return [tomllib.loads((load.SPECS / f"{name}.toml").read_text()) for name in load.shipped()]
 
 

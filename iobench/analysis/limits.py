@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from iobench.analysis.case_results import LimitResult
 from iobench.analysis.evidence import WARM_STATES, Evidence, ceiling_samples_per_s, why_missing
@@ -76,5 +79,9 @@ def _limit(
 
 
 def _predicted(rates: Sequence[Sequence[float]], rate: float) -> stats.Interval:
-    spread = stats.bootstrap(lambda *groups: min(float(g.mean()) for g in groups), rates)
+    spread = stats.bootstrap(_slowest_mean, rates)
     return dataclasses.replace(spread, value=rate)
+
+
+def _slowest_mean(*groups: Any, axis: int) -> Any:
+    return np.minimum.reduce([g.mean(axis=axis) for g in groups])

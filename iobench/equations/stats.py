@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -127,26 +128,27 @@ def unpaired_ratio(arm: Sequence[float], base: Sequence[float]) -> Interval:
 
 
 def bootstrap(
-    statistic: Callable[..., float], groups: Sequence[Sequence[float]], *, seed: int = 0
+    statistic: Callable[..., Any], groups: Sequence[Sequence[float]], *, seed: int = 0
 ) -> Interval:
     """Return a derived quantity with percentile bootstrap limits (scipy.stats.bootstrap).
 
-    ``statistic`` takes one array a group; groups are resampled independently.  At fewer than
-    about 30 values a group the limits are too narrow: for derived quantities, never for verdicts.
+    ``statistic`` takes one array a group and ``axis``, along which it reduces them: all resamples
+    are one call.  Groups are resampled independently.  At fewer than about 30 values a group the
+    limits are too narrow: for derived quantities, never for verdicts.
     """
     from scipy import stats
 
     data = tuple(np.asarray(g, dtype=float) for g in groups)
-    point, n = float(statistic(*data)), min(len(g) for g in data)
+    point, n = float(statistic(*data, axis=-1)), min(len(g) for g in data)
     if n < 2:
         return Interval(point, -math.inf, math.inf, LEVEL, n, "bootstrap")
     found = stats.bootstrap(
         data,
-        lambda *g: statistic(*g),
+        statistic,
         confidence_level=LEVEL,
         n_resamples=999,
         method="percentile",
-        vectorized=False,
+        vectorized=True,
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return Interval(point, float(found.low), float(found.high), LEVEL, n, "bootstrap")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iobench.advise.explain import advise
 from iobench.analysis import page_ins, rates
@@ -38,6 +39,9 @@ from iobench.report import (
 from iobench.run.store import write_atomic
 from iobench.tune.answer import TuneResult
 
+if TYPE_CHECKING:
+    import jinja2
+
 TEMPLATE = "report.html.j2"
 #: Charts of this many pipelines; the tables hold them all.
 CHARTED = 8
@@ -58,30 +62,11 @@ def render(
     plan: Plan, records: Sequence[Record], suite: SuiteResult, tuned: TuneResult | None = None
 ) -> str:
     """Return the report as HTML; it opens with what a search found, where the suite is one."""
-    import jinja2
-
     found = evidence(plan, records)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.globals |= {
-        "words": words,
-        "contrast_words": contrast_words,
-        "numbers": numbers,
-        "scale_words": scale_words,
-        "start_words": start_words,
-        "storage_words": storage_words,
-        "trainer_words": trainer_words,
-        "tune_words": tune_words,
-    }
     measured = [p for p in suite.pipelines if words.rungs(p)]
     measured = [p for p in measured if words.rungs(p) > 1] or measured  # others: contrasts alone
     across = [c for c in suite.contrasts if "runtime" in c.over]
-    return environment.get_template(TEMPLATE).render(
+    return _template().render(
         a=suite,
         answers=() if tuned else answer.sentences(suite.contrasts),
         tuned=tuned,
@@ -102,6 +87,31 @@ def render(
         node_count=len({n.node for r in found.last.values() for n in r.nodes}),
         facts=_facts(found),
     )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    """Return the page's template, compiled once: it takes as long as some of the plots."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals |= {
+        "words": words,
+        "contrast_words": contrast_words,
+        "numbers": numbers,
+        "scale_words": scale_words,
+        "start_words": start_words,
+        "storage_words": storage_words,
+        "trainer_words": trainer_words,
+        "tune_words": tune_words,
+    }
+    return environment.get_template(TEMPLATE)
 
 
 def _identities(across: Sequence[ContrastResult]) -> dict[str, Mapping[str, Any]]:
