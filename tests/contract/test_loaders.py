@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Tuple
 
 import numpy as np
 import pytest
@@ -45,13 +45,22 @@ def pairs() -> List[Tuple[str, str]]:
     return out
 
 
-every_pair = pytest.mark.parametrize(("loader", "form"), pairs())
+def each(found: Iterable[Tuple[str, str]]) -> pytest.MarkDecorator:
+    """Return the parameters of a test of these pairs; forms that hold pixels are left to all tests.
+
+    They differ from JPEG's in what a stored sample is, which the formats' own tests cover.
+    """
+    return pytest.mark.parametrize(
+        ("loader", "form"),
+        [pytest.param(*pair, marks=[pytest.mark.slow] * ("-" in pair[1])) for pair in found],
+    )
+
+
+every_pair = each(pairs())
 #: Loaders that keep the time of each sample.
 TIMED = ("torch", "threads", "spdl", "grain")
 #: Without the loader that reads nothing.
-every_reading_pair = pytest.mark.parametrize(
-    ("loader", "form"), [(loader, form) for loader, form in pairs() if loader != "null"]
-)
+every_reading_pair = each(pair for pair in pairs() if pair[0] != "null")
 
 
 class Source:

@@ -48,6 +48,7 @@ def test_the_interval_of_the_first_arms_is_to_be_narrower(pipeline: str) -> None
     assert row["met"] is (pipeline not in fidelity.FIRST)
 
 
+@pytest.mark.slow
 def test_both_loops_take_turns(tmp_path: Path) -> None:
     need("torch")
     data = containers.small_dataset(tmp_path / "data", samples=64)

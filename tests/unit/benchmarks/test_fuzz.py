@@ -22,6 +22,7 @@ from iobench.plan import foresee, unused
 from iobench.spec import schema
 
 
+@pytest.mark.slow
 def test_300_specs_plan_or_are_refused_in_one_plain_line() -> None:
     tally = fuzz.run(300, start=1, limit_s=1e9)
     assert tally.total == 300
@@ -29,6 +30,7 @@ def test_300_specs_plan_or_are_refused_in_one_plain_line() -> None:
     assert min(tally.kinds["valid"], tally.kinds["refused"]) > 50, tally.kinds
 
 
+@pytest.mark.slow
 def test_every_100th_single_change_to_a_shipped_spec_is_named() -> None:
     tally = fuzz.sweep(every=101)
     assert tally.total > 300
@@ -100,6 +102,7 @@ def test_a_key_that_is_ignored_in_silence_is_found(
     assert judged(document, tmp_path, other=other) == "ignored case.batch"
 
 
+@pytest.mark.slow
 def test_every_key_and_member_is_drawn() -> None:
     models = (
         schema.Spec, schema.DatasetSpec, schema.ExtraCase, schema.LadderSpec, schema.MlperfSpec,

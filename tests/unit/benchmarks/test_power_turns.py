@@ -24,6 +24,7 @@ from tests.capabilities import need
 PROBED = ("read_s", "decode_s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "part"), [("read", "read_s"), ("decode", "decode_s")])
 def test_the_extra_work_is_in_its_stage(
     stage: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import pytest
+
 from benchmarks import scale
 
 
+@pytest.mark.slow
 def test_it_is_right_and_small(tmp_path: Path) -> None:
     args = argparse.Namespace(channel=16, ranks=16, steps=200, folder=tmp_path)
     found, _ = scale.judge(args)

@@ -46,6 +46,7 @@ def status(iobench: Iobench, *words: str, **env: str) -> List[Dict[str, Any]]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_a_suite_is_submitted_followed_and_shown(iobench: Iobench, tmp_path: Path) -> None:
     done = iobench("submit", "smoke", "--time", "1h", "--account", "me", "--budget", "30s")
     assert done.returncode == 0, done.stderr
@@ -76,6 +77,7 @@ def test_a_suite_is_submitted_followed_and_shown(iobench: Iobench, tmp_path: Pat
     assert shown.returncode == 0
 
 
+@pytest.mark.slow
 def test_several_suites_are_elements_of_an_array(iobench: Iobench, tmp_path: Path) -> None:
     assert iobench("submit", "smoke", "--repeat", "2", "--time", "1h").returncode == 0
     first, second = status(iobench)
@@ -92,6 +94,7 @@ def test_several_suites_are_elements_of_an_array(iobench: Iobench, tmp_path: Pat
     assert asked == f"--parsable --array=2 {second['folder']}/job.sh"
 
 
+@pytest.mark.slow
 def test_a_results_root_shows_others_that_wait(iobench: Iobench) -> None:
     for _ in range(2):
         assert iobench("submit", "smoke", "--time", "1h").returncode == 0

@@ -85,6 +85,7 @@ def iobench(*words: str, cwd: Path, **kwargs: object) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 def test_help_teaches(tmp_path: Path) -> None:
     done = iobench("--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -294,6 +295,7 @@ def test_an_argument_without_effect_is_not_ignored(tmp_path: Path) -> None:
     assert "note: --budget has no effect: a resumed suite goes on as planned" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_and_a_poor_locale_are_no_failures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "iobench.cli.main"]
     with subprocess.Popen(
@@ -333,6 +335,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.endswith("(No space left on device)\n")
 
 
+@pytest.mark.slow
 def test_a_null_pipeline_gets_no_limit_and_no_advice(tmp_path: Path) -> None:
     document = json.loads(iobench("run", "smoke", "--json", cwd=tmp_path).stdout)
     assert document["advice"] == []

@@ -128,6 +128,7 @@ def folder() -> Iterator[Callable[[], Path]]:
         yield lambda: Path(tempfile.mkdtemp(dir=name)).resolve()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )  # fmt: skip

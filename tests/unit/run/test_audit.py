@@ -141,6 +141,7 @@ SHOWN = {
 NEEDS = {"DALI": "dali", "SPDL": "spdl", "WebD": "webdataset", "Grai": "grain"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_what_a_librarys_default_does_is_seen_by_running_it(name: str, tmp_path: Path) -> None:
     need(NEEDS.get(name[:4], "torch"))

@@ -155,6 +155,7 @@ def test_no_difference_no_calls(begin: Callable[..., Any]) -> None:
     assert not [t for t in suite.store.plan().trials if t.stage == "calls"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 7, 32, 33, 34, 47, 70, 92, 93])
 def test_a_suite_killed_anywhere_ends_as_if_it_had_not_been(
     begin: Callable[..., Any], after: int

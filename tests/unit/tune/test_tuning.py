@@ -177,6 +177,7 @@ def test_the_winner_is_proved_against_every_library_if_asked(tmp_path: Path) -> 
     assert len({g.pairs for g in found.gains}) == 1
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_after_every_trial_measures_nothing_twice(tmp_path: Path) -> None:
     rates = world(2000, 150)
     plan, asked = begun(tmp_path, document())
