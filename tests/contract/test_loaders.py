@@ -46,9 +46,9 @@ def pairs() -> List[Tuple[str, str]]:
 
 
 def each(found: Iterable[Tuple[str, str]]) -> pytest.MarkDecorator:
-    """Return the parameters of a test of these pairs; forms that hold pixels are left to all tests.
+    """Return the parameters of a test of these pairs; those of forms that hold pixels are slow.
 
-    They differ from JPEG's in what a stored sample is, which the formats' own tests cover.
+    They differ in what a stored sample is, which the formats' own tests cover.
     """
     return pytest.mark.parametrize(
         ("loader", "form"),
