@@ -10,8 +10,8 @@ Wanted of at least six, over the primary warm contrasts of a container with bare
 intervals: median half-width at most a quarter of the old one's, and at most 1.4 % in hours that the
 start's probe calls quiet, 2.5 % in others; in five of six runs at least seven of eight decided; of
 all single 95 % intervals 43 of 48 cover their pooled ratio; none FASTER here and SLOWER there.  Too
-few pairs have no simultaneous limits, so single intervals are compared too, which always have
-some.  The time in which seven of eight were decided is printed.
+few pairs for simultaneous limits may have single ones (from six pairs), so these are compared too.
+The time in which seven of eight were decided is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -182,8 +182,8 @@ def judge(old: Sequence[Seen], new: Sequence[Seen]) -> bool:
                   f"{run.decided} of {len(run.contrasts)} decided{after}")  # fmt: skip
     if not old or not new:
         return False
-    narrower = _narrower("simultaneous", new, old, lambda run: run.half_width)
-    narrower &= _narrower("single", new, old, lambda run: run.single)
+    narrower = _narrower("simultaneous", *([run.half_width for run in side] for side in (new, old)))
+    narrower &= _narrower("single", *([run.single for run in side] for side in (new, old)))
     covered, intervals = coverage(new)
     against = contradictions(new)
     enough = sum(run.decided >= DECIDED * len(run.contrasts) for run in new)
@@ -202,11 +202,9 @@ def judge(old: Sequence[Seen], new: Sequence[Seen]) -> bool:
     )
 
 
-def _narrower(
-    kind: str, new: Sequence[Seen], old: Sequence[Seen], width: Callable[[Seen], float]
-) -> bool:
-    """Print the median half-widths of one kind of interval; return whether they are as wanted."""
-    ours, theirs = (median(map(width, seen)) for seen in (new, old))
+def _narrower(kind: str, new: Sequence[float], old: Sequence[float]) -> bool:
+    """Print the medians of both versions' half-widths; return whether they are as wanted."""
+    ours, theirs = median(new), median(old)
     share = f"{ours / theirs:.2f} of it" if math.isfinite(ours + theirs) else "no ratio"
     print(f"{kind} intervals: median half-width {_percent(ours)}, of the old {_percent(theirs)}: "
           f"{share}")  # fmt: skip

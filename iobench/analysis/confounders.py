@@ -179,13 +179,14 @@ STUDIED = {
 }
 
 
-def confounders(pairs: Sequence[Pair], family: int = 1) -> Confounders:
+def confounders(pairs: Sequence[Pair], alpha: float = ALPHA) -> Confounders:
     """Return what differs between the arms' fingerprints beside the factor under study.
 
-    ``family``: contrasts judged together, by whose simultaneous intervals what varies is judged.
+    ``alpha``: of the two-sided test of what varies over the pairs; the verdict's own counts the
+    contrasts judged together, and the looks.
     """
     found: dict[str, None] = dict.fromkeys(
-        [*_of_turns(pairs, 1 - ALPHA / family), *_of_rivals(pairs), *_of_stores(pairs)]
+        [*_of_turns(pairs, 1 - alpha), *_of_rivals(pairs), *_of_stores(pairs)]
     )
     seen: set[str] = set()  # of thousands of ranks most are alike
     for pair in pairs:

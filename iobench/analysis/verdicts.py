@@ -182,7 +182,7 @@ def _compared(
         allocations=allocations(used),
         startup_s=_startup(used),
         work={side: per_sample([getattr(p, side) for p in used]) for side in ("arm", "base")},
-        confounders=confounders(used, result.family),
+        confounders=confounders(used, result.look.level),
         runtimes={"arm": dict(last.arm.runtime), "base": dict(last.base.runtime)},
         equal_order=equal,
     )

@@ -15,10 +15,11 @@ import pytest
 
 from benchmarks import suites
 from iobench.analysis.confounders import confounders, differences
-from iobench.analysis.evidence import evidence
-from iobench.analysis.pairs import Pair, complete_pairs
+from iobench.analysis.evidence import Evidence, evidence
+from iobench.analysis.pairs import complete_pairs
 from iobench.analysis.results import to_json
 from iobench.analysis.suite import analyse
+from iobench.analysis.verdicts import judged
 from iobench.core.cases import Case, Trial
 from iobench.core.records import Record, Slices, Steps
 from iobench.host import cgroups
@@ -400,11 +401,11 @@ def test_an_arm_that_stops_or_goes_on_later_than_the_other_is_confounded(
     assert all(words in line for line in found)
 
 
-def ending(apart_s: Callable[[Trial], float]) -> list[Pair]:
-    """Return pairs in turns whose loops of 5 s end so long after their first worker has ended."""
+def ending(apart_s: Callable[[Trial], float], looks: tuple[int, ...] = (10,)) -> Evidence:
+    """Return ten pairs in turns whose loops of 5 s end so long after their first worker's end."""
     cases = fixture.cases("bare", "docker")
-    contrast = fixture.contrast(cases[1], cases[0], cache="warm")
-    plan = fixture.plan(cases, [contrast])
+    contrast = fixture.contrast(cases[1], cases[0], cache="warm", looks=looks, pairs=looks[-1])
+    plan = fixture.plan(cases, [contrast], upto=10)
 
     def of(trial: Trial) -> Record:
         record = fixture.record(trial)
@@ -417,31 +418,36 @@ def ending(apart_s: Callable[[Trial], float]) -> list[Pair]:
             record, ranks=ranks, slices=Slices([(100.0, 110.0)], [0.0], [0.0])
         )
 
-    return complete_pairs(evidence(plan, [of(t) for t in plan.trials]), contrast)
+    return evidence(plan, [of(t) for t in plan.trials])
 
 
 @pytest.mark.parametrize(("behind_s", "named"), [(0.0, False), (0.02, False), (0.2, True)])
-@pytest.mark.parametrize("family", [1, 10])
+@pytest.mark.parametrize("alpha", [0.05, 0.005])
 def test_an_arm_whose_workers_end_further_apart_is_confounded(
-    family: int, behind_s: float, named: bool
+    alpha: float, behind_s: float, named: bool
 ) -> None:
     """The last batch comes 0 to 0.1 s after the mean end of two workers, by chance, and half of
     ``behind_s`` later in one arm.
     """
     draw = random.Random(4)
     behind = {"docker": behind_s, "bare": 0.0}
-    pairs = ending(lambda trial: draw.uniform(0.0, 0.2) + behind[trial.case.runtime])
-    found = confounders(pairs, family).differences
-    assert bool(found) == named, found
-    assert all("last batch" in line for line in found)
+    found = ending(lambda trial: draw.uniform(0.0, 0.2) + behind[trial.case.runtime])
+    pairs = complete_pairs(found, found.plan.contrasts[0])
+    lines = confounders(pairs, alpha).differences
+    assert bool(lines) == named, lines
+    assert all("last batch" in line for line in lines)
     assert all(pair.seconds_per_sample == pytest.approx((5 / 80, 5 / 80)) for pair in pairs)
 
 
-def test_a_chance_of_one_of_ten_comparisons_is_no_confounder() -> None:
-    """Eight of ten pairs differ by 2.5 % of the loop, two by -1 %: it takes more to be sure of ten
-    comparisons at once.
+@pytest.mark.parametrize(("looks", "confounded"), [((10,), 1), ((10, 100), 0)])
+def test_confounders_of_turns_are_judged_at_the_verdicts_level(
+    looks: tuple[int, ...], confounded: int
+) -> None:
+    """Eight of ten pairs differ by 2.5 % of the loop, two by -1 % (p = 0.0098): too little where
+    most of 0.05 is kept for a later look, or for other comparisons.
     """
     other = {"docker": lambda block: 0.35 if block > 2 else 0.0, "bare": lambda block: 0.1}
-    pairs = ending(lambda trial: other[trial.case.runtime](trial.block))
-    assert len(confounders(pairs).differences) == 1
-    assert confounders(pairs, family=10).differences == []
+    found = ending(lambda trial: other[trial.case.runtime](trial.block), looks)
+    (result,) = judged(found).values()
+    assert len(result.confounders.differences) == confounded
+    assert (result.look.level > 0.0098) == bool(confounded)
