@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs every test on two processors: first those that need no image and no Caffe, while these are
-# made; then those that do (marker system), beside one Docker daemon, a file's tests in one process.
+# Runs every test, three at a time where there are two cores (a test waits for half of its time):
+# first those that need no image and no Caffe, while these are made; then those that do (marker
+# system), beside one Docker daemon, a file's tests in one process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
 # skipped; where IOBENCH_REQUIRE names it, they are not even begun.  Podman keeps its images outside
 # this folder: those that came with this run go at its end.  What else lies outside of the clone that
@@ -39,7 +40,7 @@ tests() { # marker, how the work is shared, words before pytest: runs the tests 
     marker=$1 shared=$2
     shift 2
     rm -rf "$(cache)"
-    "$@" .venv/bin/python -m pytest -n 2 --dist "$shared" -m "$marker" --durations=20 \
+    "$@" .venv/bin/python -m pytest -n 3 --dist "$shared" -m "$marker" --durations=20 \
         -o cache_dir="$(cache)"
 }
 
