@@ -96,6 +96,11 @@ def foretold(found: Dataset, delay_s: float) -> tuple[float, dict[str, float]]:
     }
 
 
+def limits(rate: dict[str, Any]) -> str:
+    """Return a rate's limits in words; of one usable trial there are none."""
+    return "no limits" if rate["low"] is None else f"{rate['low']:.0f} to {rate['high']:.0f}"
+
+
 def main() -> int:
     parser = suites.arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=6)
@@ -116,7 +121,7 @@ def main() -> int:
         seen = found[name]
         error = expected / seen["value"] - 1
         print(f"{name:22} predicted {expected:6.0f} measured {seen['value']:6.0f} "
-              f"({seen['low']:.0f} to {seen['high']:.0f}) samples/s: {error:+.1%}; "
+              f"({limits(seen)}) samples/s: {error:+.1%}; "
               f"{seen['value'] / alone:.2f} x {name_of(*ARMS[0])}", flush=True)  # fmt: skip
         rows.append({"arm": name, "predicted": expected, "measured": seen, "error": error})
     return suites.finish(args, rows, all(abs(row["error"]) <= TARGET for row in rows))

@@ -211,9 +211,9 @@ def _in(pid: int, *command: str) -> None:
     subprocess.run(["nsenter", "-t", str(pid), "-n", "--", *command], check=True)
 
 
-def until(true: Callable[[], Any], limit_s: float = 60.0) -> None:
-    """Wait until something is true."""
+def until(true: Callable[[], Any], limit_s: float = 60.0, every_s: float = 0.05) -> None:
+    """Wait until something is true; it is asked every ``every_s`` seconds."""
     end = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(every_s)

@@ -46,6 +46,12 @@ def test_a_mount_that_does_not_come_up_says_why(tmp_path: Path) -> None:
         pass
 
 
+def test_one_trial_has_no_limits() -> None:
+    """Others may have been INVALID."""
+    assert littles_law.limits({"value": 9.0, "low": None, "high": None}) == "no limits"
+    assert littles_law.limits({"value": 9.0, "low": 8.1, "high": 10.2}) == "8 to 10"
+
+
 @pytest.mark.timeout(300)
 def test_what_is_predicted_is_written_before_it_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

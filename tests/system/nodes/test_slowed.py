@@ -84,6 +84,7 @@ def test_latency_of_one_host_is_communication(cluster: Hosts, slow: Host) -> Non
     check_communication(cluster, analysis, 4 * delay_s)
 
 
+@pytest.mark.system
 def test_latency_of_one_host_is_communication_of_caffes_ranks_too(
     cluster: Hosts, slow: Host
 ) -> None:

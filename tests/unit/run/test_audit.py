@@ -171,7 +171,16 @@ def test_a_default_whose_library_is_absent_says_how_to_get_it(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "loader", ["threads", "torch", "dali", "native", "spdl", "webdataset", "grain"]
+    "loader",
+    [
+        "threads",
+        "torch",
+        "dali",
+        "spdl",
+        "webdataset",
+        "grain",
+        pytest.param("native", marks=pytest.mark.system),
+    ],
 )
 def test_every_loader_keeps_what_it_promises(loader: str, tmp_path: Path) -> None:
     if loader == "native":
