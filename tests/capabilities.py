@@ -24,19 +24,30 @@ import pytest
 
 #: Where set-up puts pytest for Caffe's Python, below .tools/.
 PYTEST_FOLDER = "pytest-caffe"
+#: What `tests/run.sh` makes beside the tests that are not marked `system`: those cannot need it.
+MADE_BESIDE = ("image", "caffe-image", "caffe")
 
 _CACHESTAT = 451  # the same number on every 64-bit architecture
 _ANSWERS: Dict[str, str] = {}
+_of_system = True
 
 
 def need(name: str) -> None:
     """Skip the calling test unless this machine has ``name``; fail where it is required."""
+    if name in MADE_BESIDE and not _of_system:
+        pytest.fail(f"what needs {name} is to be marked `system`", pytrace=False)
     reason = missing(name)
     if not reason:
         return
     if required(name):
         pytest.fail(f"{name} is named in IOBENCH_REQUIRE, but: {reason}", pytrace=False)
     pytest.skip(f"needs {name}: {reason}")
+
+
+def begin(item: pytest.Item) -> None:
+    """Take note of which test calls :func:`need` from now on."""
+    global _of_system
+    _of_system = item.get_closest_marker("system") is not None
 
 
 def need_modules(modules: Iterable[str]) -> None:

@@ -23,6 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"IOBENCH_REQUIRE names no capability: {', '.join(unknown)}")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    capabilities.begin(item)
+
+
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[None]:
     """A Docker daemon, as tests/build/containers.py starts it."""

@@ -40,6 +40,17 @@ def test_what_is_required_and_gone_fails(required: str, monkeypatch: pytest.Monk
         capabilities.need("gone")
 
 
+def test_what_is_made_beside_the_tests_is_for_those_of_the_system(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capabilities, "MADE_BESIDE", ("here",))
+    with pytest.raises(pytest.fail.Exception, match="what needs here is to be marked `system`"):
+        capabilities.need("here")
+    request.node.add_marker("system")
+    capabilities.begin(request.node)
+    capabilities.need("here")
+
+
 def test_a_name_that_nothing_has_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError, match="there are: gone, here"):
         capabilities.need("elsewhere")
