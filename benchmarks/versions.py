@@ -182,8 +182,8 @@ def judge(old: Sequence[Seen], new: Sequence[Seen]) -> bool:
                   f"{run.decided} of {len(run.contrasts)} decided{after}")  # fmt: skip
     if not old or not new:
         return False
-    narrower = _narrower("simultaneous", *([run.half_width for run in side] for side in (new, old)))
-    narrower &= _narrower("single", *([run.single for run in side] for side in (new, old)))
+    narrower = _narrower("simultaneous", [r.half_width for r in new], [r.half_width for r in old])
+    narrower &= _narrower("single", [r.single for r in new], [r.single for r in old])
     covered, intervals = coverage(new)
     against = contradictions(new)
     enough = sum(run.decided >= DECIDED * len(run.contrasts) for run in new)

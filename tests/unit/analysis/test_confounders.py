@@ -451,3 +451,6 @@ def test_confounders_of_turns_are_judged_at_the_verdicts_level(
     (result,) = judged(found).values()
     assert len(result.confounders.differences) == confounded
     assert (result.look.level > 0.0098) == bool(confounded)
+    pairs = complete_pairs(found, found.plan.contrasts[0])
+    assert len(confounders(pairs).differences) == 1
+    assert confounders(pairs, 0.05 / 10).differences == []
