@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs every test: first those that need no image and no Caffe, three at a time while these are made
-# (half of their time they wait); then those that do (marker system), two at a time, beside one Docker
-# daemon, a file's tests in one process.
+# Runs every test, three at a time, as half of their time they wait: first those that need no image and
+# no Caffe, while these are made; then those that do (marker system), beside one Docker daemon, a file's
+# tests in one process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
 # skipped; where IOBENCH_REQUIRE names it, they are not even begun.  Podman keeps its images outside
 # this folder: those that came with this run go at its end.  What else lies outside of the clone that
@@ -36,11 +36,11 @@ remove_podman_images() {
 }
 
 MOST=5
-tests() { # marker, processes, how they share, words before pytest: runs the tests of a marker
-    marker=$1 processes=$2 shared=$3
-    shift 3
+tests() { # marker, how processes share, words before pytest: runs the tests of a marker
+    marker=$1 shared=$2
+    shift 2
     rm -rf "$(cache)"
-    "$@" .venv/bin/python -m pytest -n "$processes" --dist "$shared" -m "$marker" --durations=20 \
+    "$@" .venv/bin/python -m pytest -n 3 --dist "$shared" -m "$marker" --durations=20 \
         -o cache_dir="$(cache)"
 }
 
@@ -48,7 +48,7 @@ FAILED=1 # pytest's exit status where all tests ran; others are for runs cut sho
 again() { # exit status, and the same: runs once more what failed
     [ "$1" = $FAILED ] || return
     marker=$2
-    shift 4
+    shift 3
     failed=$(.venv/bin/python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' \
         "$(cache)/v/cache/lastfailed" 2>/dev/null)
     [ "${failed:-99}" -le "$MOST" ] || return
@@ -79,12 +79,12 @@ trap tidy EXIT
 trap 'exit 130' INT TERM
 
 status=0 first=0 # the builds take longest: they go first
-tests 'not system' 3 worksteal nice -n 5 || first=$?
+tests 'not system' worksteal nice -n 5 || first=$?
 tail -n +1 -f --pid=$made "$log"
 wait $made || exit
-[ $first = 0 ] || again $first 'not system' 3 worksteal nice -n 5 || status=1
+[ $first = 0 ] || again $first 'not system' worksteal nice -n 5 || status=1
 export IOBENCH_TEST_IMAGES="$images"
-system='system 2 loadfile .venv/bin/python -m tests.build.containers'
+system='system loadfile .venv/bin/python -m tests.build.containers'
 tests $system || again $? $system || status=1
 remove_podman_images
 .venv/bin/python -m tests.outside "$outside" || status=1

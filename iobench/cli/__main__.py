@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from iobench.cli import start
@@ -14,20 +13,8 @@ def main() -> None:
     start.begin()
     try:
         from iobench.cli import main as command
-    except ModuleNotFoundError as error:
-        if (error.name or "iobench").startswith("iobench"):
-            raise
-        sys.stderr.write(
-            f"iobench: {error.name} is not installed here: the command line needs Python 3.11 or "
-            "newer and `pip install 'iobench[driver]'`; what is here is the worker side alone\n"
-        )
-        sys.exit(2)
     except ImportError as error:
-        found = os.environ.get("PYTHONPATH")
-        if not found:
-            raise
-        words = one_line(f"a library cannot be imported ({error}); PYTHONPATH is {found}: unset it")
-        sys.stderr.write(f"iobench: {words}\n")
+        sys.stderr.write(f"iobench: {one_line(start.not_importable(error))}\n")
         sys.exit(2)
     command.main()
 

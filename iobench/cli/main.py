@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from collections import UserDict
+from typing import Any
 
 import click
 
 import iobench
-from iobench.cli.advice import explain, predict
-from iobench.cli.audit import audit
+from iobench.cli import start
 from iobench.cli.console import complain
-from iobench.cli.data import data
-from iobench.cli.image import image
-from iobench.cli.jobs import status_, submit
-from iobench.cli.listing import doctor, list_
-from iobench.cli.mlperf import mlperf
-from iobench.cli.results import compare, report, show
-from iobench.cli.run import run
-from iobench.cli.script import watch
-from iobench.cli.start import INTERRUPTED, STDOUT, begin, goes_on, interruptible, then
-from iobench.cli.tune import tune
+from iobench.cli.start import INTERRUPTED, STDOUT, goes_on
 from iobench.cli.watch import watched
 from iobench.core.errors import IobenchError, environment
 from iobench.host import tools
@@ -38,7 +31,7 @@ def main() -> None:
 
 def command() -> int:
     """Run the command line in this process; return the exit status."""
-    interruptible()
+    start.interruptible()
     try:
         status = cli(standalone_mode=False)
         sys.stdout.flush()
@@ -51,12 +44,14 @@ def command() -> int:
         _drop_output()
         lost = error.filename == STDOUT
         status = complain(
-            f"{_UNWRITTEN} ({error.strerror})" if lost else environment(error) + then()
+            f"{_UNWRITTEN} ({error.strerror})" if lost else environment(error) + start.then()
         )
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "iobench"
         status = complain(f"{error.format_message()} (see `{where} --help`)")
+    except ImportError as error:
+        status = complain(start.not_importable(error))
     except (KeyboardInterrupt, click.Abort):
         complain(f"interrupted; {goes_on()}")
         status = INTERRUPTED
@@ -71,7 +66,42 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(UserDict[str, Any]):
+    """Name of a command -> its module, which is imported when the command is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = importlib.import_module(f"iobench.cli.{self.data[name]}")
+        return next(
+            each
+            for each in vars(module).values()
+            if isinstance(each, click.Command) and each.name == name
+        )
+
+
+_COMMANDS = _Commands(
+    audit="audit",
+    compare="results",
+    data="data",
+    doctor="listing",
+    explain="advice",
+    image="image",
+    list="listing",
+    mlperf="mlperf",
+    predict="advice",
+    report="results",
+    run="run",
+    show="results",
+    status="jobs",
+    submit="jobs",
+    tune="tune",
+    watch="script",
+)
+
+
+@click.group(
+    commands=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(iobench.__version__, prog_name="iobench")
 def cli() -> None:
     """Find where a training run loses time: storage, preprocessing, compute, network or container.
@@ -97,13 +127,6 @@ def cli() -> None:
     tools.extend_path()
 
 
-for each in (
-    audit, compare, data, doctor, explain, image, list_, mlperf, predict, report, run, show,
-    status_, submit, tune, watch,
-):  # fmt: skip
-    cli.add_command(each)
-
-
 if __name__ == "__main__":
-    begin()
+    start.begin()
     main()

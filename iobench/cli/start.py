@@ -78,6 +78,20 @@ def then() -> str:
     return f"; then {goes_on()}" if _GOES_ON[:].rstrip(b"\0") else ""
 
 
+def not_importable(error: ImportError) -> str:
+    """Return what is missing, in words; an error of iobench itself is raised again."""
+    if isinstance(error, ModuleNotFoundError):
+        if (error.name or "iobench").startswith("iobench"):
+            raise error
+        return (
+            f"{error.name} is not installed here: the command line needs Python 3.11 or "
+            "newer and `pip install 'iobench[driver]'`; what is here is the worker side alone"
+        )
+    if not (found := os.environ.get("PYTHONPATH")):
+        raise error
+    return f"a library cannot be imported ({error}); PYTHONPATH is {found}: unset it"
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     try:
         os.write(2, f"iobench: interrupted; {_AGAIN}\n".encode())

@@ -184,8 +184,7 @@ def _pins(text: str, base_pins: str) -> str:
 @contextlib.contextmanager
 def _context(name: str, cache: Path, wheels: Path, packages: Path | None) -> Iterator[Path]:
     """Yield a folder with what the Dockerfile's stages copy, and no more."""
-    with disk.partial(cache / f"context-{name}") as context:
-        context.mkdir()
+    with disk.scratch(cache / f"context-{name}") as context:
         dockerfile, *others = recipe.files(name)
         (context / "Dockerfile").write_text(recipe.stages(dockerfile.read_text(), name))
         (context / "requirements").mkdir()
@@ -200,7 +199,6 @@ def _context(name: str, cache: Path, wheels: Path, packages: Path | None) -> Ite
             for package in debs.packages(recipe.lock(recipe_of(name).suite)):
                 _link(f"{packages}/{package.file}", str(context / "debs" / package.file))
         yield context
-    shutil.rmtree(cache / f"context-{name}")
 
 
 def _link(source: str, target: str) -> None:

@@ -61,6 +61,15 @@ def partial(path: Path) -> Iterator[Path]:
         discard(unfinished)
 
 
+@contextlib.contextmanager
+def scratch(path: Path) -> Iterator[Path]:
+    """Yield a new folder; it is removed at the end, and what an earlier, killed try left of it."""
+    with partial(path) as folder:
+        folder.mkdir()
+        yield folder
+    discard(path)
+
+
 def lock(folder: Path) -> contextlib.AbstractContextManager[Sequence[locks.Holder]]:
     """Keep other builds out of ``folder``. Raises ImageError when one is at work there."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import iobench.images.archive as archive
@@ -14,7 +13,7 @@ import iobench.images.catalogue as catalogue
 import iobench.images.disk as disk
 import iobench.images.docker_engine as docker_engine
 import iobench.images.podman_engine as podman_engine
-import iobench.images.recipe as recipe
+import iobench.images.sif as sif
 import iobench.images.tree as tree
 from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
@@ -25,10 +24,7 @@ from iobench.images.model import Image, check_form, recipe_of
 #: The forms that an engine keeps in a store of its own.
 ENGINES = {"docker": docker_engine, "podman": podman_engine}
 #: Free bytes that a form takes, as multiples of the archive's size, at its peak.
-_SPACE = {"docker": 1.2, "podman": 2.4, "sif": 2.2, "rootfs": 1.2}
-#: zstd is three times as fast to make as gzip, and as small.
-_SQUASHFS = "-comp zstd -Xcompression-level 3"
-_LABEL = "iobench.digest"
+_SPACE = {"docker": 1.2, "podman": 2.4, "rootfs": 1.2, "sif": 2.6}
 #: What overlay drivers call the folders of an image: its last layer, and those below it.
 _LAYERS = ("UpperDir", "LowerDir")
 
@@ -125,8 +121,8 @@ def possible() -> dict[str, str]:
     return {
         "docker": silent and f"no Docker daemon: {silent}",
         "podman": "" if shutil.which("podman") else "podman is not installed",
-        "sif": "" if tools.apptainer() else "neither apptainer nor singularity is installed",
         "rootfs": "",
+        "sif": "" if tools.apptainer() else "neither apptainer nor singularity is installed",
     }
 
 
@@ -148,78 +144,35 @@ def _make(image: Image, form: str, say: Say) -> str:
     where = ENGINES[form].store() if form in ENGINES else folder
     disk.check_space(where, _SPACE[form] * image.bytes, f"{image.name} as {form}")
     say(f"{image.name} as {form}: making it from {image.archive}")
-    if form != "rootfs":  # unpacking compares the layers itself
-        archive.check(image.archive)
     if form in ENGINES:
+        archive.check(image.archive)  # unpacking compares the layers itself
         ENGINES[form].load(image.archive)
     else:
         with disk.lock(folder):
             with disk.partial(_path(image, form)) as path:
                 if form == "sif":
-                    build_sif(image, path)
+                    with _tree(image, say) as root:
+                        sif.build(image, root, path)
                 else:
-                    progress = f"{image.name} as {form}: layer"
-                    archive.unpack(image.archive, path, lambda i, n: say(f"{progress} {i} of {n}"))
+                    _unpack(image, path, say)
             stamps = {**catalogue.made(image, "stamps"), form: tree.stamp(str(_path(image, form)))}
             catalogue.write(image, {**catalogue.made(image), form: image.digest}, stamps)
     return in_form(image, form)
 
 
-def sif_labels(path: Path) -> dict[str, str]:
-    """Return the labels of a SIF.  Raises ImageError for a file that apptainer cannot read."""
-    from spython.main import Client
-
-    with _as_singularity() as named, docker_daemon.environment({**tools.apptainer_env(), **named}):
-        facts = Client.inspect(str(path), quiet=True)
-    try:
-        labels: dict[str, str] = facts["attributes"]["labels"]
-    except (KeyError, TypeError) as error:
-        raise ImageError(f"{path} is no SIF that apptainer can read: make it again") from error
-    return labels
-
-
 @contextlib.contextmanager
-def _as_singularity() -> Iterator[dict[str, str]]:
-    """Yield what to set so that spython, which calls ``singularity``, finds apptainer by it."""
-    found = shutil.which(tools.apptainer() or "apptainer")
-    if shutil.which("singularity") or not found:
-        yield {}
-        return
-    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
-        os.symlink(found, os.path.join(folder, "singularity"))
-        yield {"PATH": os.pathsep.join([folder, os.environ["PATH"]])}
+def _tree(image: Image, say: Say) -> Iterator[Path]:
+    """Yield a folder with the image's files: its form ``rootfs``, or one for the time being."""
+    try:
+        root = Path(in_form(image, "rootfs"))
+    except ImageError:
+        with disk.scratch(Path(image.folder, ".cache", "tree")) as scratch:
+            _unpack(image, root := scratch / "root", say)
+            yield root
+    else:
+        yield root
 
 
-def build_sif(image: Image, out: Path) -> None:
-    """Write the SIF of ``image`` to ``out`` by apptainer; neither root nor a daemon is needed."""
-    definition = str(recipe.root() / "singularity/image.def")
-    words = ["--build-arg", f"ARCHIVE={image.archive.resolve()}"]
-    words += ["--build-arg", f"DIGEST={image.digest}"]
-    scratch = Path(image.folder) / ".cache"
-    apptainer_build(out, definition, scratch, f"building {image.sif}", words)
-    found = sif_labels(out).get(_LABEL)
-    if found != image.digest:
-        raise ImageError(f"{out} carries the digest {found} and was made from {image.digest}")
-
-
-def apptainer_build(
-    out: Path, source: str, folder: Path, what: str, words: Sequence[str] = ()
-) -> None:
-    """Write the SIF ``out`` of what apptainer calls ``source``; ``folder``: for what it unpacks.
-
-    ``words``: further options.  Raises ImageError, which begins with ``what`` was done.
-    """
-    program = tools.apptainer()
-    if not program:
-        raise ImageError(
-            "neither apptainer nor singularity is on PATH or in .tools/: `requirements/install.sh "
-            "containers`, or `module load apptainer`"
-        )
-    argv = [program, "-q", "build", "--force", "--mksquashfs-args", _SQUASHFS]
-    scratch = folder.resolve() / "apptainer"
-    with disk.partial(scratch) as temporary:
-        temporary.mkdir()
-        env = {"APPTAINER_TMPDIR": str(temporary), "APPTAINER_CACHEDIR": str(temporary)}
-        env.update(tools.apptainer_env())
-        disk.call([*argv, *words, str(out.resolve()), source], what, env=env)
-    shutil.rmtree(scratch)
+def _unpack(image: Image, root: Path, say: Say) -> None:
+    words = f"{image.name}: unpacking layer"
+    archive.unpack(image.archive, root, lambda i, n: say(f"{words} {i} of {n}"))

@@ -10,7 +10,7 @@ from iobench.core.errors import ImageError
 from iobench.core.members import ImageRecipe
 
 DEFAULT_FOLDER = Path("images")
-FORMS = ("docker", "podman", "sif", "rootfs")
+FORMS = ("docker", "podman", "rootfs", "sif")
 
 
 def names() -> list[str]:

@@ -14,7 +14,7 @@ from iobench.core.errors import ImageError
 from iobench.core.inside import OWN_PATH
 from iobench.core.own_images import SOURCES, forms_of, source_of
 from iobench.core.protocols import Say
-from iobench.images import archive, disk, docker_engine, forms, tree
+from iobench.images import archive, disk, docker_engine, forms, sif, tree
 
 #: Of the images' folder: where SIF files are that were made of a reference.
 FOLDER = "own"
@@ -114,7 +114,7 @@ def _fetched(image: str, folder: Path, say: Say) -> Path:
     if not path.exists():
         say(f"apptainer: making {path} of {image}")
         with disk.partial(path) as unfinished:
-            forms.apptainer_build(unfinished, image, path.parent, f"making a SIF of {image}")
+            sif.apptainer_build(unfinished, image, path.parent, f"making a SIF of {image}")
     return path.resolve()
 
 

@@ -7,7 +7,6 @@ wheels, so both hold the same files.  It needs no root, and runs from any folder
 from __future__ import annotations
 
 import platform
-import shutil
 import sys
 from pathlib import Path
 
@@ -51,13 +50,10 @@ def install(
         f"installing Caffe and its Python 3.9 into {folder}: about 0.6 GB to fetch, 1.7 GB on "
         "disk, one to three minutes; no root, and the system is not touched"
     )
-    scratch = cache / "caffe-root"
     with disk.lock(cache):
         packages, wheels = debs.fetch(made_of.suite, cache, say), wheelhouse(name, cache, say)
-        with disk.partial(folder) as unfinished:
-            with disk.partial(scratch) as root:
-                _make(made_of, packages, wheels, root, unfinished, say)
-            shutil.rmtree(scratch)
+        with disk.partial(folder) as unfinished, disk.scratch(cache / "caffe-root") as root:
+            _make(made_of, packages, wheels, root, unfinished, say)
     found = _prefix.record(folder)
     say(f"Caffe is in {folder}: {_words(found)}")
     return found
@@ -95,7 +91,6 @@ def _make(
     requirements = recipe.root() / "requirements"
     locked = debs.packages(recipe.lock(made_of.suite))
     say(f"unpacking {len(locked)} packages")
-    root.mkdir()
     for package in locked:
         debs.unpack(packages / package.file, root)
     pins = root / "debian-pins"

@@ -16,6 +16,7 @@ from typing import Dict, Iterator, List
 
 import pytest
 
+import iobench.images.archive as archive
 import iobench.images.build as build
 import iobench.images.docker_engine as docker_engine
 import iobench.images.forms as forms
@@ -143,6 +144,23 @@ def test_every_form_holds_the_same_files_and_its_libraries_import(
         assert {f.what for f in findings if f.form == form} == {"digest", "self-check", "tree"}
         check = next(f for f in findings if (f.form, f.what) == (form, "self-check"))
         assert all(module in check.detail for module in registry.load("stacks", name).libraries)
+
+
+def test_a_sif_has_the_environment_and_the_command_of_its_archive(torch_image: Image) -> None:
+    need("apptainer")
+    program = tools.apptainer() or ""
+    config = archive.contents(torch_image.archive).config["config"]
+    words = ["--containall", "--cleanenv", forms.make_form(torch_image, "sif", print)]
+    env = {**os.environ, **tools.apptainer_env()}
+
+    def output(*command: str) -> str:
+        argv = [program, "-q", *command]
+        return subprocess.run(argv, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    inside = output("exec", *words, "env").splitlines()
+    assert set(config["Env"]) <= set(inside)
+    assert "torch" in output("run", *words)
+    assert output("run", *words, "echo", "a  b") == "a  b\n"
 
 
 def test_a_changed_file_is_named(caffe_image: Image) -> None:

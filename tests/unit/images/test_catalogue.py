@@ -29,6 +29,7 @@ import iobench.images.disk as disk
 import iobench.images.docker_engine as docker_engine
 import iobench.images.forms as forms
 import iobench.images.recipe as recipe
+import iobench.images.sif as sif
 import iobench.images.tree as tree
 import iobench.images.verify as verification
 from iobench.core.errors import ImageError
@@ -175,7 +176,7 @@ def test_a_changed_layer_is_found(tmp_path: Path) -> None:
 def test_no_form_is_made_of_a_damaged_archive_and_verify_says_so(
     image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forms, "build_sif", lambda image, out: out.write_text("x"))
+    monkeypatch.setattr(sif, "build", lambda image, tree, out: out.write_text("x"))
     assert forms.make_form(image, "sif")
     image.sif.unlink()
     image.archive.write_bytes(image.archive.read_bytes().replace(b"world", b"wurld"))
@@ -474,9 +475,47 @@ def test_the_dockerfile_needs_no_buildkit() -> None:
 def test_the_definition_of_a_sif_runs_nothing() -> None:
     (path,) = (recipe.root() / "singularity").iterdir()
     text = path.read_text()
-    assert text.startswith("Bootstrap: docker-archive\n")
+    assert text.startswith("Bootstrap: localimage\n")
     assert "iobench.digest {{ DIGEST }}" in text
     assert "%post" not in text
+
+
+def test_a_sif_is_defined_with_what_the_archive_names() -> None:
+    odd = 'it\'s $HOME "x"'
+    settings = {
+        "Env": ["A=/x:/y", f"ODD={odd}", "EMPTY="],
+        "Cmd": ["sh", "-c", "echo a b"],
+        "Labels": {"title": "iobench torch"},
+    }
+    labels, _, rest = sif._sections({"config": settings}).partition("%environment\n")
+    assert labels == "    title iobench torch\n"
+    environment, _, script = rest.partition("%runscript\n")
+    text = f'{environment}printf "%s\\n" "$A" "$ODD" "$EMPTY"'
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["/x:/y", odd, ""]
+    for words, said in (((), "a b\n"), (("echo", "c  d"), "c  d\n")):
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *words], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == said
+
+
+def test_a_sif_is_made_of_the_unpacked_image_where_there_is_one(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def build(image: Image, tree: Path, out: Path) -> None:
+        seen.append(tree)
+        out.write_text((tree / "hello").read_text())
+
+    monkeypatch.setattr(sif, "build", build)
+    assert Path(forms.make_form(image, "sif")).read_text() == "world"
+    assert not seen[0].exists()
+    image.sif.unlink()
+    kept = forms.make_form(image, "rootfs")
+    forms.make_form(image, "sif")
+    assert str(seen[1].resolve()) == kept
 
 
 @pytest.mark.parametrize("name", ["torch", "caffe"])
@@ -670,12 +709,12 @@ def test_apptainer_has_the_name_that_spython_calls(
     program.write_text("#!/bin/sh\necho $0 $1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(forms.tools, "FOLDER", tmp_path / "none")
-    with forms._as_singularity() as named:
+    monkeypatch.setattr(sif.tools, "FOLDER", tmp_path / "none")
+    with sif._as_singularity() as named:
         found = shutil.which("singularity", path=named["PATH"])
         assert found
         assert Path(found).resolve() == program
     assert not Path(found).exists()
     (tmp_path / "singularity").symlink_to(program)
-    with forms._as_singularity() as named:
+    with sif._as_singularity() as named:
         assert named == {}

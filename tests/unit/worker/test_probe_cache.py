@@ -10,9 +10,10 @@ from benchmarks import suites
 from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import TrialFailed
 from iobench.core.records import VALID
-from iobench.host import agent, page_cache
+from iobench.host import agent
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.worker.stages import probe as probe_stage
+from tests.build import pages
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
@@ -45,11 +46,11 @@ def test_a_cold_probe_that_was_not_cold_is_invalid(
 ) -> None:
     need("torch")
     files = [Path(p) for p in Path(dataset.root, "jpeg").rglob("*.jpg")]
-    page_cache.warm(files)
     monkeypatch.setattr(agent.Agent, "evict", lambda self, files: None)
     case = Case(label="x", format="jpeg", trainer="null", location=dataset.root, batch=8)
     trial = Trial("0001-x", case, "probe", "cold", contrast="c01", arm="x", block=1)
-    record = run_trial(trial, dataset, 1, TrialSettings())
+    with pages.warm(files):
+        record = run_trial(trial, dataset, 1, TrialSettings())
     assert record.status == "INVALID"
     assert "not cold" in record.reasons[0]
 
