@@ -74,10 +74,13 @@ class Door:
             self._drop_strangers()
             return
         line, nonce = ControlChannel(sockets.watched(accepted)), secrets.token_hex(32)
-        with contextlib.suppress(ChannelError):
+        try:
             line.send(channel.Challenge(nonce))
-            self._unproven[line] = nonce
-            self._ready.register(line, selectors.EVENT_READ)
+        except ChannelError:  # it has gone
+            line.close()
+            return
+        self._unproven[line] = nonce
+        self._ready.register(line, selectors.EVENT_READ)
 
     def _drop_strangers(self) -> None:
         """Close what has connected and proven nothing."""
