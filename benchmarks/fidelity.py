@@ -5,6 +5,8 @@ imports nothing from iobench.  Same library, settings, samples, order and window
 of fresh processes, one of each, is a pair; they take turns as the arms of a contrast do.
 Target: the ratio of seconds per sample after the warm-up, arm / base, within 0.98 to 1.02, its 95 %
 interval at most 1 % to either side (0.5 % of the first five arms); what is beyond 1 % is named.
+Blocks follow until the interval is as narrow, whatever the ratio.  Those in the file that --json
+names count: a run that was ended goes on.
 
 Grain's threads hold a batch twice, as samples and stacked, and glibc gives memory back once twice
 its largest freed mapping, so a batch, is free: whether a process maps it anew for every batch hangs
@@ -13,6 +15,7 @@ on a few pages (docs/validation.md).  Both processes of these arms get fixed thr
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -54,6 +57,8 @@ FIXED = ("grain",)
 MOST, HALF_WIDTH, NAMED = 0.02, 0.01, 0.01
 #: Arms whose interval is to be narrower.
 FIRST, NARROW = ("torch:lmdb", "torch:hdf5", "torch:jpeg", "torch:tar", "dali:jpeg"), 0.005
+#: Pipeline -> its pairs, and what they show.
+Rows = dict[str, dict[str, Any]]
 #: A block whose cache state was disproven is run again.
 ATTEMPTS = 3
 SETTINGS = TrialSettings(limit_s=600.0)
@@ -76,6 +81,11 @@ def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
         layout=registry.layout_of(format_, options),
         **ARMS[pipeline],
     )
+
+
+def environment_of(case: Case) -> dict[str, str]:
+    """Return the variables that both processes of an arm are given."""
+    return THRESHOLDS if case.loader in FIXED else {}
 
 
 def seconds(record: Record) -> float:
@@ -140,23 +150,34 @@ def judge(pipeline: str, pairs: list[dict[str, float]]) -> dict[str, Any]:
     }
 
 
-def measured(case: Case, found: Dataset, args: Any) -> list[dict[str, float]]:
-    """Return the seconds per sample of each side, block by block."""
-    epochs = epochs_of(case, found, args.loop_s)
-    pairs = []
-    for block in range(1, args.blocks + 1):
-        pairs.append(both := pair(case, found, block, epochs, args.slice_s))
+def wanting(row: dict[str, Any] | None, args: Any) -> bool:
+    """Tell whether an arm needs a further block."""
+    if row is None or row["pairs"] < args.blocks:
+        return True
+    return row["half_width"] > row["widest"] and row["pairs"] < args.most
+
+
+def measured(case: Case, found: Dataset, args: Any, rows: Rows) -> None:
+    """Run the blocks of an arm that are wanting; after each its row is judged anew and kept."""
+    epochs, row = 0, rows.get(case.label)
+    pairs = list(row["raw"]) if row else []
+    while wanting(row, args):
+        epochs = epochs or epochs_of(case, found, args.loop_s)
+        pairs.append(both := pair(case, found, len(pairs) + 1, epochs, args.slice_s))
         ratio = both["iobench"] / both["handwritten"]
-        words = f"  {case.label} {block}/{args.blocks}: {ratio:.4f}"
-        print(words, file=sys.stderr, flush=True)
-    return pairs
+        print(f"  {case.label} {len(pairs)}: {ratio:.4f}", file=sys.stderr, flush=True)
+        if len(pairs) >= signed_rank.FLOOR_PAIRS:
+            row = {**judge(case.label, pairs), "environment": environment_of(case)}
+            rows[case.label] = row
+            suites.keep(args, list(rows.values()))
 
 
 def main() -> int:
     parser = suites.arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--recipe", default="imagenet-like")
     parser.add_argument("--pipelines", nargs="+", default=list(ARMS), choices=list(ARMS))
-    parser.add_argument("--blocks", type=int, default=16, help="each of two fresh processes")
+    parser.add_argument("--blocks", type=int, default=16, help="at least, of two fresh processes")
+    parser.add_argument("--most", type=int, default=100, help="blocks of an arm, those in the --json file too")
     parser.add_argument("--loop-s", type=float, default=20.0, help="of each loop, alone")
     parser.add_argument("--slice-s", type=float, default=0.1)
     parser.add_argument("--samples", type=int, default=1280, help="an epoch")
@@ -169,21 +190,22 @@ def main() -> int:
     found = suites.dataset(args.data, args.recipe, args.samples, [])
     cases = {pipeline: case_of(pipeline, found, args) for pipeline in args.pipelines}
     prepare.forms(list(cases.values()), found, lambda *_: None)
-    rows = []
+    kept = json.loads(args.json.read_text()) if args.json and args.json.exists() else []
+    rows: Rows = {row["pipeline"]: row for row in kept}
     for pipeline, case in cases.items():
-        fixed = THRESHOLDS if case.loader in FIXED else {}
-        with mock.patch.dict(os.environ, fixed):
-            pairs = measured(case, found, args)
-        rows.append(row := {**judge(pipeline, pairs), "environment": fixed})
+        with mock.patch.dict(os.environ, environment_of(case)):
+            measured(case, found, args, rows)
+        row = rows[pipeline]
         print(
             f"{pipeline:20} {row['ratio']:.4f} ({row['low']:.4f} to {row['high']:.4f}, "
-            f"+-{row['half_width']:.2%}) {row['samples_per_s']:.0f} samples/s by hand, "
-            f"{'met' if row['met'] else 'MISSED'}",
+            f"+-{row['half_width']:.2%}, {row['pairs']} blocks) {row['samples_per_s']:.0f} "
+            f"samples/s by hand, {'met' if row['met'] else 'MISSED'}",
             flush=True,
         )
-    if beyond := [row["pipeline"] for row in rows if abs(row["ratio"] - 1) > NAMED]:
+    asked = [rows[pipeline] for pipeline in cases]
+    if beyond := [row["pipeline"] for row in asked if abs(row["ratio"] - 1) > NAMED]:
         print(f"beyond {NAMED:.0%}: {', '.join(beyond)}")
-    return suites.finish(args, rows, all(row["met"] for row in rows))
+    return suites.finish(args, list(rows.values()), all(row["met"] for row in asked))
 
 
 if __name__ == "__main__":

@@ -113,14 +113,21 @@ def studies(
     return finish(args, found, all(each["passed"] for each in found))
 
 
+def keep(args: argparse.Namespace, figures: Any) -> None:
+    """Write the figures where asked; those of before stay until all are written."""
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = args.json.with_name(f".{args.json.name}.partial")
+        unfinished.write_text(json.dumps(figures, indent=1, default=str))
+        unfinished.replace(args.json)
+
+
 def finish(args: argparse.Namespace, figures: Any, passed: bool | None) -> int:
     """Write the figures where asked, say whether the targets were met, return the exit status.
 
     ``passed`` None: nothing that was run has a target.
     """
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(figures, indent=1, default=str))
+    keep(args, figures)
     words = {None: "nothing shown", True: "targets met", False: "TARGETS MISSED"}
     print(words[passed])
     return 1 if passed is False else 0

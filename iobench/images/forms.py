@@ -163,13 +163,12 @@ def _make(image: Image, form: str, say: Say) -> str:
 @contextlib.contextmanager
 def _tree(image: Image, say: Say) -> Iterator[Path]:
     """Yield a folder with the image's files: its form ``rootfs``, or one for the time being."""
-    try:
-        root = Path(in_form(image, "rootfs"))
-    except ImageError:
-        with disk.scratch(Path(image.folder, ".cache", "tree")) as scratch:
-            _unpack(image, root := scratch / "root", say)
-            yield root
-    else:
+    with contextlib.ExitStack() as undo:
+        try:
+            root = Path(in_form(image, "rootfs"))
+        except ImageError:
+            root = undo.enter_context(disk.scratch(Path(image.folder, ".cache", "tree"))) / "root"
+            _unpack(image, root, say)
         yield root
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks import by_hand, fidelity
-from iobench.core.cases import Case, Trial
+from iobench.core.cases import Case, Dataset, Trial
 from iobench.core.errors import TrialFailed
 from iobench.core.records import FAILED, INVALID, VALID
 from iobench.run.block import take_turns
@@ -46,6 +47,32 @@ def test_the_interval_of_the_first_arms_is_to_be_narrower(pipeline: str) -> None
     row = fidelity.judge(pipeline, pairs)
     assert 0.007 < row["half_width"] < 0.009
     assert row["met"] is (pipeline not in fidelity.FIRST)
+
+
+def test_blocks_follow_until_the_interval_is_narrow_and_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran(noise: float, most: int = 100) -> int:
+        def pair(case: Case, found: Dataset, block: int, *_: float) -> dict[str, float]:
+            return {"iobench": 1 + noise * (-1) ** block, "handwritten": 1.0 + 1e-6 * block}
+
+        monkeypatch.setattr(fidelity, "pair", pair)
+        kept = json.loads(args.json.read_text()) if args.json.exists() else []
+        rows = {row["pipeline"]: row for row in kept}
+        args.most = most
+        fidelity.measured(case, data, args, rows)
+        assert json.loads(args.json.read_text()) == list(rows.values())
+        return int(rows["torch:lmdb"]["pairs"])
+
+    monkeypatch.setattr(fidelity, "epochs_of", lambda *_: 1)
+    case = Case(label="torch:lmdb", loader="torch")
+    data = Dataset("r", "n", 1, 1, 1, 1, "d", "s")
+    args = argparse.Namespace(blocks=16, loop_s=20.0, slice_s=0.1, json=tmp_path / "f.json")
+    assert ran(0.02, most=18) == 18, "wide, and no more blocks allowed"
+    assert ran(0.001) > 18, "it goes on from those"
+    assert ran(0.5) == ran(0.001), "narrow enough: no block more"
+    args.json = tmp_path / "other.json"
+    assert ran(0.001) == 16
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def stop_at(process: subprocess.Popen[str], mount: fuse.Mounted, results: Path, 
     """Stop the daemon of a mount as soon as the latest suite has such a file."""
     while not any(results.glob(f"latest/{name}")):
         assert process.poll() is None, f"it ended before it had written {name}"
-        time.sleep(0.001)
+        time.sleep(0.01)
     mount.daemon.send_signal(signal.SIGSTOP)
 
 
