@@ -177,7 +177,7 @@ def main() -> int:
     parser.add_argument("--recipe", default="imagenet-like")
     parser.add_argument("--pipelines", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--blocks", type=int, default=16, help="at least, of two fresh processes")
-    parser.add_argument("--most", type=int, default=100, help="blocks of an arm, those in the --json file too")
+    parser.add_argument("--most", type=int, default=100, help="blocks of an arm")
     parser.add_argument("--loop-s", type=float, default=20.0, help="of each loop, alone")
     parser.add_argument("--slice-s", type=float, default=0.1)
     parser.add_argument("--samples", type=int, default=1280, help="an epoch")

@@ -42,6 +42,7 @@ def test_it_is_a_decoder_backend(name: str) -> None:
     assert backend.requires
 
 
+@pytest.mark.slow
 @every_decoder
 def test_it_gives_the_usual_pixels_of_every_odd_file(name: str) -> None:
     decode, far = decoder(name), {}

@@ -80,6 +80,7 @@ def judged(rng: np.random.Generator, effect: float, sd: float) -> tuple[str, int
     return found.verdict.verdict, found.verdict.pairs
 
 
+@pytest.mark.slow
 def test_looking_three_times_is_wrong_no_more_often_than_alpha() -> None:
     """sd 10 %: nothing is EQUIVALENT, so every look tests; without spending it were 11 %."""
     rng = np.random.default_rng(20)
