@@ -344,3 +344,14 @@ def test_a_null_pipeline_gets_no_limit_and_no_advice(tmp_path: Path) -> None:
             assert limit["regime"] is None
             assert limit["words"] is None
             assert "null" in limit["reason"]
+
+
+def test_a_library_that_a_command_lacks_is_named() -> None:
+    code = (
+        "import sys; sys.modules['pydantic'] = None; sys.argv[1:] = ['run', '--help']; "
+        "from iobench.cli.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("iobench: pydantic is not installed here: ")
+    assert done.stderr.count("\n") == 1
