@@ -150,6 +150,12 @@ def judge(pipeline: str, pairs: list[dict[str, float]]) -> dict[str, Any]:
     }
 
 
+def kept(args: Any) -> Rows:
+    """Return what the file that --json names has of earlier runs."""
+    found = json.loads(args.json.read_text()) if args.json and args.json.exists() else []
+    return {row["pipeline"]: row for row in found}
+
+
 def wanting(row: dict[str, Any] | None, args: Any) -> bool:
     """Tell whether an arm needs a further block."""
     if row is None or row["pairs"] < args.blocks:
@@ -190,8 +196,7 @@ def main() -> int:
     found = suites.dataset(args.data, args.recipe, args.samples, [])
     cases = {pipeline: case_of(pipeline, found, args) for pipeline in args.pipelines}
     prepare.forms(list(cases.values()), found, lambda *_: None)
-    kept = json.loads(args.json.read_text()) if args.json and args.json.exists() else []
-    rows: Rows = {row["pipeline"]: row for row in kept}
+    rows = kept(args)
     for pipeline, case in cases.items():
         with mock.patch.dict(os.environ, environment_of(case)):
             measured(case, found, args, rows)

@@ -17,6 +17,7 @@ from iobench.core import units
 from iobench.core.cases import Dataset, Trial
 from iobench.core.records import Record
 from iobench.data import make
+from iobench.host import files
 from iobench.plan.resolve import Here, resolve
 from iobench.run import prepare, store, suite
 from iobench.run.trial import TrialSettings
@@ -117,9 +118,7 @@ def keep(args: argparse.Namespace, figures: Any) -> None:
     """Write the figures where asked; those of before stay until all are written."""
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = args.json.with_name(f".{args.json.name}.partial")
-        unfinished.write_text(json.dumps(figures, indent=1, default=str))
-        unfinished.replace(args.json)
+        files.write_text(args.json, json.dumps(figures, indent=1, default=str))
 
 
 def finish(args: argparse.Namespace, figures: Any, passed: bool | None) -> int:

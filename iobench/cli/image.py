@@ -18,7 +18,7 @@ from iobench.host import tools
 from iobench.images import build as building
 from iobench.images import catalogue, disk, docker_daemon, forms, model, prefix, recipe
 from iobench.images import verify as verification
-from iobench.images.model import DEFAULT_FOLDER, FORMS, recipe_of
+from iobench.images.model import CACHE, DEFAULT_FOLDER, FORMS, recipe_of
 from iobench.run import availability
 from iobench.spec import load
 
@@ -204,7 +204,7 @@ def image_install(name: str, folder: Path, to: Path | None, force: bool) -> None
     They are the files of the image and run from any folder: copy it, or set CAFFE_ROOT. An
     interrupted installation starts again and uses the downloads.
     """
-    cache = folder / building.CACHE
+    cache = folder / CACHE
     prefix.install(name, to or tools.FOLDER / "caffe", cache, _say, force=force)
 
 

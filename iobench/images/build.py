@@ -26,10 +26,9 @@ from iobench.core.inside import PREFIX_INSIDE, PYTHON_INSIDE
 from iobench.core.members import ImageRecipe
 from iobench.core.protocols import Say
 from iobench.images import docker_daemon
-from iobench.images.model import DEFAULT_FOLDER, Image, recipe_of
+from iobench.images.model import CACHE, DEFAULT_FOLDER, Image, recipe_of
 from iobench.images.wheels import wheelhouse
 
-CACHE = ".cache"
 _PINS = f"{PREFIX_INSIDE}/share/debian-pins"
 
 

@@ -19,7 +19,7 @@ from iobench.core.errors import ImageError
 from iobench.core.protocols import Say
 from iobench.host import tools
 from iobench.images import docker_daemon
-from iobench.images.model import Image, check_form, recipe_of
+from iobench.images.model import CACHE, Image, check_form, recipe_of
 
 #: The forms that an engine keeps in a store of its own.
 ENGINES = {"docker": docker_engine, "podman": podman_engine}
@@ -150,14 +150,18 @@ def _make(image: Image, form: str, say: Say) -> str:
     else:
         with disk.lock(folder):
             with disk.partial(_path(image, form)) as path:
-                if form == "sif":
-                    with _tree(image, say) as root:
-                        sif.build(image, root, path)
-                else:
-                    _unpack(image, path, say)
+                _write(image, form, path, say)
             stamps = {**catalogue.made(image, "stamps"), form: tree.stamp(str(_path(image, form)))}
             catalogue.write(image, {**catalogue.made(image), form: image.digest}, stamps)
     return in_form(image, form)
+
+
+def _write(image: Image, form: str, path: Path, say: Say) -> None:
+    if form == "rootfs":
+        _unpack(image, path, say)
+        return
+    with _tree(image, say) as root:
+        sif.build(image, root, path)
 
 
 @contextlib.contextmanager
@@ -167,7 +171,7 @@ def _tree(image: Image, say: Say) -> Iterator[Path]:
         try:
             root = Path(in_form(image, "rootfs"))
         except ImageError:
-            root = undo.enter_context(disk.scratch(Path(image.folder, ".cache", "tree"))) / "root"
+            root = undo.enter_context(disk.scratch(Path(image.folder, CACHE, "tree"))) / "root"
             _unpack(image, root, say)
         yield root
 

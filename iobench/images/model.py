@@ -10,6 +10,8 @@ from iobench.core.errors import ImageError
 from iobench.core.members import ImageRecipe
 
 DEFAULT_FOLDER = Path("images")
+#: Of an images' folder: downloads, and what is made for the time being.
+CACHE = ".cache"
 FORMS = ("docker", "podman", "rootfs", "sif")
 
 

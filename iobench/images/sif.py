@@ -17,12 +17,12 @@ import iobench.images.recipe as recipe
 from iobench.core.errors import ImageError
 from iobench.host import tools
 from iobench.images import docker_daemon
-from iobench.images.model import Image
+from iobench.images.model import CACHE, Image
 
 #: zstd is three times as fast to make as gzip, and as small.
 _SQUASHFS = "-comp zstd -Xcompression-level 3"
 _LABEL = "iobench.digest"
-DEFINITION = "singularity/image.def"
+_DEFINITION = "singularity/image.def"
 
 
 def build(image: Image, tree: Path, out: Path) -> None:
@@ -31,9 +31,9 @@ def build(image: Image, tree: Path, out: Path) -> None:
     From a folder it takes a quarter of the CPU time that it takes from the archive, whose layers
     apptainer compresses and unpacks once more.
     """
-    text = (recipe.root() / DEFINITION).read_text()
+    text = (recipe.root() / _DEFINITION).read_text()
     words = ["--build-arg", f"TREE={tree.resolve()}", "--build-arg", f"DIGEST={image.digest}"]
-    cache = Path(image.folder) / ".cache"
+    cache = Path(image.folder) / CACHE
     with disk.scratch(cache / "definition") as folder:
         path = folder / "image.def"
         path.write_text(text + _sections(archive.contents(image.archive).config))

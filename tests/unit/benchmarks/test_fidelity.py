@@ -57,8 +57,7 @@ def test_blocks_follow_until_the_interval_is_narrow_and_a_run_goes_on(
             return {"iobench": 1 + noise * (-1) ** block, "handwritten": 1.0 + 1e-6 * block}
 
         monkeypatch.setattr(fidelity, "pair", pair)
-        kept = json.loads(args.json.read_text()) if args.json.exists() else []
-        rows = {row["pipeline"]: row for row in kept}
+        rows = fidelity.kept(args)
         args.most = most
         fidelity.measured(case, data, args, rows)
         assert json.loads(args.json.read_text()) == list(rows.values())
