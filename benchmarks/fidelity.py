@@ -8,9 +8,9 @@ interval at most 1 % to either side (0.5 % of the first five arms); what is beyo
 Blocks follow until the interval is as narrow, whatever the ratio.  Those in the file that --json
 names count: a run that was ended goes on.
 
-Grain's threads hold a batch twice, as samples and stacked, and glibc gives memory back once twice
-its largest freed mapping, so a batch, is free: whether a process maps it anew for every batch hangs
-on a few pages (docs/validation.md).  Both processes of these arms get fixed thresholds.
+Threads of Grain and of DALI may get memory that glibc has given back and maps anew, for every
+batch or for none: which hangs on a few pages, and differs from process to process
+(docs/validation.md).  Both processes of these arms get an allocator that gives nothing back.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ ARMS: dict[str, dict[str, Any]] = {
     # shards so small that the workers' shares are nearly equal
     "webdataset:tar": {"order": "shards:256", "format_options": {"shard_bytes": 4 << 20}},
 }
-#: Thresholds of malloc (mallopt(3)), in bytes, and the loaders whose arms have them.
+#: Thresholds of malloc (mallopt(3)), in bytes; a loader -> what its arms get.  DALI's threads have
+#: arenas of their own, whose heaps glibc unmaps when they are empty, whatever the thresholds.
 THRESHOLDS = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
-FIXED = ("grain",)
+FIXED = {"grain": THRESHOLDS, "dali": {**THRESHOLDS, "MALLOC_ARENA_MAX": "1"}}
 MOST, HALF_WIDTH, NAMED = 0.02, 0.01, 0.01
 #: Arms whose interval is to be narrower.
 FIRST, NARROW = ("torch:lmdb", "torch:hdf5", "torch:jpeg", "torch:tar", "dali:jpeg"), 0.005
@@ -85,7 +86,7 @@ def case_of(pipeline: str, found: Dataset, args: Any) -> Case:
 
 def environment_of(case: Case) -> dict[str, str]:
     """Return the variables that both processes of an arm are given."""
-    return THRESHOLDS if case.loader in FIXED else {}
+    return FIXED.get(case.loader, {})
 
 
 def seconds(record: Record) -> float:

@@ -30,10 +30,10 @@ VARIANTS: Mapping[str, Tuple[Mapping[str, Any], ...]] = {
 }
 #: Loaders whose channels are blue, green, red.
 BLUE_FIRST = ("native",)
-#: Windows of a picture that are all tried; of more, those whose pixels at the corner and at these
-#: places are within ``NEAR`` grey levels.
+#: Windows of a picture that may all be tried; of more, those whose pixels at these places, the
+#: corner among them, are within ``NEAR`` grey levels.
 FEW, NEAR = 64, 4
-PROBES = ((0, 200), (200, 0), (200, 200), (97, 101), (31, 7))
+PROBES = ((0, 0), (0, 200), (200, 0), (200, 200), (97, 101), (31, 7))
 SEED = 11
 TRANSFORMS = ("crop224", "rrc224")
 
@@ -125,10 +125,13 @@ def from_windows(window: np.ndarray, image: np.ndarray) -> float:
     best = float("inf")
     for flip in (1, -1):
         seen = window[:, ::flip]
-        places: Any = np.ndindex(height, width)
-        if height * width > FEW:
-            places = _fitting(seen, image)
-        for top, left in places:
+        few = height * width <= FEW
+        places = np.argwhere(np.ones((height, width))) if few else _fitting(seen, image)
+        least = np.max([_gaps_at(seen, image, places, probe) for probe in PROBES], axis=0)
+        for k in least.argsort():  # a window is at least so far away as its probes are
+            if least[k] >= best:
+                break
+            top, left = places[k]
             gap = np.abs(image[top : top + side, left : left + side] - seen)
             best = min(best, float(gap.max()))
             if best < 0.01:
@@ -136,16 +139,24 @@ def from_windows(window: np.ndarray, image: np.ndarray) -> float:
     return round(best, 2)
 
 
-def _fitting(window: np.ndarray, image: np.ndarray) -> Any:
+def _gaps_at(
+    window: np.ndarray, image: np.ndarray, places: np.ndarray, probe: Tuple[int, int]
+) -> np.ndarray:
+    """Return how far a pixel of the window is from the image's, with its corner at each place."""
+    y, x = probe
+    gaps: np.ndarray = np.abs(image[places[:, 0] + y, places[:, 1] + x] - window[y, x]).max(axis=1)
+    return gaps
+
+
+def _fitting(window: np.ndarray, image: np.ndarray) -> np.ndarray:
     """Return the places (top, left) in the image at which a few pixels of the window fit."""
     side = window.shape[0]
     height, width = image.shape[0] - side + 1, image.shape[1] - side + 1
     red, corner = image[:height, :width, 0], float(window[0, 0, 0])
     places = np.argwhere((red >= max(corner - NEAR, 0)) & (red <= min(corner + NEAR, 255)))
-    for y, x in ((0, 0), *PROBES):
-        gaps = image[places[:, 0] + y, places[:, 1] + x].astype(np.int16) - window[y, x]
-        places = places[(np.abs(gaps) <= NEAR).all(axis=1)]
-    return places.tolist()
+    for probe in PROBES:
+        places = places[_gaps_at(window, image, places, probe) <= NEAR]
+    return places
 
 
 class Audit:
@@ -185,19 +196,18 @@ class Audit:
         return "copied" if backend.turns else "kept"
 
     def _gaps(self, pipeline: Pipeline, transform: str, name: str) -> np.ndarray:
-        """Return how far each sample is from its twin, and under crop224 from the reference."""
+        """Return how far each sample is from the reference; under rrc224, from its twin."""
         seen = levels(self.data[name], pipeline, transform)
-        gaps = np.zeros(len(seen))
-        stored = "resized"
-        if "-" not in pipeline.form:
-            stored = "whole"
+        if transform != "crop224":
             twins = levels(self.data["twins"], pipeline, transform)
-            gaps = np.abs(seen - twins).max(axis=(1, 2, 3))
-        if transform == "crop224":
-            for i, window in enumerate(seen):
-                image = np.load(self._pixels / stored / f"{i}.npy", mmap_mode="r")
-                gaps[i] = max(gaps[i], from_windows(window, image))
-        return gaps
+            return np.array(np.abs(seen - twins).max(axis=(1, 2, 3)))
+        stored = self._pixels / ("resized" if "-" in pipeline.form else "whole")
+        return np.array(
+            [
+                from_windows(window, np.load(stored / f"{i}.npy", mmap_mode="r"))
+                for i, window in enumerate(seen)
+            ]
+        )
 
     def _flat(self, pipeline: Pipeline) -> List[float]:
         seen = levels(self.data["flat"], pipeline, "rrc224")

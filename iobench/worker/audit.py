@@ -10,6 +10,7 @@ then ``checks``, a name -> "" (kept), ``n/a: ...`` (the loader promises no such 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 import numpy as np
 
@@ -33,6 +34,8 @@ BATCH, WORKERS, SEED = 4, 2, 5
 LIMIT_S, KILLED_S = 60.0, 30.0
 #: Batches after which a worker is killed, each in an epoch of its own.
 STRIKES = (0, 1)
+#: (ids, labels) of each batch of an epoch.
+Pairs = List[Tuple[np.ndarray, np.ndarray]]
 #: Grey levels by which a value may differ from the reference pixels.
 TOLERANCE = 2.0
 #: Orders to ask for, the first that the loader can follow: of another sequence in each epoch.
@@ -103,26 +106,29 @@ class Subject:
         """Make the loader."""
         return self.backend.make(request, **self.options)
 
-    def ids(self, request: LoadRequest) -> np.ndarray:
-        """Return the ids of an epoch, as they come."""
+    def ids_and_labels(self, request: LoadRequest) -> Pairs:
+        """Return those of each batch of an epoch, as they come."""
         loader = self.open(request)
         try:
-            found = [np.array(batch.ids) for batch in loader.batches()]
+            return [(np.array(batch.ids), np.array(batch.labels)) for batch in loader.batches()]
         finally:
             loader.close()
-        return np.concatenate(found)
+
+    def ids(self, request: LoadRequest) -> np.ndarray:
+        """Return the ids of an epoch, as they come."""
+        return np.concatenate([ids for ids, _ in self.ids_and_labels(request)])
+
+    @functools.cached_property
+    def plain(self) -> Pairs:
+        """Ids and labels of the first epoch's batches, which several checks are about."""
+        return self.ids_and_labels(self.request())
 
 
 def once(subject: Subject) -> str:
     """Every id of an epoch comes once, in whole batches, with its own label."""
     request = subject.request()
-    loader = subject.open(request)
-    try:
-        batches = [(np.array(b.ids), np.array(b.labels)) for b in loader.batches()]
-    finally:
-        loader.close()
-    ids, labels = (np.concatenate(column) for column in zip(*batches))
-    if any(len(each) != BATCH for each, _ in batches):
+    ids, labels = (np.concatenate(column) for column in zip(*subject.plain))
+    if any(len(each) != BATCH for each, _ in subject.plain):
         return "batches are not whole"
     if not np.array_equal(labels, request.labels[ids]):
         return "a label is another sample's"
@@ -132,7 +138,7 @@ def once(subject: Subject) -> str:
 def ends(subject: Subject) -> str:
     """Of a number of samples that is no whole number of batches, the rest alone is left out."""
     samples = datasets.locate(Path(subject.root)).samples
-    count = len(subject.ids(subject.request()))
+    count = sum(len(ids) for ids, _ in subject.plain)
     rest = samples % BATCH
     if count != samples - rest:
         return f"{count} of {samples} samples in batches of {BATCH}"
@@ -143,11 +149,11 @@ def reshuffled(subject: Subject) -> str:
     """The next epoch has the same samples in another order."""
     if subject.order == "stored":
         return "n/a: it follows the stored order alone"
-    asked = [subject.request(epoch=epoch) for epoch in (0, 1)]
-    first, second = (subject.ids(request) for request in asked)
+    request = subject.request(epoch=1)
+    first, second = np.concatenate([ids for ids, _ in subject.plain]), subject.ids(request)
     if np.array_equal(first, second):
         return "the same order in both epochs"
-    return _same(second, asked[1].ids)
+    return _same(second, request.ids)
 
 
 def ranks(subject: Subject) -> str:

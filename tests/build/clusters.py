@@ -111,7 +111,7 @@ def command(
     ``into``: the suite's own folder; None: one in ``results``, which is emptied.
     """
     keys = {
-        "pipeline": "torch:lmdb", "trainer": "emulated", "ranks_per_node": 1, "batch": 4,
+        "pipeline": "threads:lmdb", "trainer": "emulated", "ranks_per_node": 1, "batch": 4,
         "workers": 1, **case,
     }  # fmt: skip
     spec = {

@@ -201,7 +201,7 @@ def test_its_system_calls_are_counted_from_the_host_and_are_those_of_bare(
 def test_a_cached_fraction_is_set_from_what_the_worker_says_of_its_files(
     name: str, options: Dict[str, str], data: Dataset, services: None
 ) -> None:
-    case = case_of(data, name, runtime_options=options)
+    case = case_of(data, name, "threads:lmdb", runtime_options=options)
     containers.needs(case)
     record = trial(data, case, "load", "0.5")
     assert (record.status, record.reasons) == (VALID, ())

@@ -58,8 +58,8 @@ def services(request: pytest.FixtureRequest, runtime: str) -> None:
 
 def case_of(data: Dataset, runtime: str, kind: str, options: dict[str, str]) -> Case:
     return Case(
-        label=f"{runtime} {kind}", format="lmdb", runtime=runtime, placement=kind, batch=4,
-        workers=2, prefetch=1, location=data.root, runtime_options=options,
+        label=f"{runtime} {kind}", loader="threads", format="lmdb", runtime=runtime, placement=kind,
+        batch=4, workers=2, prefetch=1, location=data.root, runtime_options=options,
     )  # fmt: skip
 
 

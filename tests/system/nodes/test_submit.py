@@ -59,7 +59,7 @@ def seen_until_complete(cluster: Hosts, results: str) -> Dict[str, Dict[str, Any
         assert found["state"] != "stopped", found
         return found["state"] == "complete" and found["job_state"][0] == "ended"
 
-    until(ended, limit_s=240, every_s=1.0)  # a command takes half a second of a core
+    until(ended, limit_s=240, every_s=2.0)  # a command takes half a second of a core
     return seen
 
 
