@@ -16,6 +16,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from iobench.core import dataset as datasets
 from iobench.core import registry
 from iobench.core.cases import Dataset
 from iobench.core.errors import BackendUnavailable
+from iobench.core.members import Installed
 from iobench.core.protocols import Decode
 from iobench.data import accounting
 from iobench.data.adopt import adopt
@@ -157,28 +159,35 @@ def through_loaders(
     A stack that is not installed has one entry, ``absent``, with the reason.  ``only``: these
     loaders; ``stacks``: these stacks.
     """
-    rows = []
+    asked = []
+    rows: list[dict[str, Any]] = []
     for stack in stacks or registry.names("stacks"):
         try:
             installed = registry.installed(stack)
         except BackendUnavailable as error:
             rows.append({"stack": stack, "pipeline": "all", "absent": str(error)})
             continue
-        paths = [str(ROOT), *installed.python_path]
-        env = {**os.environ, **installed.env, "PYTHONPATH": os.pathsep.join(paths)}
-        argv = [installed.python, "-B", "-m", "benchmarks.pixel_rows"]
-        argv += [str(corpus.folder / "audit.json")]
-        for loader in only or registry.names("loaders"):  # Caffe may end a process
-            found = subprocess.run(
-                [*argv, loader], env=env, cwd=ROOT, capture_output=True, text=True, check=False
-            )
-            if found.returncode:
-                reason = " ".join(found.stderr.split())[-500:]
-                rows.append({"stack": stack, "pipeline": f"{loader}:all", "failed": reason})
-                continue
-            answer = json.loads(found.stdout.splitlines()[-1])
-            rows += [{"stack": stack, **row} for row in answer]
+        asked += [(stack, installed, loader) for loader in only or registry.names("loaders")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for found in pool.map(lambda each: _by(corpus, *each), asked):
+            rows += found
     return rows
+
+
+def _by(corpus: Corpus, stack: str, installed: Installed, loader: str) -> list[dict[str, Any]]:
+    """Run a loader's pipelines in a process of its own, which Caffe may end."""
+    env = {
+        **os.environ,
+        **installed.env,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *installed.python_path]),
+    }
+    argv = [installed.python, "-B", "-m", "benchmarks.pixel_rows"]
+    argv += [str(corpus.folder / "audit.json"), loader]
+    found = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode:
+        reason = " ".join(found.stderr.split())[-500:]
+        return [{"stack": stack, "pipeline": f"{loader}:all", "failed": reason}]
+    return [{"stack": stack, **row} for row in json.loads(found.stdout.splitlines()[-1])]
 
 
 def through_decoders(corpus: Corpus) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ from iobench.run.trial import Attempt, TrialSettings, run_trial
 UNEVEN, BIAS, AGREE = 0.005, 0.005, 0.01
 SLICES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 #: Of arms on the same files or on copies: seconds of a loop and of a turn.
-LOOP_S, TURN_S = 3.0, 0.05
+LOOP_S, TURN_S = 8.0, 0.1
 ROUND_S = 2.0
 PIPELINES = ("lmdb", "hdf5", "jpeg", "dali")
 BATCH = 32

@@ -85,13 +85,13 @@ def bare_digest(data: Dataset) -> str:
 
 
 def left(data: Dataset, forms: dict[str, Any], runtime: str) -> list[str]:
-    """Return what is still there of placements."""
+    """Return what is still there of the placements of this process; other tests run beside it."""
     found = [str(p) for p in Path(data.root).parent.glob(f"{placed_folders.PREFIX}*")]
     found += [str(p) for p in containers.image_folder().glob(f"{placed_folders.PREFIX}*")]
     if runtime in _engines.FORMS:
         program = ["docker"] if runtime == "docker" else engines.podman()
         for listing in (["ps", "--all"], ["images"]):
-            listing += ["--quiet", "--filter", f"label={engines.LABEL}"]
+            listing += ["--quiet", "--filter", f"label={engines.owner()}"]
             found += probes.ask([*program, *listing])[1].split()
     return found
 
