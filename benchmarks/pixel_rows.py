@@ -182,7 +182,12 @@ class Audit:
         try:
             gaps = np.zeros(self.data["kept"].samples)
             for transform in sorted(able):
-                gaps = np.maximum(gaps, self._gaps(pipeline, transform, answer["data"]))
+                seen = levels(self.data[answer["data"]], pipeline, transform)
+                if transform == "crop224":
+                    gaps = np.maximum(gaps, self._from_references(pipeline, seen))
+                if decodes and transform == max(able):  # one of them shows what is turned
+                    twins = levels(self.data["twins"], pipeline, transform)
+                    gaps = np.maximum(gaps, np.abs(seen - twins).max(axis=(1, 2, 3)))
             answer["differences"] = gaps.round(2).tolist()
             if "rrc224" in able:
                 answer["flat"] = self._flat(pipeline)
@@ -195,12 +200,8 @@ class Audit:
     def _data(self, backend: LoaderBackend) -> str:
         return "copied" if backend.turns else "kept"
 
-    def _gaps(self, pipeline: Pipeline, transform: str, name: str) -> np.ndarray:
-        """Return how far each sample is from the reference; under rrc224, from its twin."""
-        seen = levels(self.data[name], pipeline, transform)
-        if transform != "crop224":
-            twins = levels(self.data["twins"], pipeline, transform)
-            return np.array(np.abs(seen - twins).max(axis=(1, 2, 3)))
+    def _from_references(self, pipeline: Pipeline, seen: np.ndarray) -> np.ndarray:
+        """Return how far each sample is from any window of its reference."""
         stored = self._pixels / ("resized" if "-" in pipeline.form else "whole")
         return np.array(
             [

@@ -7,8 +7,9 @@ the other two for as long each, in slices, in turns.  Wanted: the 95 % interval 
 sliced to uninterrupted time within 0.5 % of 1, for each length of a slice and each pipeline; the
 shortest such slice is what contrasts use.
 Data: two arms that do the same, in turns, on the same files or on a copy each, so that neither
-finds in a cache of the processor what the other has read.  Wanted: over all pipelines, the 95 %
-interval of the one ratio over the other holds 1 and lies within 1 % of it.
+finds in a cache of the processor what the other has read; with the allocator of ``fidelity``.
+Wanted: over all pipelines, the 95 % interval of the one ratio over the other holds 1 and lies
+within 1 % of it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from benchmarks import suites
-from benchmarks.fidelity import epochs_of
+from benchmarks.fidelity import environment_of, epochs_of
 from iobench.analysis import ranks
 from iobench.analysis.pairs import Pair
 from iobench.core.cases import Case, Dataset, Trial
@@ -242,16 +244,18 @@ def main() -> int:
     args = parser.parse_args()
     forms = [p for p in args.pipelines if p in ("lmdb", "hdf5")]
     found = suites.dataset(args.data, "imagenet-like", 1280, forms)
-    figures: dict[str, Any] = {"slices": []}
+    rows: list[tuple[float, float, float]] = []
+    figures: dict[str, Any] = {"data": rows, "slices": []}
     met = True
     if args.pairs:
         figures["uneven"] = row = uneven(found, args.pairs)
         met = abs(row["ratio"] - 1) <= UNEVEN
         limits = "{low:.4f} to {high:.4f}".format(**row["interval"])
         print(f"uneven steps: ratio {row['ratio']:.4f} ({limits}), {row['verdict']}", flush=True)
-    rows: list[tuple[float, float, float]] = []
     for pipeline in args.pipelines if args.data_pairs else ():
-        rows += (here := own_data(found, pipeline, args.data_pairs))
+        with mock.patch.dict(os.environ, environment_of(case_of(found, pipeline))):
+            rows += (here := own_data(found, pipeline, args.data_pairs))
+        suites.keep(args, figures)
         parts = zip(
             ("same files", "a copy each", "time of copies / same"),
             zip(*here, strict=True),
@@ -260,7 +264,6 @@ def main() -> int:
         words = ("{} {:.4f} ({:.4f} to {:.4f})".format(name, *shown(logs)) for name, logs in parts)
         print(f"{pipeline:6} {'; '.join(words)}", flush=True)
     if rows:
-        figures["data"] = rows
         met = met and agrees(rows)
         words_ = "{:.4f} ({:.4f} to {:.4f})".format(*shown([b - a for a, b, _ in rows]))
         print(f"ratio on copies over ratio on the same files: {words_}", flush=True)
@@ -269,6 +272,7 @@ def main() -> int:
         for slice_s in args.slices:
             row = sliced_over_whole(found, pipeline, slice_s, args.rounds)
             figures["slices"].append(row)
+            suites.keep(args, figures)
             good = row["low"] >= 1 - BIAS and row["high"] <= 1 + BIAS
             shortest = shortest or (slice_s if good else None)
             print(
