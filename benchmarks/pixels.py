@@ -168,7 +168,7 @@ def through_loaders(
             rows.append({"stack": stack, "pipeline": "all", "absent": str(error)})
             continue
         asked += [(stack, installed, loader) for loader in only or registry.names("loaders")]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for found in pool.map(lambda each: _by(corpus, *each), asked):
             rows += found
     return rows
