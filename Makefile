@@ -23,8 +23,8 @@ BENCHMARKS := aa bridge-cost cached-curve caffe-time caffe-wait ceilings cold-tu
 	power power-turns predict regimes scale scale-model slices slowed-node strangers tune \
 	turn-noise versions versus-fio
 
-.PHONY: help setup setup-extra data images caffe bench-io report test test-host check lint smoke clean bundle setup-dev \
-	$(BENCHMARKS:%=bench-%)
+.PHONY: help setup setup-extra data images caffe bench-io report test test-host test-tools check lint smoke clean \
+	bundle setup-dev $(BENCHMARKS:%=bench-%)
 
 help: ## Show this text
 	@echo 'iobench $(VERSION): where a training run loses time: storage, preprocessing, compute or the container'
@@ -86,10 +86,13 @@ check: lint ## Check format, lint and types; run the fast tests (at most five mi
 test-host: ## As root: give the tests /dev/fuse and loop devices (says what it changes)
 	@$(INSTALL) test-host
 
-test: lint ## Run check and the system tests with this machine's containers, Caffe and MPI
-	@$(INSTALL) test-tools
+test: ## Run check and the system tests with this machine's containers, Caffe and MPI
+	@$(MAKE) -j 2 setup-dev test-tools
 	@$(INSTALL) containers
 	IMAGES='$(IMAGES)' tests/run.sh
+
+test-tools:
+	@$(INSTALL) test-tools
 
 bundle: setup ## Pack a bundle for nodes without a network into dist/
 	@requirements/bundle.sh

@@ -5,8 +5,8 @@ max(0, (bytes that cross the mount / rate - slice) / samples - s), the prep stal
 is what an idle blk-throttle lets through at once, 0.1 s worth of bytes (throtl_slice in the
 kernel's block/blk-throttle.c); a plain reader, timed first, shows it too.
 Prep: a sleep d in every decode; the truth is
-max(0, (t + d) / W - s) - max(0, t / W - s), the fetch stall is 0.  One d is masked (truth 0), one
-has d / W above half the step.
+max(0, (t + d) / W - s) - max(0, t / W - s), the fetch stall is 0; t is from a serial probe.  One d
+is masked (truth 0), one has d / W above half the step.
 
 20 repeats each; the 95 % interval must cover the truth, and 0 for the other stall, at least 17
 times, with half-widths of at most 5 % of T(cold).
@@ -104,53 +104,62 @@ def place(truth: Truth, data: Path) -> Iterator[tuple[Dataset, TrialSettings]]:
 
 def calibrate(mount: ThrottledMount, found: Dataset, truth: Truth) -> None:
     """Print how long a plain reader takes on the throttled mount, beside the arithmetic."""
-    files = sorted(Path(found.root, "jpeg").rglob("*.jpg"))
+    files = _pictures(found)
     evict(files)
-    pages = sum(-(-f.stat().st_size // 4096) * 4096 for f in files)
     took = []
     for names in ([], files):
         start = clock()
         subprocess.run(mount.enter([sys.executable, "-c", _READ, *map(str, names)]), check=True)
         took.append(clock() - start)
-    whole = pages / truth.read_bps
+    whole = crossing(found) / truth.read_bps
     print(
         f"{truth.name}: a plain reader took {took[1] - took[0]:.3f} s; bytes / rate = "
         f"{whole:.3f} s, less the slice {whole - SLICE_S:.3f} s"
     )
 
 
-def expected(truth: Truth, records: list[Record], t_serial: float) -> tuple[float, float]:
+def crossing(found: Dataset) -> int:
+    """Return the bytes that an epoch moves over a cold mount: every picture once, by whole pages.
+
+    A trial's own count can be higher: what its libraries page in from another disk is in it too.
+    """
+    return sum(-(-f.stat().st_size // 4096) * 4096 for f in _pictures(found))
+
+
+def _pictures(found: Dataset) -> list[Path]:
+    return sorted(Path(found.root, "jpeg").rglob("*.jpg"))
+
+
+def expected(truth: Truth, found: Dataset, t_serial: float) -> tuple[float, float]:
     """Return (fetch stall, prep stall) in seconds a sample, by arithmetic."""
     s = truth.step_s / truth.batch
     if truth.delay_s:
         return 0.0, delay_change_s(truth.delay_s, serial=t_serial, workers=WORKERS, step=s)
-    cold = [r for r in records if r.trial.cache == "cold" and r.trial.stage == "train"]
-    crossed = statistics.fmean(r.cache.bytes_storage or 0 for r in cold)
-    samples = sum(cold[0].ranks[0].steps.samples)
-    return max(0.0, (crossed / truth.read_bps - SLICE_S) / samples - s), 0.0
+    took_s = crossing(found) / truth.read_bps - SLICE_S
+    return max(0.0, took_s / truth.samples - s), 0.0
 
 
-def serial_s(truth: Truth, data: Path) -> float:
-    """Return t, the loader's serial seconds a sample without the delay, from a probe trial."""
-    if not truth.delay_s:
+def serial_s(truth: Truth, records: list[Record]) -> float:
+    """Return t, the loader's serial seconds a sample besides the delay, from the probe trial.
+
+    The probe is delayed too: a sleep ends late, and what follows it finds cold caches.
+    """
+    probe = next((r for r in records if r.trial.stage == "probe"), None)
+    if probe is None:
         return 0.0
-    plain = dataclasses.replace(truth, delay_s=0.0)
-    found = dataset(data, plain.recipe, plain.samples, [plain.pipeline])
-    spec = document(truth, 1)
-    spec["ladder"]["stages"] = ["compute"]
-    _, records = run(spec, found, quiet=True)
-    parts = probed(next(r for r in records if r.trial.stage == "probe"))
-    return sum(statistics.fmean(v) for v in parts.values())
+    return sum(statistics.fmean(part) for part in probed(probe).values()) - truth.delay_s
 
 
 def repeat(
-    truth: Truth, found: Dataset, settings: TrialSettings, blocks: int, t: float
+    truth: Truth, found: Dataset, settings: TrialSettings, blocks: int
 ) -> dict[str, Any]:
     """Measure once; return the stalls, their intervals and what they should be."""
     analysis, records = run(document(truth, blocks), found, settings=settings, quiet=True)
     entry = next(iter(analysis["pipelines"]))
-    fetch, prep = expected(truth, records, t)
+    t = serial_s(truth, records)
+    fetch, prep = expected(truth, found, t)
     row: dict[str, Any] = {
+        "t_serial": t,
         "t_cold": entry["stages"]["train"]["cold"]["seconds_per_sample"]["value"]
     }
     for name, truth_s in (("fetch", fetch), ("prep", prep)):
@@ -167,11 +176,10 @@ def repeat(
 
 
 def study(truth: Truth, args: Any) -> dict[str, Any]:
-    t = serial_s(truth, args.data)
     with place(truth, args.data) as (found, settings):
         rows = []
         for i in range(args.repeats):
-            row = repeat(truth, found, settings, args.blocks, t)
+            row = repeat(truth, found, settings, args.blocks)
             rows.append(row)
             print(
                 f"{truth.name} {i + 1}/{args.repeats}", *(line(row, k) for k in ("fetch", "prep"))
@@ -190,7 +198,7 @@ def study(truth: Truth, args: Any) -> dict[str, Any]:
     }
     passed = all(v["covered"] >= needed and v["half_width_max"] <= LIMIT for v in summary.values())
     print(truth.name, "PASS" if passed else "MISS", summary, flush=True)
-    return {"truth": truth.name, "passed": passed, "summary": summary, "rows": rows, "t_serial": t}
+    return {"truth": truth.name, "passed": passed, "summary": summary, "rows": rows}
 
 
 def line(row: dict[str, Any], name: str) -> str:

@@ -3,10 +3,10 @@
 #
 #   requirements/install.sh run         .venv with the pinned packages of run.txt, and iobench itself
 #   requirements/install.sh extra       the same, and the libraries of single members, extra.txt
-#   requirements/install.sh dev         the same, and dev.txt
+#   requirements/install.sh dev         the same, dev.txt, and pytest for Caffe's Python in
+#                                       .tools/pytest-caffe
 #   requirements/install.sh fio         the program fio, where it can be installed; never fails
-#   requirements/install.sh test-tools  the programs that the system tests drive, and pytest for
-#                                       Caffe's Python in .tools/pytest-caffe; never fails
+#   requirements/install.sh test-tools  the programs that the system tests drive; never fails
 #   requirements/install.sh test-host   what the tests take from the machine itself, until it is
 #                                       started again: /dev/fuse for every user, loop devices
 #   requirements/install.sh make        the program make
@@ -36,10 +36,13 @@ as_root() { # run a command as root, or return 1 when nothing here allows it wit
 apt_install() {
     command -v apt-get >/dev/null || return 1
     as_root true || return 1
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
-        -o APT::Update::Error-Mode=any update >/dev/null || return 1
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
-        install --no-install-recommends "$@" >/dev/null
+    ( # apt waits for another's lock while it installs, but not while it updates
+        flock 9
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
+            -o APT::Update::Error-Mode=any update >/dev/null 9<&- || exit 1
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+            install --no-install-recommends "$@" >/dev/null 9<&-
+    ) 9<requirements/install.sh
 }
 
 find_python() {
@@ -137,7 +140,6 @@ install_fio() {
 install_caffe_pytest() {
     folder=.tools/pytest-caffe
     list=requirements/caffe-dev.txt
-    [ -x "$venv/bin/python" ] || return 0
     cmp -s "$list" "$folder/$(basename $list)" && return
     say "installing pytest for Caffe's Python 3.9 into $folder"
     rm -rf "$folder"
@@ -164,7 +166,6 @@ change_host() { # why, command
 }
 
 install_test_tools() {
-    install_caffe_pytest
     missing=
     command -v make >/dev/null || missing="$missing make"
     command -v git >/dev/null || missing="$missing git"
@@ -254,7 +255,11 @@ install_containers() {
 }
 
 case ${1:-} in
-run | extra | dev) install_set "$1" ;;
+run | extra) install_set "$1" ;;
+dev)
+    install_set dev
+    install_caffe_pytest
+    ;;
 fio) install_fio ;;
 test-tools) install_test_tools ;;
 test-host) prepare_host ;;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs every test, three at a time, as half of their time they wait: first those that need no image and
-# no Caffe, while these are made; then those that do (marker system), beside one Docker daemon, a file's
-# tests in one process.
+# Checks format, lint and types, then runs every test, three at a time, as half of their time they wait:
+# first those that need no image and no Caffe, while these are made; then those that do (marker system),
+# beside one Docker daemon, a file's tests in one process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
 # skipped; where IOBENCH_REQUIRE names it, they are not even begun.  Podman keeps its images outside
 # this folder: those that came with this run go at its end.  What else lies outside of the clone that
@@ -15,7 +15,9 @@ images=$(realpath "${IMAGES:-images}")
 make_stack() { # capability, what, command: fails where a required one cannot be made
     capability=$1 what=$2
     shift 2
-    "$@" && return
+    "$@" &
+    trap "kill $!; wait $!; exit" TERM
+    wait $! && return
     echo "iobench: $what: the tests that need it are skipped" >&2
     case ",${IOBENCH_REQUIRE:-}," in *,"$capability",*) false ;; esac
 }
@@ -62,7 +64,7 @@ cache() {
 }
 
 tidy() {
-    kill $made 2>/dev/null
+    kill $made 2>/dev/null && wait $made
     rm -f "$log" "$outside"
     remove_podman_images
 }
@@ -78,7 +80,8 @@ made=$!
 trap tidy EXIT
 trap 'exit 130' INT TERM
 
-status=0 first=0 # the builds take longest: they go first
+make lint || exit
+status=0 first=0
 tests 'not system' worksteal nice -n 5 || first=$?
 tail -n +1 -f --pid=$made "$log"
 wait $made || exit

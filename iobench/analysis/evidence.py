@@ -19,7 +19,7 @@ from iobench.core import stages
 from iobench.core.cases import STEADY, Case, Plan, Trial
 from iobench.core.errors import SpecError
 from iobench.core.records import EXPLORATORY, FAILED, INVALID, VALID, RankResult, Record, Startup
-from iobench.equations import stats
+from iobench.equations import delivery, stats
 from iobench.equations.stalls import Window, edge_shift_s
 from iobench.plan.ladder import rungs_missing, shared_key
 
@@ -71,8 +71,13 @@ def _window(record: Record, whole: bool, workers: int) -> Window | None:
     rank, slowest = max(zip(ranks, found, strict=True), key=lambda pair: pair[1].wall_s)
     if slowest.wall_s <= 0:
         return None
-    edge_s = _edge_s(record, rank, slowest, whole=whole)
-    job = dataclasses.replace(slowest, block=record.trial.block, samples=samples, edge_s=edge_s)
+    job = dataclasses.replace(
+        slowest,
+        block=record.trial.block,
+        samples=samples,
+        edge_s=_edge_s(record, rank, slowest, whole=whole),
+        handover_s=_handover_s(rank, 0 if whole else rank.steps.warmup),
+    )
     if not in_step(ranks):
         return job
     waits, computes = step_times(ranks)
@@ -87,6 +92,12 @@ def _edge_s(record: Record, rank: RankResult, found: Window, *, whole: bool) -> 
         return max(0.0, rank.steps.ready_s[-1] - found.wall_s) / 2
     workers = record.trial.case.workers
     return edge_shift_s(rank.steps.done_s, warmup=rank.steps.warmup, workers=workers)
+
+
+def _handover_s(rank: RankResult, begin: int) -> float:
+    readings = rank.steps.request_s, rank.steps.ready_s, rank.steps.made_s
+    handed = delivery.handed_s(*(times[begin:] for times in readings))
+    return math.fsum(handed) / len(handed) if handed else 0.0
 
 
 def startup_s(record: Record) -> float | None:

@@ -93,6 +93,17 @@ def as_made(of: Batches, workers: int, ahead: int) -> float:
     return now
 
 
+def handed_s(
+    request_s: Sequence[float], ready_s: Sequence[float], made_s: Sequence[float]
+) -> list[float]:
+    """Return the seconds in which the loop took each batch that was made before the last was taken.
+
+    Nothing had to be waited for but the hand-over.
+    """
+    later = zip(request_s[1:], ready_s[1:], made_s[1:], ready_s, strict=False)
+    return [ready - asked for asked, ready, made, before in later if made < before]
+
+
 def held_s(request_s: Sequence[float], ready_s: Sequence[float], made_s: Sequence[float]) -> float:
     """Return the seconds in which the loop waited for a batch and a later one was made already."""
     later = list(itertools.accumulate(reversed(made_s), min))[::-1][1:]

@@ -16,9 +16,10 @@ from statistics import fmean
 
 from iobench.equations.stats import Interval, t_interval, unpaired_difference
 
-#: What a loop and a loader cost to hand a waiting batch over, at most, seconds a step: next() of a
-#: DataLoader with worker processes takes 0.2 to 1.8 ms with a full queue and an idle consumer
-#: (measured).  It is a part of every wait, so a stall below it is not distinguishable from none.
+#: What a loop and a loader cost to hand a waiting batch over, at most, seconds a step, where the
+#: trial does not show that it was more: next() of a DataLoader with worker processes takes 0.2 to
+#: 2.5 ms with a full queue and idle workers, and 2 ms more where it frees the 10 MB of the batch
+#: before (measured).  It is a part of every wait: a stall below it cannot be told from none.
 HANDOVER_S = 2e-3
 
 
@@ -70,6 +71,7 @@ class Window:
     """The measured window of a rank, or of a trial: its slowest rank's, the samples of all ranks.
 
     ``edge_s``: what the window's edges may have moved ``wall_s`` by, :func:`edge_shift_s`.
+    ``handover_s``: what it took to take a batch that was there, seconds a step; 0: not known.
     """
 
     block: int
@@ -79,6 +81,7 @@ class Window:
     wait_s: float
     compute_s: float
     edge_s: float = 0.0
+    handover_s: float = 0.0
 
     @property
     def step_s(self) -> float:
@@ -132,7 +135,8 @@ def edge_bound_s(trials: Sequence[Window]) -> float:
 
 def handover_bound_s(trials: Sequence[Window]) -> float:
     """Return the share of the waits that may be hand-over, seconds a sample: at most the waits."""
-    return fmean(max(0.0, min(HANDOVER_S * t.steps, t.wait_s)) / t.samples for t in trials)
+    handed = (min(max(HANDOVER_S, t.handover_s) * t.steps, t.wait_s) for t in trials)
+    return fmean(max(0.0, s) / t.samples for s, t in zip(handed, trials, strict=True))
 
 
 def fetch_stall(cold: Sequence[Window], warm: Sequence[Window]) -> Stall:

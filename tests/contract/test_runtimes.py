@@ -168,6 +168,16 @@ def test_the_four_pipelines_run_and_deliver_the_same_samples(
     assert (digest.status, digest.reasons) == (VALID, ())
     bare = on_bare_metal(pipeline, "digest")
     assert digest.ranks[0].samples_digest == bare.ranks[0].samples_digest != ""
+    assert digest.ranks[0].host == probes.host().name
+
+
+@pytest.mark.system
+@variants
+def test_a_cold_trial_is_proven_and_says_what_it_ran_in(
+    name: str, options: Dict[str, str], data: Dataset, services: None
+) -> None:
+    case = case_of(data, name, runtime_options=options)
+    containers.needs(case)
     cold = trial(data, case, "load", "cold")
     assert (cold.status, cold.reasons) == (VALID, ())
     assert cold.cache.resident_before == 0.0
@@ -417,8 +427,8 @@ def test_limits_are_what_every_arm_sees(
     name: str, options: Dict[str, str], data: Dataset, services: None
 ) -> None:
     case = case_of(
-        data, name, runtime_options=options, cpus=1.5, memory_bytes=3 << 30
-    )  # room for torch and its workers
+        data, name, "threads:lmdb", runtime_options=options, cpus=1.5, memory_bytes=3 << 30
+    )
     containers.needs(case)
     if limits.refused(case):
         pytest.skip(limits.refused(case))

@@ -47,18 +47,19 @@ def clone(tmp_path: Path) -> Path:
     programs.mkdir(parents=True)
     (programs / "python").write_text(PYTHON)
     (programs / "iobench").write_text("#!/bin/sh\n")
+    (programs / "make").write_text("#!/bin/sh\nsleep 0.1\nexit $LINT\n")
     for program in programs.iterdir():
         program.chmod(0o755)
     return tmp_path
 
 
-def run(clone: Path, *, first: int, few: int = 2, again: int = 0) -> Ran:
-    programs = f"{clone}/.venv/bin:/usr/bin:/bin"
-    environment = {"PATH": programs, "FIRST": str(first), "FEW": str(few), "AGAIN": str(again)}
+def run(clone: Path, *, first: int = 0, few: int = 2, again: int = 0, lint: int = 0) -> Ran:
+    counts = {"FIRST": first, "FEW": few, "AGAIN": again, "LINT": lint}
+    (clone / "calls").touch()
     done = subprocess.run(
         ["sh", "tests/run.sh"],
         cwd=clone,
-        env=environment,
+        env={"PATH": f"{clone}/.venv/bin:/usr/bin:/bin", **{k: str(v) for k, v in counts.items()}},
         capture_output=True,
         text=True,
         check=False,
@@ -67,7 +68,14 @@ def run(clone: Path, *, first: int, few: int = 2, again: int = 0) -> Ran:
 
 
 def test_all_pass(clone: Path) -> None:
-    assert run(clone, first=0) == (0, [f"all: {NOT_SYSTEM}", f"all: {SYSTEM}"], "")
+    assert run(clone) == (0, [f"all: {NOT_SYSTEM}", f"all: {SYSTEM}"], "")
+
+
+def test_lint_that_fails_ends_the_run_before_any_test_and_the_images_making(clone: Path) -> None:
+    builder = clone / ".venv/bin/iobench"
+    builder.write_text("#!/bin/sh\necho $$ >builder\nexec sleep 60\n")
+    assert run(clone, lint=2) == (2, [], "")
+    assert not Path("/proc", (clone / "builder").read_text().strip()).exists()
 
 
 @pytest.mark.parametrize("again", [0, 1])

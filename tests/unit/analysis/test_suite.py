@@ -327,6 +327,18 @@ def test_several_ranks_are_one_trial(whole: bool) -> None:
     assert (both.wall_s, both.wait_s) == (alone.wall_s, alone.wait_s)
 
 
+def test_a_wait_for_a_batch_that_was_there_is_its_hand_over() -> None:
+    trial = fixture.planned()[0][1]
+    one = fixture.record(trial, random.Random(1))
+    steps = dataclasses.replace(one.ranks[0].steps, made_s=[0.0] * fixture.STEPS)
+    there = dataclasses.replace(one, ranks=(dataclasses.replace(one.ranks[0], steps=steps),))
+    unknown, found = (evidence.trial_window(record, whole=True) for record in (one, there))
+    assert unknown is not None
+    assert found is not None
+    waits = [b - a for a, b in zip(steps.request_s[1:], steps.ready_s[1:], strict=True)]
+    assert (unknown.handover_s, found.handover_s) == (0.0, pytest.approx(sum(waits) / len(waits)))
+
+
 def test_all_warm_up_is_no_window() -> None:
     trial = fixture.planned()[0][1]
     one = fixture.record(trial, random.Random(1))

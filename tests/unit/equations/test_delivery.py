@@ -52,6 +52,12 @@ def test_held_is_the_wait_while_a_later_batch_was_there() -> None:
     assert delivery.held_s(request[:1], ready[:1], made[:1]) == 0.0
 
 
+def test_handed_is_the_wait_for_a_batch_that_was_there_when_the_last_one_was_taken() -> None:
+    request, ready, made = [0.0, 3.0, 8.0, 12.0], [2.0, 3.5, 11.0, 12.25], [1.5, 1.0, 10.0, 10.5]
+    assert delivery.handed_s(request, ready, made) == [0.5, 0.25]
+    assert delivery.handed_s(request, ready, ()) == []
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_loop_is_faster_than_its_work(seed: int) -> None:
     rng = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 import random
 from collections.abc import Sequence
@@ -63,6 +64,16 @@ def test_stalls_of_a_fake_clock_are_exact() -> None:
     assert (wait.value, contention.value) == (0.0625 / 64, 0.0625 / 64)
     assert wait.value + contention.value == prep.interval.value
     assert prep.bound_s == 0.0625 / (16 * 64) + HANDOVER_S / 64
+
+
+@pytest.mark.parametrize(
+    ("seen", "allowed"), [(0.0, HANDOVER_S), (0.001, HANDOVER_S), (0.005, 0.005), (0.1, 0.0625)]
+)
+def test_the_bound_is_the_hand_over_that_was_seen_and_at_most_the_waits(
+    seen: float, allowed: float
+) -> None:
+    warm = [dataclasses.replace(t, handover_s=seen) for t in WARM]
+    assert stalls.handover_bound_s(warm) == allowed / 64
 
 
 def test_waited_account_agrees_when_steps_cost_the_same() -> None:
