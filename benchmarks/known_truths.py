@@ -150,9 +150,7 @@ def serial_s(truth: Truth, records: list[Record]) -> float:
     return sum(statistics.fmean(part) for part in probed(probe).values()) - truth.delay_s
 
 
-def repeat(
-    truth: Truth, found: Dataset, settings: TrialSettings, blocks: int
-) -> dict[str, Any]:
+def repeat(truth: Truth, found: Dataset, settings: TrialSettings, blocks: int) -> dict[str, Any]:
     """Measure once; return the stalls, their intervals and what they should be."""
     analysis, records = run(document(truth, blocks), found, settings=settings, quiet=True)
     entry = next(iter(analysis["pipelines"]))
@@ -160,7 +158,7 @@ def repeat(
     fetch, prep = expected(truth, found, t)
     row: dict[str, Any] = {
         "t_serial": t,
-        "t_cold": entry["stages"]["train"]["cold"]["seconds_per_sample"]["value"]
+        "t_cold": entry["stages"]["train"]["cold"]["seconds_per_sample"]["value"],
     }
     for name, truth_s in (("fetch", fetch), ("prep", prep)):
         stall = entry[f"{name}_stall_s"]
