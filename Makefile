@@ -88,6 +88,7 @@ test-host: ## As root: give the tests /dev/fuse and loop devices (says what it c
 
 test: ## Run check and the system tests with this machine's containers, Caffe and MPI
 	@$(MAKE) -j 2 setup-dev test-tools
+	@$(INSTALL) caffe-pytest
 	@$(INSTALL) containers
 	IMAGES='$(IMAGES)' tests/run.sh
 

@@ -3,10 +3,10 @@
 #
 #   requirements/install.sh run         .venv with the pinned packages of run.txt, and iobench itself
 #   requirements/install.sh extra       the same, and the libraries of single members, extra.txt
-#   requirements/install.sh dev         the same, dev.txt, and pytest for Caffe's Python in
-#                                       .tools/pytest-caffe
+#   requirements/install.sh dev         the same, and dev.txt
 #   requirements/install.sh fio         the program fio, where it can be installed; never fails
 #   requirements/install.sh test-tools  the programs that the system tests drive; never fails
+#   requirements/install.sh caffe-pytest  pytest for Caffe's Python into .tools; never fails
 #   requirements/install.sh test-host   what the tests take from the machine itself, until it is
 #                                       started again: /dev/fuse for every user, loop devices
 #   requirements/install.sh make        the program make
@@ -255,15 +255,13 @@ install_containers() {
 }
 
 case ${1:-} in
-run | extra) install_set "$1" ;;
-dev)
-    install_set dev
-    install_caffe_pytest
-    ;;
+run | extra | dev) install_set "$1" ;;
 fio) install_fio ;;
 test-tools) install_test_tools ;;
+caffe-pytest) install_caffe_pytest ;;
 test-host) prepare_host ;;
 make) command -v make >/dev/null || apt_install make ;;
 containers) install_containers ;;
-*) die "usage: requirements/install.sh run|extra|dev|fio|test-tools|test-host|make|containers" ;;
+*) die "usage: requirements/install.sh" \
+    "run|extra|dev|fio|test-tools|caffe-pytest|test-host|make|containers" ;;
 esac

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-from typing import Iterator
+from pathlib import Path
+from typing import Iterator, List
 
 import pytest
 
 from iobench.host import rivals, tools
 from tests import capabilities
+
+SYSTEM = Path(__file__).parent / "system"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,6 +25,19 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = capabilities.unknown_requirements()
     if unknown:
         raise pytest.UsageError(f"IOBENCH_REQUIRE names no capability: {', '.join(unknown)}")
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    """Spread tests/system, which waits more than it computes, among the others, file by file.
+
+    Side by side with those it leaves no core idle; alone at the end it did.
+    """
+    files = [list(found) for _, found in itertools.groupby(items, key=lambda item: item.path)]
+    system = [found for found in files if SYSTEM in found[0].path.parents]
+    others = [found for found in files if SYSTEM not in found[0].path.parents]
+    places = [(k + 0.5) / len(found) for found in (others, system) for k in range(len(found))]
+    order = sorted(zip(places, others + system), key=lambda placed: placed[0])
+    items[:] = [item for _, found in order for item in found]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,6 +11,7 @@ from iobench.core import stages
 from iobench.core.cases import Case
 from iobench.core.order import remainder
 from iobench.core.records import Record
+from iobench.equations.stalls import HANDOVER_S
 
 #: A window of so many times the queue is the loader's, whatever the queue held at its beginning.
 QUEUES = 10
@@ -30,7 +31,8 @@ def remarks(found: Evidence, case: Case) -> list[str]:
         for rank in (rank for record in found.of(case, stage) for rank in record.ranks):
             noted = [(rank.notes.get(part) or {}).get("remark") for part in ("loader", "trainer")]
             lines |= {f"{stage}: {text}": None for text in noted if text}
-    return [*_queues(found, case), *lines, *_left_out(found, case), *_containers(found, case)]
+    loops = [*_queues(found, case), *lines, *_taken(found, case)]
+    return [*loops, *_left_out(found, case), *_containers(found, case)]
 
 
 def _queues(found: Evidence, case: Case) -> list[str]:
@@ -65,6 +67,19 @@ def queue_remark(record: Record) -> str:
         f"{(QUEUES + 1) * queue * case.batch * case.world_size:,} samples or more, or a smaller "
         "batch or prefetch"
     )
+
+
+def _taken(found: Evidence, case: Case) -> list[str]:
+    """Return how long warm training waited for batches that were there, where that was long."""
+    windows = found.train(case, *WARM_STATES)
+    taken_s = median([w.handover_s for w in windows] or [0.0])
+    if taken_s <= HANDOVER_S:
+        return []
+    share = taken_s / median(w.step_s for w in windows)
+    return [
+        f"train: taking a batch that was there took {taken_s * 1e3:.1f} ms, {share:.0%} of a step "
+        "(its way from another process, and freeing the one before): so much of a wait is no stall"
+    ]
 
 
 def _left_out(found: Evidence, case: Case) -> list[str]:

@@ -13,15 +13,19 @@ from rich.table import Table
 
 from iobench.cli.console import JSON, complain, out, print_json
 from iobench.core import registry
+from iobench.core.errors import SpecError
 from iobench.run import audit as audits
 from iobench.worker.audit import CHECKS
 
 
 @click.command()
 @click.argument("loaders", nargs=-1)
+@click.option(
+    "--form", "forms", multiple=True, help="A stored form, such as lmdb-raw: these alone."
+)
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @JSON
-def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
+def audit(loaders: tuple[str, ...], forms: tuple[str, ...], markdown: bool, as_json: bool) -> int:
     """Run small epochs through every loader, format and decoder that is installed, and judge them.
 
     LOADERS: these alone.  Exit status 1 where a check fails.  Then what their libraries' own
@@ -39,9 +43,11 @@ def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
     wanted = loaders or tuple(n for n in registry.names("loaders") if n != "null")
     for name in wanted:
         registry.load("loaders", name)
+    for form in forms:
+        _check(form)
     with tempfile.TemporaryDirectory(prefix="iobench-audit-") as folder:
         say = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else lambda _: None
-        answers = list(audits.audit(Path(folder), wanted, say))
+        answers = list(audits.audit(Path(folder), wanted, say, only=forms))
         defaults = list(audits.library_defaults(Path(folder), wanted, say))
     if as_json:
         print_json(
@@ -59,6 +65,15 @@ def audit(loaders: tuple[str, ...], markdown: bool, as_json: bool) -> int:
             found = answer.checks.get(check, "not reached")
             complain(f"{answer.name}: {check}: {found}")
     return 1 if failed else 0
+
+
+def _check(form: str) -> None:
+    """Raise SpecError unless a format can be stored so."""
+    name, _, content = form.partition("-")
+    known = registry.load("formats", name).contents
+    if (content or "jpeg") not in known:
+        forms = (name if each == "jpeg" else f"{name}-{each}" for each in sorted(known))
+        raise SpecError(f"--form {form}: format {name!r} is stored as {' or '.join(forms)}")
 
 
 def _show(answers: Sequence[audits.Audited], markdown: bool) -> None:

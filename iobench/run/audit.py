@@ -79,16 +79,19 @@ class Audited:
         return wrong + [name for name in CHECKS if not self.absent and name not in self.checks]
 
 
-def audit(folder: Path, loaders: Sequence[str], say: Say) -> Iterator[Audited]:
+def audit(
+    folder: Path, loaders: Sequence[str], say: Say, *, only: Sequence[str] = ()
+) -> Iterator[Audited]:
     """Ask every pipeline of these loaders that can run here; yield the answers.
 
-    ``folder``: new, for the data.  Each loader is run in its own stack, with its defaults, and over
-    one form with the other options that it names (``also_audited``).
+    ``folder``: new, for the data.  ``only``: forms, such as ``lmdb-raw``; none: all.  Each loader
+    is run in its own stack, with its defaults, and over one form with the other options that it
+    names (``also_audited``).
     """
     whole = _whole(folder)
     damaged = _damaged(whole, folder / "damaged")
     readable = [registry.load("loaders", loader).formats for loader in loaders]
-    forms = list(_forms(whole, damaged, readable))
+    forms = list(_forms(whole, damaged, readable, only))
     for loader in loaders:
         backend = registry.load("loaders", loader)
         for form in forms:
@@ -163,7 +166,10 @@ def _damaged(whole: Dataset, root: Path) -> Dataset:
 
 
 def _forms(
-    whole: Dataset, damaged: Dataset, readable: Sequence[frozenset[str] | None]
+    whole: Dataset,
+    damaged: Dataset,
+    readable: Sequence[frozenset[str] | None],
+    only: Sequence[str],
 ) -> Iterator[str]:
     """Convert both datasets to every stored form that can be written here and read; yield it.
 
@@ -175,7 +181,8 @@ def _forms(
             continue
         for content in sorted(backend.contents):
             form = name if content == "jpeg" else f"{name}-{content}"
-            if not any(forms is None or form in forms for forms in readable):
+            wanted = not only or form in only
+            if not wanted or not any(forms is None or form in forms for forms in readable):
                 continue
             if content != "jpeg":
                 convert(whole, name, content=content, options={"side": _SIDE})

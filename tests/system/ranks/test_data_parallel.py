@@ -135,8 +135,8 @@ def test_processes_read_every_sample_once_but_the_stated_remainder(
     ("pipeline", "world_size", "whole"),
     [
         *((p, 2, 44) for p in ("torch:jpeg", "torch:lmdb", "torch:hdf5", "torch:tar", "dali:jpeg")),
-        *((p, 4, 40) for p in ("torch:hdf5", "torch:tar", "dali:jpeg")),
-        *((p, 7, 42) for p in ("torch:jpeg", "torch:lmdb", "dali:jpeg")),
+        *((p, 4, 40) for p in ("torch:hdf5", "threads:tar", "dali:jpeg")),
+        *((p, 7, 42) for p in ("threads:jpeg", "threads:lmdb", "dali:jpeg")),
     ],
 )
 def test_processes_are_given_every_sample_once_but_the_stated_remainder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Sequence
 
@@ -62,6 +63,25 @@ def test_nothing_is_said_of_a_loop_that_is_its_whole_epoch_or_has_no_queue() -> 
         record([], queue=10, warmup=0),
     ):
         assert queue_remark(made) == ""
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "made_s", "said"),
+    [
+        (0.0125, 0.0, ["taking a batch that was there took 12.5 ms, 11% of a step"]),
+        (0.0015, 0.0, []),  # the bound allows for so much anyway
+        (0.0125, 1e9, []),  # none was there
+    ],
+)
+def test_batches_that_were_there_and_took_long_are_named(
+    wait_s: float, made_s: float, said: list[str]
+) -> None:
+    one = record([wait_s] * 60, queue=0, warmup=4)
+    steps = dataclasses.replace(one.ranks[0].steps, made_s=[made_s] * 60)
+    one = dataclasses.replace(one, ranks=(dataclasses.replace(one.ranks[0], steps=steps),))
+    found = Evidence(fixture.suite()[0], {one.trial.id: one})
+    lines = remarks(found, one.trial.case)
+    assert [line.removeprefix("train: ").partition(" (")[0] for line in lines] == said
 
 
 def test_stages_of_equal_words_are_named_together() -> None:

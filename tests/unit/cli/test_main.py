@@ -66,7 +66,7 @@ transform = "rrc224"
 batch = 4
 workers = 1
 [matrix]
-pipeline = ["jpeg", "lmdb"]
+pipeline = ["threads:jpeg", "lmdb"]
 [ladder]
 repeats = 1
 [[contrasts]]
@@ -75,7 +75,7 @@ pairs = 1
 
 
 #: One stage of it by a loader that starts sooner, and nothing compared.
-SHORT = SPEC.replace('"jpeg", "lmdb"', '"threads:jpeg", "threads:lmdb"')
+SHORT = SPEC.replace('"lmdb"', '"threads:lmdb"')
 SHORT = SHORT.partition("[[contrasts]]")[0] + 'stages = ["load"]\n'
 
 
@@ -202,7 +202,7 @@ def test_a_real_suite_end_to_end(tmp_path: Path) -> None:
     assert digests != {""}
     shown = json.loads(iobench("show", "results", "--json", cwd=tmp_path).stdout)
     by_name = {p["pipeline"]: p for p in shown["pipelines"]}
-    assert set(by_name) == {"torch:jpeg", "torch:lmdb"}
+    assert set(by_name) == {"threads:jpeg", "torch:lmdb"}
     for entry in by_name.values():
         assert entry["stages"]["load"]["warm"]["samples_per_s"]["value"] > 0
         assert entry["limits"]["warm"]["regime"] in ("prep-bound", "compute-bound", "fetch-bound")
