@@ -97,8 +97,10 @@ def foretold(found: Dataset, delay_s: float) -> tuple[float, dict[str, float]]:
 
 
 def limits(rate: dict[str, Any]) -> str:
-    """Return a rate's limits in words; of one usable trial there are none."""
-    return "no limits" if rate["low"] is None else f"{rate['low']:.0f} to {rate['high']:.0f}"
+    """Return a rate's limits in words; of one usable trial there are none, of two perhaps one."""
+    if rate["low"] is None:
+        return "no limits"
+    return f"{rate['low']:.0f} " + ("or more" if rate["high"] is None else f"to {rate['high']:.0f}")
 
 
 def main() -> int:

@@ -287,11 +287,17 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def audit(folder: Path) -> tuple[Corpus, list[dict[str, Any]], list[dict[str, Any]]]:
-    """Make the corpus in an empty folder; return it, the loaders' entries and the decoders'."""
+def audit(
+    folder: Path, forms: Sequence[str] = ()
+) -> tuple[Corpus, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Make the corpus in an empty folder; return it, the loaders' entries and the decoders'.
+
+    ``forms``: beside JPEG files; none: all.
+    """
     with warnings.catch_warnings():  # Pillow's, of broken EXIF, say nothing of pixels
         warnings.simplefilter("ignore")
-        corpus = prepare(folder, odd_files.corpus(), convertible())
+        wanted = [form for form in convertible() if not forms or form in forms]
+        corpus = prepare(folder, odd_files.corpus(), wanted)
         return corpus, through_loaders(corpus), through_decoders(corpus)
 
 

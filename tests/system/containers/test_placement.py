@@ -285,8 +285,10 @@ def test_a_stopped_container_of_a_killed_driver_is_removed_by_the_next(
     assert subprocess.run(words).returncode == -signal.SIGKILL
     program = ["docker"] if runtime == "docker" else engines.podman()
     show, until, pid = [*program, "inspect", "--format={{.State.Pid}}", name], clock() + 60, 0
-    while not pid and clock() < until:
-        pid = int(probes.ask(show)[1])
+    while not pid and clock() < until:  # the daemon may not have made it yet
+        failed, found = probes.ask(show)
+        pid = 0 if failed else int(found)
+    assert pid
     os.kill(pid, signal.SIGSTOP)
     said: list[str] = []
     with placing.present(Plan("t", "now", 1, 60.0, data, (case,), ()), forms, said.append):

@@ -49,6 +49,7 @@ def test_a_mount_that_does_not_come_up_says_why(tmp_path: Path) -> None:
 def test_one_trial_has_no_limits() -> None:
     """Others may have been INVALID."""
     assert littles_law.limits({"value": 9.0, "low": None, "high": None}) == "no limits"
+    assert littles_law.limits({"value": 9.0, "low": 8.1, "high": None}) == "8 or more"
     assert littles_law.limits({"value": 9.0, "low": 8.1, "high": 10.2}) == "8 to 10"
 
 
