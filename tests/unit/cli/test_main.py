@@ -117,7 +117,7 @@ def test_list_has_every_axis(tmp_path: Path) -> None:
         (
             "repeats = 1",
             'only = { pipeline = ["lmbd"] }',
-            "ladder.only.pipeline: no case has 'lmbd'; allowed: jpeg, lmdb",
+            "ladder.only.pipeline: no case has 'lmbd'; allowed: threads:jpeg, lmdb",
         ),
         (
             "samples = 64",
