@@ -146,8 +146,7 @@ def convertible() -> list[str]:
         backend = registry.load("formats", name)
         here = all(map(registry.importable, backend.requires))
         if name != "jpeg" and not backend.fileless and here:
-            contents = sorted(backend.contents)
-            forms += [name if c == "jpeg" else f"{name}-{c}" for c in contents]
+            forms += backend.stored_forms(name)
     return forms
 
 

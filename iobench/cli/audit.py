@@ -69,11 +69,10 @@ def audit(loaders: tuple[str, ...], forms: tuple[str, ...], markdown: bool, as_j
 
 def _check(form: str) -> None:
     """Raise SpecError unless a format can be stored so."""
-    name, _, content = form.partition("-")
-    known = registry.load("formats", name).contents
-    if (content or "jpeg") not in known:
-        forms = (name if each == "jpeg" else f"{name}-{each}" for each in sorted(known))
-        raise SpecError(f"--form {form}: format {name!r} is stored as {' or '.join(forms)}")
+    name = form.partition("-")[0]
+    known = registry.load("formats", name).stored_forms(name)
+    if form not in known:
+        raise SpecError(f"--form {form}: format {name!r} is stored as {' or '.join(known)}")
 
 
 def _show(answers: Sequence[audits.Audited], markdown: bool) -> None:

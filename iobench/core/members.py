@@ -7,7 +7,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, Callable, FrozenSet, Generic, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    Callable,
+    FrozenSet,
+    Generic,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from iobench.core.cases import Case, Scalar
 from iobench.core.jobs import Scheduler
@@ -60,6 +71,10 @@ class FormatBackend(Backend[Format]):
     shared: FrozenSet[str] = frozenset()
     per_file: bool = False
     locking: str = ""
+
+    def stored_forms(self, name: str) -> List[str]:
+        """Return the stored forms of this format, which is registered as ``name``, by content."""
+        return [name if c == "jpeg" else f"{name}-{c}" for c in sorted(self.contents)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,18 +173,18 @@ def _forms(
 ) -> Iterator[str]:
     """Convert both datasets to every stored form that can be written here and read; yield it.
 
-    ``readable``: the forms that each loader reads, None for any.
+    ``readable``: the forms that each loader reads, None for any.  ``only``: these; none: all.
     """
     for name in registry.names("formats"):
         backend = registry.load("formats", name)
         if backend.fileless or registry.unavailable("formats", name):
             continue
-        for content in sorted(backend.contents):
-            form = name if content == "jpeg" else f"{name}-{content}"
+        for form in backend.stored_forms(name):
+            content = form.partition("-")[2]
             wanted = not only or form in only
             if not wanted or not any(forms is None or form in forms for forms in readable):
                 continue
-            if content != "jpeg":
+            if content:
                 convert(whole, name, content=content, options={"side": _SIDE})
             elif name != "jpeg":
                 for each in (whole, damaged):

@@ -33,7 +33,7 @@ def forms() -> List[str]:
     for name in registry.names("formats"):
         backend = registry.load("formats", name)
         if not backend.fileless:
-            out += [name if c == "jpeg" else f"{name}-{c}" for c in sorted(backend.contents)]
+            out += backend.stored_forms(name)
     return out
 
 
