@@ -174,10 +174,8 @@ def _nominal(
     The walk B has variance t at share t; what goes on after a look is its density between the
     boundaries, and the next boundary lets exactly the newly spent alpha out.
     """
-    from scipy import optimize
-    from scipy import stats as distributions
+    from scipy import optimize, special
 
-    norm = distributions.norm
     sides = 2 if two_sided else 1
     shares = [n / looks[-1] for n in looks]
     points: Floats = np.zeros(1)
@@ -189,16 +187,16 @@ def _nominal(
 
         def left(z: float, at: Any = (points, weights, step, root, new)) -> float:
             points, weights, step, root, new = at
-            crossed = float(np.sum(weights * norm.sf((z * root - points) / step)))
+            crossed = float(np.sum(weights * special.ndtr((points - z * root) / step)))
             return float(sides * crossed - new)  # both sides are alike
 
         z = float(optimize.brentq(left, 0.0, 20.0, xtol=1e-12))
-        out.append(sides * float(norm.sf(z)))
+        out.append(sides * float(special.ndtr(-z)))
         low = -z * root if two_sided else -_FAR * root
         nodes, rule = np.polynomial.legendre.leggauss(_POINTS if two_sided else 3 * _POINTS)
         fresh = 0.5 * (z * root - low) * nodes + 0.5 * (z * root + low)
-        density = norm.pdf((fresh[:, None] - points[None, :]) / step) / step
-        mass = density @ weights
+        density = np.exp(-(((fresh[:, None] - points[None, :]) / step) ** 2) / 2)
+        mass = density @ weights / (step * math.sqrt(2 * math.pi))
         points, weights = fresh, 0.5 * (z * root - low) * rule * mass
         before, gone = share, upto
     return out

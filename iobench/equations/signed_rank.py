@@ -41,10 +41,10 @@ def signed_rank_k(n: int, level: float) -> int:
     tail = (1 - level) / 2
     if n <= EXACT_PAIRS:
         return int(np.searchsorted(_signed_rank_cdf(n), tail * (1 + 1e-12), side="right"))
-    from scipy import stats
+    from scipy import special
 
     mean, var = n * (n + 1) / 4, n * (n + 1) * (2 * n + 1) / 24
-    return max(0, math.floor(mean + float(stats.norm.ppf(tail)) * math.sqrt(var) + 0.5))
+    return max(0, math.floor(mean + float(special.ndtri(tail)) * math.sqrt(var) + 0.5))
 
 
 def smallest_effect(sd: float, pairs: int, *, alpha: float = 0.05) -> float:
@@ -82,17 +82,9 @@ def pairs_for(effect: float, sd: float, *, alpha: float = 0.05) -> int:
 @functools.lru_cache(maxsize=1024)
 def _detectable(pairs: int, alpha: float) -> float:
     """Return the effect, in standard deviations, that a two-sided t test finds with POWER."""
-    from scipy import optimize, stats
+    from scipy import special
 
-    nobs = pairs * SIGNED_RANK_ARE
-    critical = float(stats.t.isf(alpha / 2, nobs - 1))
-
-    def missing(effect: float) -> float:
-        # the other tail adds less than 1e-6 where the power is 0.9, and scipy has a NaN for it
-        return float(stats.nct.sf(critical, nobs - 1, effect * math.sqrt(nobs))) - POWER
-
-    low = float(stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(POWER)) / math.sqrt(nobs) / 1.1
-    high = low * 1.2
-    while missing(high) < 0:
-        low, high = high, high * 1.2
-    return float(optimize.brentq(missing, low, high))
+    df = pairs * SIGNED_RANK_ARE - 1
+    critical = special.stdtrit(df, 1 - alpha / 2)
+    # the other tail adds less than 1e-6 where the power is 0.9
+    return float(special.nctdtrinc(df, 1 - POWER, critical)) / math.sqrt(df + 1)

@@ -280,6 +280,6 @@ def _logs(values: Sequence[float]) -> Floats:
 
 
 def _t_quantile(df: float) -> float:
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.t.ppf((1 + LEVEL) / 2, df))
+    return float(special.stdtrit(df, (1 + LEVEL) / 2))

@@ -71,24 +71,27 @@ def with_podman(cluster: Hosts) -> None:
 
 @contextlib.contextmanager
 def with_docker(cluster: Hosts, archive: Path) -> Iterator[None]:
-    """Run a Docker daemon on each host, with a store of its own that holds an image."""
+    """Run a Docker daemon on each host, with a store of its own that holds an image.
+
+    The first host's daemon unpacks it; the others begin with copies of its store.
+    """
     stores = cluster.folder / "docker"
+    first, *others = ((host, stores / host.name) for host in cluster.hosts)
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, stores, ignore_errors=True)
-        for host in cluster.hosts:
-            undo.enter_context(_daemon(host, stores / host.name, cluster.environment))
-        load = ["docker", "load", "--quiet", "--input", str(archive)]
-        loading = [
-            subprocess.Popen(host.enter(*load), env=cluster.environment, stdout=subprocess.PIPE)
-            for host in cluster.hosts
-        ]
-        assert [(each.communicate(), each.returncode)[1] for each in loading] == [0, 0]
+        with _daemon(*first, cluster.environment):
+            load = ("docker", "load", "--quiet", "--input", str(archive))
+            first[0].run(*load, env=cluster.environment)
+        for _, store in others:
+            subprocess.run(["cp", "--archive", str(first[1]), str(store)], check=True)
+        for each in (first, *others):
+            undo.enter_context(_daemon(*each, cluster.environment))
         yield
 
 
 @contextlib.contextmanager
 def _daemon(host: Host, store: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    store.mkdir(parents=True)
+    store.mkdir(parents=True, exist_ok=True)
     options = ["--data-root", str(store), "--exec-root", "/run/docker", "--bridge=none"]
     options += ["--iptables=false", "--ip6tables=false", "--ip-forward=false"]
     with open(store / "log", "wb") as log:

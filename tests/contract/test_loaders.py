@@ -45,15 +45,30 @@ def pairs() -> List[Tuple[str, str]]:
     return out
 
 
-def each(found: Iterable[Tuple[str, str]]) -> pytest.MarkDecorator:
+def each(found: Iterable[Tuple[str, ...]], *more: str) -> pytest.MarkDecorator:
     """Return the parameters of a test of these pairs; those of forms that hold pixels are slow.
 
-    They differ in what a stored sample is, which the formats' own tests cover.
+    They differ in what a stored sample is, which the formats' own tests cover.  ``more``: names of
+    what follows loader and form.
     """
     return pytest.mark.parametrize(
-        ("loader", "form"),
+        ("loader", "form", *more),
         [pytest.param(*pair, marks=[pytest.mark.slow] * ("-" in pair[1])) for pair in found],
     )
+
+
+def transformed() -> List[Tuple[str, str, str]]:
+    """Return (loader, form, transform): all three over the first form of files and of pixels."""
+    out = []
+    for loader in registry.names("loaders"):
+        mine = [form for name, form in pairs() if name == loader]
+        firsts = {"-" in form: form for form in reversed(mine)}.values()
+        able = registry.load("loaders", loader).transforms
+        usual = "rrc224" if able is None or "rrc224" in able else min(able)
+        for form in mine:
+            every = ("rrc224", "crop224", "cifar32") if form in firsts else (usual,)
+            out += [(loader, form, transform) for transform in every]
+    return out
 
 
 every_pair = each(pairs())
@@ -195,8 +210,7 @@ def test_every_stage_counts_the_bytes(loader: str, form: str, source: Source) ->
         assert [b.nbytes for b in batches] == ([0] * len(batches) if loader == "null" else expected)
 
 
-@every_pair
-@pytest.mark.parametrize("transform", ["rrc224", "crop224", "cifar32"])
+@each(transformed(), "transform")
 def test_load_gives_dense_float_batches(
     loader: str, form: str, source: Source, transform: str
 ) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import fcntl
 import os
 import re
 import shlex
@@ -114,8 +115,14 @@ def environment() -> None:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where what SMOKE leaves is kept, for the next copy in which it would do the same again."""
-    return tmp_path_factory.mktemp("kept")
+    """Where what SMOKE leaves is kept, for the next copy in which it would do the same again.
+
+    One folder for all processes of the tests.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
@@ -148,13 +155,23 @@ def run_document(document: Path, tree: Path, kept: Path) -> None:
 
 def run_block(block: Block, tree: Path, kept: Path) -> None:
     for line in command_lines(block.text):
-        if line == SMOKE and (kept / "results").exists():
-            shutil.copytree(kept, tree, symlinks=True, dirs_exist_ok=True)
-            continue
-        run_line(line, tree, block.where)
         if line == SMOKE:
+            smoke(tree, kept, block.where)
+        else:
+            run_line(line, tree, block.where)
+
+
+def smoke(tree: Path, kept: Path, where: str) -> None:
+    """Run SMOKE, or lay down what it left in the first copy."""
+    with open(kept / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (kept / "left").exists():
+            run_line(SMOKE, tree, where)
             for name in ("data", "results"):
-                shutil.copytree(tree / name, kept / name, symlinks=True)
+                shutil.copytree(tree / name, kept / "copying" / name, symlinks=True)
+            (kept / "copying").rename(kept / "left")
+            return
+    shutil.copytree(kept / "left", tree, symlinks=True, dirs_exist_ok=True)
 
 
 def write(path: Path, text: str) -> None:

@@ -237,32 +237,32 @@ def lend(names: List[str], environment: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_wheel_in_a_clean_environment_runs_smoke(wheel: Path, tmp_path: Path) -> None:
+    """The worker side is installed; what pip would install with it is lent: two gigabytes."""
     need("package-index")
     assert run([sys.executable, "-m", "venv", "env"], tmp_path).returncode == 0
     python, program = str(tmp_path / "env/bin/python"), str(tmp_path / "env/bin/iobench")
     (tmp_path / "own.toml").write_text(OWN)
 
-    def install(what: str) -> None:
-        words = ["-q", "install", "--no-compile", f"{wheel}{what}"]
-        done = run([python, "-m", "pip", *words], tmp_path)
+    def install(*words: str) -> None:
+        done = run([python, "-m", "pip", "-q", "install", "--no-compile", *words], tmp_path)
         assert done.returncode == 0, done.stderr
 
-    install("")  # the worker side
+    def add(extras: str) -> None:
+        install("--dry-run", "--report", "wanted.json", f"{wheel}{extras}")
+        report = json.loads((tmp_path / "wanted.json").read_text())
+        lend([each["metadata"]["name"] for each in report["install"]], tmp_path / "env")
+
+    install(str(wheel))
     done = run([program, "run", "smoke"], tmp_path)
     assert done.returncode == 2
     assert "pip install 'iobench[driver]'" in done.stderr
     code = "import iobench.worker.__main__, iobench.worker.self_check"
     assert run([python, "-c", code], tmp_path).returncode == 0
-    install("[driver]")
+    add("[driver]")
     done = run([program, "run", "smoke"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list((tmp_path / "results").glob("*/report.html"))
-    # what these bring is two gigabytes: what pip would install is lent by the environment here
-    words = ["-q", "install", "--dry-run", "--report", "wanted.json", f"{wheel}[driver,torch,dali]"]
-    done = run([python, "-m", "pip", *words], tmp_path)
-    assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "wanted.json").read_text())
-    lend([each["metadata"]["name"] for each in report["install"]], tmp_path / "env")
+    add("[driver,torch,dali]")
     done = run([program, "run", "own.toml"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -28,11 +28,13 @@ from tests.meta.test_layering import side39
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[3]
-#: Members whose libraries are not for this Python.
+#: Members whose libraries are not for this Python; and one of two formats whose readers feed DALI.
 NOT_THERE = " and ".join(
     f"not {name}"
-    for name in ("torch", "spdl", "grain", "webdataset", "parquet", "tfrecord", "arrayrecord")
-)
+    for name in (
+        "torch", "spdl", "grain", "webdataset", "parquet", "tfrecord", "arrayrecord", "dali-hdf5",
+    )
+)  # fmt: skip
 #: Beside whole rooms: what runs inside an image without being imported there.
 INSIDE = ["iobench", "iobench.images.tree"]
 

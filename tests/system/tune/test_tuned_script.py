@@ -27,8 +27,8 @@ def test_the_example_is_tuned_from_outside(tmp_path: Path) -> None:
     data = containers.small_dataset(tmp_path / "data", samples=96)
     command = shlex.join([sys.executable, "train.py", str(Path(data.root) / "jpeg")])
     done = subprocess.run(
-        [sys.executable, "-m", "iobench.cli", "tune", "--script", command, "--minutes", "1.5",
-         "--seconds", "0.2", "--cores", "2", "--only", "workers=1,2", "--only", "prefetch=2,4",
+        [sys.executable, "-m", "iobench.cli", "tune", "--script", command, "--minutes", "1",
+         "--seconds", "0.2", "--cores", "2", "--only", "workers=1,2", "--only", "prefetch=2",
          "--into", str(tmp_path / "tune"), "--json"],
         cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, text=True,
         capture_output=True, check=False,
