@@ -7,6 +7,7 @@ what is odd about them.  Needs Pillow and simplejpeg.
 from __future__ import annotations
 
 import io
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import numpy as np
 from benchmarks import odd_streams
 
 SIDE = 224
+#: Height and width of the largest picture: a camera's 24 megapixels.
+LARGE = (4000, 6000)
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 #: Colour of the pictures too narrow to hold a crop: any resize of them has this colour too.
 FLAT = (120, 60, 200)
@@ -163,12 +166,11 @@ def mpo(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def sized() -> Iterator[Odd]:
-    """Yield files that are odd in their size."""
+def narrow() -> Iterator[Odd]:
+    """Yield pictures of one colour that are smaller than a crop."""
     for height, width in ((1, 1), (1, 300), (300, 1)):
         flat = np.full((height, width, 3), FLAT, np.uint8)
         yield Odd(f"flat-{width}x{height}", jpeg(flat, quality=100, subsampling=0), flat=True)
-    yield Odd("24-megapixels", jpeg(picture(4000, 6000, seed=3), quality=50))
 
 
 def refused(pixels: np.ndarray, plain: bytes) -> Iterator[Odd]:
@@ -196,12 +198,14 @@ def refused(pixels: np.ndarray, plain: bytes) -> Iterator[Odd]:
     yield Odd("png-16-bit", other(deep, "PNG"))
 
 
-def corpus() -> list[Odd]:
-    """Return every odd file; the first is the plain one."""
+def corpus(large: tuple[int, int] = LARGE) -> list[Odd]:
+    """Return every odd file, the plain one first; the largest has this height and width."""
     pixels = picture()
     plain = jpeg(pixels)
     found = [Odd("plain", plain), *oriented(plain), *coded(pixels, plain)]
-    return [*found, *sized(), *refused(pixels, plain)]
+    name = f"{math.prod(large) / 1e6:g}-megapixels"
+    found += [*narrow(), Odd(name, jpeg(picture(*large, seed=3), quality=50))]
+    return [*found, *refused(pixels, plain)]
 
 
 def write(tree: Path, files: list[Odd]) -> dict[str, Odd]:

@@ -287,16 +287,16 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def audit(
-    folder: Path, forms: Sequence[str] = ()
+    folder: Path, forms: Sequence[str] = (), large: tuple[int, int] = odd_files.LARGE
 ) -> tuple[Corpus, list[dict[str, Any]], list[dict[str, Any]]]:
     """Make the corpus in an empty folder; return it, the loaders' entries and the decoders'.
 
-    ``forms``: beside JPEG files; none: all.
+    ``forms``: beside JPEG files; none: all.  ``large``: height and width of the largest picture.
     """
     with warnings.catch_warnings():  # Pillow's, of broken EXIF, say nothing of pixels
         warnings.simplefilter("ignore")
         wanted = [form for form in convertible() if not forms or form in forms]
-        corpus = prepare(folder, odd_files.corpus(), wanted)
+        corpus = prepare(folder, odd_files.corpus(large), wanted)
         return corpus, through_loaders(corpus), through_decoders(corpus)
 
 

@@ -31,7 +31,7 @@ def used() -> list[odd_files.Odd]:
     pixels_, plain = odd_files.picture(), odd_files.jpeg(odd_files.picture())
     found = [odd_files.Odd("plain", plain), *odd_files.oriented(plain)]
     found += odd_files.coded(pixels_, plain)
-    return [*found, *(odd for odd in odd_files.sized() if odd.flat)]
+    return [*found, *odd_files.narrow()]
 
 
 @every_decoder

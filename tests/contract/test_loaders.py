@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, Iterable, List, Tuple
 
@@ -104,6 +105,11 @@ def cut(stored: List[StoredSample], height: int, width: int) -> List[StoredSampl
     return [dataclasses.replace(s, data=d) for s, d in zip(stored, pixels)]
 
 
+@functools.cache
+def pictures() -> List[StoredSample]:
+    return photos.samples(SAMPLES)
+
+
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, Source]:
     return {}
@@ -114,7 +120,7 @@ def source(
     form: str, sources: Dict[str, Source], tmp_path_factory: pytest.TempPathFactory
 ) -> Source:
     if form not in sources:
-        stored = photos.samples(SAMPLES)
+        stored = pictures()
         if form.endswith("-raw"):  # HDF5 holds pixels of one size
             stored = cut(stored, 228, 230)
         elif form.endswith("-float"):

@@ -155,7 +155,7 @@ def test_a_file_without_end_is_not_read_into_memory(tree: Path, tmp_path: Path) 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, dict[str, odd_files.Odd]]:
     folder = tmp_path_factory.mktemp("odd")
-    files = [each for each in odd_files.corpus() if each.key != "24-megapixels"]
+    files = odd_files.corpus(large=(300, 400))
     placed = odd_files.write(folder / "tree", files)
     return adopted(folder / "tree", folder / "out", max_samples=1000), placed
 
