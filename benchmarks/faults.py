@@ -40,7 +40,7 @@ INSIDE = "IOBENCH_FAULTS_INSIDE"
 PRIVATE = ("/tmp", "/dev/shm")
 #: A row of each kind, and one while samples are made, for the tests.
 FEW = (
-    r"^(Ctrl-C @turns|SIGKILL @turns|SIGTERM @preparing|>/dev/full @report|"
+    r"^(SIGKILL @turns|SIGTERM @preparing|>/dev/full @report|"
     r"a working folder that is gone @report|32 open files @report|results full @turns|"
     r"lmdb edited @turns|the clock steps back by a day @warm|a second --resume @turns)$"
 )
