@@ -23,7 +23,8 @@ BENCHMARKS := aa bridge-cost cached-curve caffe-time caffe-wait ceilings cold-tu
 	power power-turns predict regimes scale scale-model slices slowed-node strangers tune \
 	turn-noise versions versus-fio
 
-.PHONY: help setup setup-extra data images caffe bench-io report test test-host test-tools check lint smoke clean \
+.PHONY: help setup setup-extra data images caffe bench-io report test test-breadth test-host test-setup \
+	test-tools check lint smoke clean \
 	bundle setup-dev $(BENCHMARKS:%=bench-%)
 
 help: ## Show this text
@@ -81,16 +82,22 @@ lint: setup-dev
 
 check: lint ## Check format, lint and types; run the fast tests (at most five minutes)
 	unset PYTHONDONTWRITEBYTECODE; \
-	.venv/bin/python -m pytest -n 3 --dist worksteal -m 'not system and not slow' --durations=20
+	.venv/bin/python -m pytest -n 3 --dist worksteal -m 'not system and not slow and not breadth' \
+		--durations=20
 
 test-host: ## As root: give the tests /dev/fuse and loop devices (says what it changes)
 	@$(INSTALL) test-host
 
-test: ## Run check and the system tests with this machine's containers, Caffe and MPI
+test: test-setup ## Run check and the system tests with this machine's containers, Caffe and MPI
+	IMAGES='$(IMAGES)' tests/run.sh
+
+test-breadth: test-setup ## Repeat what test claims over further members, forms, faults and documents
+	IMAGES='$(IMAGES)' tests/run.sh breadth
+
+test-setup:
 	@$(MAKE) -j 2 setup-dev test-tools
 	@$(INSTALL) caffe-pytest
 	@$(INSTALL) containers
-	IMAGES='$(IMAGES)' tests/run.sh
 
 test-tools:
 	@$(INSTALL) test-tools

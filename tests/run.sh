@@ -1,7 +1,10 @@
 #!/bin/sh
-# Checks format, lint and types, then runs every test, three at a time, as half of their time they wait:
-# first those that need no image and no Caffe, while these are made; then those that do (marker system),
-# beside one Docker daemon, a file's tests in one process.
+# run.sh          checks format, lint and types, then runs the tests
+# run.sh breadth  runs those that repeat a claim over further members, forms and faults (marker breadth)
+#
+# Three at a time, as half of their time they wait: first those that need no image and no Caffe, while
+# these are made; then those that do (marker system), beside one Docker daemon, a file's tests in one
+# process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
 # skipped; where IOBENCH_REQUIRE names it, they are not even begun.  Podman keeps its images outside
 # this folder: those that came with this run go at its end.  What else lies outside of the clone that
@@ -11,6 +14,7 @@
 # with nothing beside it, and is named either way.
 cd "$(dirname "$0")/.." || exit
 images=$(realpath "${IMAGES:-images}")
+scope=${1:-not breadth}
 
 make_stack() { # capability, what, command: fails where a required one cannot be made
     capability=$1 what=$2
@@ -64,7 +68,8 @@ cache() {
 }
 
 tidy() {
-    kill $made 2>/dev/null && wait $made
+    kill $made $collecting 2>/dev/null
+    wait $made $collecting
     rm -f "$log" "$outside"
     remove_podman_images
 }
@@ -76,19 +81,26 @@ log=$(mktemp)
 outside=$(mktemp)
 .venv/bin/python -m tests.outside >"$outside"
 make_stacks >"$log" 2>&1 &
-made=$!
+made=$! collecting=
 trap tidy EXIT
 trap 'exit 130' INT TERM
 
-make lint || exit
+if [ "$scope" != breadth ]; then
+    # what pytest makes of the tests is kept; else each of the three processes below would make it
+    .venv/bin/python -m pytest --collect-only -qq -p no:cacheprovider >/dev/null 2>&1 &
+    collecting=$!
+    make lint || exit
+    wait $collecting
+fi
 status=0 first=0
-tests 'not system' worksteal nice -n 5 || first=$?
+computing="not system and $scope"
+tests "$computing" worksteal nice -n 5 || first=$?
 tail -n +1 -f --pid=$made "$log"
 wait $made || exit
-[ $first = 0 ] || again $first 'not system' worksteal nice -n 5 || status=1
+[ $first = 0 ] || again $first "$computing" worksteal nice -n 5 || status=1
 export IOBENCH_TEST_IMAGES="$images"
-system='system loadfile .venv/bin/python -m tests.build.containers'
-tests $system || again $? $system || status=1
+set -- "system and $scope" loadfile .venv/bin/python -m tests.build.containers
+tests "$@" || again $? "$@" || status=1
 remove_podman_images
 .venv/bin/python -m tests.outside "$outside" || status=1
 exit $status

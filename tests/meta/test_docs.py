@@ -46,6 +46,8 @@ from tests.meta.test_layering import ROOMS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "datasets/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: What a newcomer types; the other documents' commands run in `make test-breadth`.
+FIRST_READ = ("README.md", "getting-started.md")
 SMOKE = "make smoke"
 KINDS = {"console", "sh", "toml", "yaml", "python", "text"}
 #: First words of ``sh`` lines that are not ours to check.
@@ -212,12 +214,20 @@ def test_console_blocks_hold_commands_only(block: Block) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(path, marks=() if path.name in FIRST_READ else pytest.mark.breadth)
+        for path in DOCUMENTS
+    ],
+    ids=ids,
+)
 def test_blocks_run(document: Path, copy: Path, kept: Path) -> None:
     run_document(document, copy, kept)
 
 
 @pytest.mark.system
+@pytest.mark.breadth
 @pytest.mark.parametrize("block", [b for b in every("console") if b.needs], ids=lambda b: b.where)
 def test_blocks_that_need_something_run(block: Block, copy: Path, kept: Path) -> None:
     capabilities.need(block.needs)

@@ -21,8 +21,9 @@ case "$1 $2" in
 esac
 for word; do case $word in cache_dir=*) cache=${{word#cache_dir=}} ;; esac; done
 case " $* " in
+*' --collect-only '*) exit 0 ;;
 *' --last-failed '*) echo "again: $cache" >>calls; exit $AGAIN ;;
-*'-m system '*) echo "all: $cache" >>calls; exit 0 ;;
+*'-m system and '*) echo "all: $cache" >>calls; exit 0 ;;
 esac
 echo "all: $cache" >>calls
 mkdir -p "$cache/v/cache"
@@ -30,7 +31,8 @@ mkdir -p "$cache/v/cache"
     >"$cache/v/cache/lastfailed"
 exit $FIRST
 """
-NOT_SYSTEM, SYSTEM = ".pytest_cache/not system", ".pytest_cache/system"
+NOT_SYSTEM = ".pytest_cache/not system and not breadth"
+SYSTEM = ".pytest_cache/system and not breadth"
 
 
 class Ran(NamedTuple):
@@ -53,11 +55,13 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(clone: Path, *, first: int = 0, few: int = 2, again: int = 0, lint: int = 0) -> Ran:
+def run(
+    clone: Path, *words: str, first: int = 0, few: int = 2, again: int = 0, lint: int = 0
+) -> Ran:
     counts = {"FIRST": first, "FEW": few, "AGAIN": again, "LINT": lint}
     (clone / "calls").touch()
     done = subprocess.run(
-        ["sh", "tests/run.sh"],
+        ["sh", "tests/run.sh", *words],
         cwd=clone,
         env={"PATH": f"{clone}/.venv/bin:/usr/bin:/bin", **{k: str(v) for k, v in counts.items()}},
         capture_output=True,
@@ -69,6 +73,11 @@ def run(clone: Path, *, first: int = 0, few: int = 2, again: int = 0, lint: int 
 
 def test_all_pass(clone: Path) -> None:
     assert run(clone) == (0, [f"all: {NOT_SYSTEM}", f"all: {SYSTEM}"], "")
+
+
+def test_breadth_is_the_rest_and_needs_no_lint(clone: Path) -> None:
+    calls = [name.replace("not breadth", "breadth") for name in (NOT_SYSTEM, SYSTEM)]
+    assert run(clone, "breadth", lint=2) == (0, [f"all: {name}" for name in calls], "")
 
 
 def test_lint_that_fails_ends_the_run_before_any_test_and_the_images_making(clone: Path) -> None:
@@ -83,7 +92,10 @@ def test_few_that_fail_run_once_more_and_are_named(clone: Path, again: int) -> N
     ran = run(clone, first=1, again=again)
     assert ran.status == again
     assert ran.calls == [f"all: {NOT_SYSTEM}", f"again: {NOT_SYSTEM}", f"all: {SYSTEM}"]
-    assert "iobench: 2 of the tests 'not system' failed, and run once more" in ran.errors
+    assert (
+        "iobench: 2 of the tests 'not system and not breadth' failed, and run once more"
+        in ran.errors
+    )
 
 
 @pytest.mark.parametrize(

@@ -200,11 +200,15 @@ def test_a_held_batch_outlives_its_loader(data: Dataset, tmp_path: Path) -> None
 # -- training --------------------------------------------------------------------------------
 
 
-PIPELINES = [("native", form) for form in ("jpeg", "lmdb", "lmdb-raw", "leveldb", "hdf5-float")]
-PIPELINES += [("threads", "lmdb"), ("dali", "jpeg"), ("torch", "lmdb")]
+PIPELINES = [("native", "lmdb"), ("native", "hdf5-float"), ("dali", "jpeg")]
+OTHERS = [("native", form) for form in ("jpeg", "lmdb-raw", "leveldb")]
+OTHERS += [("threads", "lmdb"), ("torch", "lmdb")]
 
 
-@pytest.mark.parametrize(("name", "form"), PIPELINES)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [*PIPELINES, *(pytest.param(*pair, marks=pytest.mark.breadth) for pair in OTHERS)],
+)
 def test_every_pipeline_learns(
     name: str, form: str, data: Dataset, held_out: Dataset, tmp_path: Path
 ) -> None:
@@ -222,7 +226,9 @@ def test_every_pipeline_learns(
     assert found["classes"] == CLASSES
 
 
-@pytest.mark.parametrize("form", ["jpeg", "lmdb", "leveldb"])  # HDF5 files are gone through once
+@pytest.mark.parametrize(  # HDF5 files are gone through once
+    "form", ["lmdb", *(pytest.param(f, marks=pytest.mark.breadth) for f in ("jpeg", "leveldb"))]
+)
 def test_the_program_learns(form: str, data: Dataset, held_out: Dataset, tmp_path: Path) -> None:
     with_form(data, form, tmp_path)
     found = inside(

@@ -20,7 +20,7 @@ from tests.capabilities import need
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "tests/system/caffe/dali_facts.py"
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.breadth]
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,9 @@ def test_what_only_a_newer_python_has_is_found(
     assert "loop.py" in done.stderr
 
 
-@pytest.mark.parametrize("contract", ["trainers", "loaders"])
+@pytest.mark.parametrize(
+    "contract", ["trainers", pytest.param("loaders", marks=pytest.mark.breadth)]
+)
 def test_members_keep_their_contract_there(caffe: Installed, contract: str) -> None:
     """The members that only this Python has, and DALI's older version, by the very same tests."""
     need("caffe-pytest")

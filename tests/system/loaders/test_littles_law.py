@@ -53,6 +53,7 @@ def test_one_trial_has_no_limits() -> None:
     assert littles_law.limits({"value": 9.0, "low": 8.1, "high": 10.2}) == "8 to 10"
 
 
+@pytest.mark.breadth
 @pytest.mark.timeout(300)
 def test_what_is_predicted_is_written_before_it_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,13 +131,23 @@ def test_processes_read_every_sample_once_but_the_stated_remainder(
     assert remainder(photos.samples, 2, world_size) == photos.samples - whole
 
 
+#: Pipeline, ranks, how many of the samples they are given.
+GIVEN = [
+    ("torch:lmdb", 2, 44),
+    ("dali:jpeg", 2, 44),
+    ("threads:tar", 4, 40),
+    ("threads:lmdb", 7, 42),
+]
+GIVEN_TOO = [
+    *((p, 2, 44) for p in ("torch:jpeg", "torch:hdf5", "torch:tar")),
+    *((p, 4, 40) for p in ("torch:hdf5", "dali:jpeg")),
+    *((p, 7, 42) for p in ("threads:jpeg", "dali:jpeg", "torch:lmdb")),
+]
+
+
 @pytest.mark.parametrize(
     ("pipeline", "world_size", "whole"),
-    [
-        *((p, 2, 44) for p in ("torch:jpeg", "torch:lmdb", "torch:hdf5", "torch:tar", "dali:jpeg")),
-        *((p, 4, 40) for p in ("torch:hdf5", "threads:tar", "dali:jpeg")),
-        *((p, 7, 42) for p in ("threads:jpeg", "threads:lmdb", "dali:jpeg")),
-    ],
+    [*GIVEN, *(pytest.param(*row, marks=pytest.mark.breadth) for row in GIVEN_TOO)],
 )
 def test_processes_are_given_every_sample_once_but_the_stated_remainder(
     photos: Dataset, plugged: None, pipeline: str, world_size: int, whole: int

@@ -31,6 +31,7 @@ def test_300_specs_plan_or_are_refused_in_one_plain_line() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_every_100th_single_change_to_a_shipped_spec_is_named() -> None:
     tally = fuzz.sweep(every=101)
     assert tally.total > 300
@@ -103,6 +104,7 @@ def test_a_key_that_is_ignored_in_silence_is_found(
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_every_key_and_member_is_drawn() -> None:
     models = (
         schema.Spec, schema.DatasetSpec, schema.ExtraCase, schema.LadderSpec, schema.MlperfSpec,

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 SMALL = ["--samples", "128", "--batch", "16", "--repeats", "3", "--rates", "200"]
 
 
-@pytest.mark.parametrize("name", ["jpeg", "lmdb"])  # of many files and of one, which is mapped
+@pytest.mark.parametrize(
+    "name", ["lmdb", *(pytest.param(n, marks=pytest.mark.breadth) for n in ("hdf5", "jpeg", "tar"))]
+)
 def test_a_small_run_reads_what_fio_reads(name: str, tmp_path: Path) -> None:
     for capability in ("loop", "blkio", "fio", "torch", "lmdb"):
         need(capability)

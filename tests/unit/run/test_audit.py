@@ -169,22 +169,17 @@ def test_a_default_whose_library_is_absent_says_how_to_get_it(
     assert "No module named webdataset; `make setup-extra` installs webdataset" in row.absent
 
 
-#: Forms of each kind: many files, maps, shards and stored pixels.  `threads`, which starts soonest,
-#: reads every form; what reads a form is the same for the loaders below.
-FORMS = ("jpeg", "lmdb", "tar", "hdf5-raw")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("loader", "forms"),
     [
-        ("threads", ()),
-        ("torch", FORMS),
-        ("dali", FORMS),
-        ("spdl", ()),
-        ("webdataset", ()),
-        ("grain", ()),
+        ("threads", ()),  # it starts soonest
+        ("torch", ("lmdb",)),
+        *(
+            pytest.param(loader, (), marks=pytest.mark.breadth)
+            for loader in ("torch", "dali", "spdl", "webdataset", "grain")
+        ),
         pytest.param("native", (), marks=pytest.mark.system),
     ],
 )
