@@ -75,6 +75,7 @@ def test_blocks_follow_until_the_interval_is_narrow_and_a_run_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_both_loops_take_turns(tmp_path: Path) -> None:
     need("torch")
     data = containers.small_dataset(tmp_path / "data", samples=64)

@@ -11,6 +11,7 @@ from benchmarks import head_of_line
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_a_short_run_has_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOBENCH_PLUGINS", "")  # it sets its own
     figures = tmp_path / "figures.json"

@@ -10,14 +10,12 @@ import pytest
 from benchmarks import versus_fio
 from tests.capabilities import need
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.breadth]
 #: Three repeats: pages of fio's own program that the kernel took back are read again now and then.
 SMALL = ["--samples", "128", "--batch", "16", "--repeats", "3", "--rates", "200"]
 
 
-@pytest.mark.parametrize(
-    "name", ["lmdb", *(pytest.param(n, marks=pytest.mark.breadth) for n in ("hdf5", "jpeg", "tar"))]
-)
+@pytest.mark.parametrize("name", ["hdf5", "jpeg", "lmdb", "tar"])
 def test_a_small_run_reads_what_fio_reads(name: str, tmp_path: Path) -> None:
     for capability in ("loop", "blkio", "fio", "torch", "lmdb"):
         need(capability)
