@@ -91,6 +91,7 @@ if [ "$scope" != breadth ]; then
     collecting=$!
     make lint || exit
     wait $collecting
+    collecting=
 fi
 status=0 first=0
 computing="not system and $scope"
