@@ -254,6 +254,7 @@ def lend(names: Set[str], environment: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.timeout(900)
 def test_a_wheel_in_a_clean_environment_runs_smoke(wheel: Path, tmp_path: Path) -> None:
     """The worker side is installed; the libraries that the extras name are lent: two gigabytes."""
@@ -350,6 +351,7 @@ def test_installer_says_what_it_does_and_does_it_once(tree: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_installer_goes_on_after_a_change_or_a_broken_environment(tree: Path) -> None:
     assert install(tree, "dev").returncode == 0
     assert install(tree, "dev").stderr == ""
@@ -408,6 +410,7 @@ def test_without_root_the_tests_say_what_to_ask_for(tree: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 def test_bundle_sets_up_without_a_network(tmp_path: Path) -> None:
     """A real bundle of a commit, with two small packages in place of the two gigabytes."""
     for name in ("root", "git", "make", "package-index"):

@@ -193,6 +193,7 @@ pairs = 1
 """
 
 
+@pytest.mark.breadth
 def test_a_suite_contrasts_bind_and_image_for_docker_and_apptainer(
     data: Dataset, daemon: None, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ def test_apptainer_over_two_hosts(cluster: Hosts, launcher: str, batch: None) ->
     assert record["runtime"]["form"] == "sif"
 
 
-@pytest.mark.parametrize("runtime", ["podman", "docker"])
+@pytest.mark.parametrize("runtime", ["podman", pytest.param("docker", marks=pytest.mark.breadth)])
 def test_engines_over_two_hosts(cluster: Hosts, runtime: str) -> None:
     """Two containers on each host, with what they need of it, that exchange gradients."""
     case = Case(runtime=runtime)
