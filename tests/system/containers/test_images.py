@@ -144,7 +144,7 @@ def verified(image: Image) -> List[verification.Proof]:
     return [f for f in findings if not f.ok]
 
 
-@pytest.mark.breadth  # of Caffe's image below
+@pytest.mark.breadth  # the test below reads Caffe's image as a whole
 def test_every_form_holds_the_same_files_and_its_libraries_import(torch_image: Image) -> None:
     assert verified(torch_image) == []
 

@@ -17,11 +17,8 @@ from benchmarks import odd_files, pixels
 from iobench.core import registry
 from tests import capabilities
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.breadth,
-    pytest.mark.timeout(1800),
-]  # the audit takes minutes
+# the audit takes minutes
+pytestmark = [pytest.mark.system, pytest.mark.breadth, pytest.mark.timeout(1800)]
 
 LARGE = (1000, 2000)
 FORMS = ("lmdb", "tar", "lmdb-raw", "hdf5-raw", "hdf5-float")
