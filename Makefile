@@ -24,8 +24,7 @@ BENCHMARKS := aa bridge-cost cached-curve caffe-time caffe-wait ceilings cold-tu
 	turn-noise versions versus-fio
 
 .PHONY: help setup setup-extra data images caffe bench-io report test test-breadth test-host test-setup \
-	test-tools check lint smoke clean \
-	bundle setup-dev $(BENCHMARKS:%=bench-%)
+	test-tools check lint smoke clean bundle setup-dev $(BENCHMARKS:%=bench-%)
 
 help: ## Show this text
 	@echo 'iobench $(VERSION): where a training run loses time: storage, preprocessing, compute or the container'

@@ -28,7 +28,7 @@ TOP_LEVEL = {"Dockerfile", "singularity", "README.md", "iobench", "datasets", "t
 TOP_LEVEL |= {"pyproject.toml", "CHANGELOG.md", "docs", ".ci", "benchmarks", "requirements"}
 TOP_LEVEL |= {"LICENSE", ".gitignore", ".dockerignore"}
 TARGETS = ["help", "setup", "data", "bench-io", "report", "test", "check", "smoke", "clean"]
-TARGETS += ["bundle", "images", "caffe"]
+TARGETS += ["bundle", "images", "caffe", "test-breadth"]
 
 
 def pins(name: str) -> Dict[str, str]:
@@ -253,7 +253,6 @@ def lend(names: Set[str], environment: Path) -> None:
                 (there / top).symlink_to(str(found.locate_file(top)))
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 @pytest.mark.timeout(900)
 def test_a_wheel_in_a_clean_environment_runs_smoke(wheel: Path, tmp_path: Path) -> None:
@@ -350,7 +349,6 @@ def test_installer_says_what_it_does_and_does_it_once(tree: Path) -> None:
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_installer_goes_on_after_a_change_or_a_broken_environment(tree: Path) -> None:
     assert install(tree, "dev").returncode == 0
@@ -409,7 +407,6 @@ def test_without_root_the_tests_say_what_to_ask_for(tree: Path, tmp_path: Path) 
     assert asked.endswith(" gcc libc6-dev`")
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_bundle_sets_up_without_a_network(tmp_path: Path) -> None:
     """A real bundle of a commit, with two small packages in place of the two gigabytes."""

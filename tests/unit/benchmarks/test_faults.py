@@ -113,7 +113,6 @@ def test_the_few_are_of_every_kind_and_of_what_comes_before_the_trials() -> None
     assert {"preparing", "turns", "report"} <= {m for moments in few.values() for m in moments}
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_a_row_of_each_kind_holds(tmp_path: Path) -> None:
     for capability in ("root", "loop", "lmdb", "gcc"):

@@ -74,7 +74,6 @@ def test_blocks_follow_until_the_interval_is_narrow_and_a_run_goes_on(
     assert ran(0.001) == 16
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_both_loops_take_turns(tmp_path: Path) -> None:
     need("torch")

@@ -30,7 +30,6 @@ def test_300_specs_plan_or_are_refused_in_one_plain_line() -> None:
     assert min(tally.kinds["valid"], tally.kinds["refused"]) > 50, tally.kinds
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_every_100th_single_change_to_a_shipped_spec_is_named() -> None:
     tally = fuzz.sweep(every=101)
@@ -103,7 +102,6 @@ def test_a_key_that_is_ignored_in_silence_is_found(
     assert judged(document, tmp_path, other=other) == "ignored case.batch"
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_every_key_and_member_is_drawn() -> None:
     models = (

@@ -10,7 +10,6 @@ import pytest
 from benchmarks import head_of_line
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_a_short_run_has_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOBENCH_PLUGINS", "")  # it sets its own

@@ -24,7 +24,6 @@ from tests.capabilities import need
 PROBED = ("read_s", "decode_s")
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 @pytest.mark.parametrize(("stage", "part"), [("read", "read_s"), ("decode", "decode_s")])
 def test_the_extra_work_is_in_its_stage(

@@ -10,7 +10,6 @@ import pytest
 from benchmarks import scale
 
 
-@pytest.mark.slow
 @pytest.mark.breadth
 def test_it_is_right_and_small(tmp_path: Path) -> None:
     args = argparse.Namespace(channel=16, ranks=16, steps=200, folder=tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import versus_fio
 from tests.capabilities import need
 
-pytestmark = [pytest.mark.slow, pytest.mark.breadth]
+pytestmark = pytest.mark.breadth
 #: Three repeats: pages of fio's own program that the kernel took back are read again now and then.
 SMALL = ["--samples", "128", "--batch", "16", "--repeats", "3", "--rates", "200"]
 
