@@ -81,7 +81,7 @@ lint: setup-dev
 
 check: lint ## Check format, lint and types; run the fast tests (at most five minutes)
 	unset PYTHONDONTWRITEBYTECODE; \
-	.venv/bin/python -m pytest -n 3 --dist worksteal -m 'not system and not slow and not breadth' \
+	.venv/bin/python -m pytest -n 4 --dist worksteal -m 'not system and not slow and not breadth' \
 		--durations=20
 
 test-host: ## As root: give the tests /dev/fuse and loop devices (says what it changes)

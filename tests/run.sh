@@ -2,7 +2,7 @@
 # run.sh          checks format, lint and types, then runs the tests
 # run.sh breadth  runs those that repeat a claim over further members, forms and faults (marker breadth)
 #
-# Three at a time, as half of their time they wait: first those that need no image and no Caffe, while
+# Four at a time, as half of their time they wait: first those that need no image and no Caffe, while
 # these are made; then those that do (marker system), beside one Docker daemon, a file's tests in one
 # process.
 # IMAGES is the images' folder.  What cannot be made is named, and the tests that need it are
@@ -46,7 +46,7 @@ tests() { # marker, how processes share, words before pytest: runs the tests of 
     marker=$1 shared=$2
     shift 2
     rm -rf "$(cache)"
-    "$@" .venv/bin/python -m pytest -n 3 --dist "$shared" -m "$marker" --durations=20 \
+    "$@" .venv/bin/python -m pytest -n 4 --dist "$shared" -m "$marker" --durations=20 \
         -o cache_dir="$(cache)"
 }
 
@@ -86,7 +86,7 @@ trap tidy EXIT
 trap 'exit 130' INT TERM
 
 if [ "$scope" != breadth ]; then
-    # what pytest makes of the tests is kept; else each of the three processes below would make it
+    # what pytest makes of the tests is kept; else each of the four processes below would make it
     .venv/bin/python -m pytest --collect-only -qq -p no:cacheprovider >/dev/null 2>&1 &
     collecting=$!
     make lint || exit

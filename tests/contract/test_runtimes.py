@@ -36,13 +36,19 @@ members = pytest.mark.parametrize("name", registry.names("runtimes"))
 isolated = pytest.mark.parametrize(
     "name", [n for n in registry.names("runtimes") if registry.load("runtimes", n).isolated]
 )
-variants = pytest.mark.parametrize(
-    ("name", "options"),
-    [(n, o) for n in containers.RUNTIMES for o in containers.OPTIONS.get(n, [{}])],
-    ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
+VARIANTS = [(n, o) for n in containers.RUNTIMES for o in containers.OPTIONS.get(n, [{}])]
+FIRST = [("docker", {}), ("apptainer", {"mode": "sif"})]
+variants, first_variants = (
+    pytest.mark.parametrize(
+        ("name", "options"),
+        [pytest.param(*v, marks=() if v in now else pytest.mark.breadth) for v in VARIANTS],
+        ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
+    )
+    for now in (VARIANTS, FIRST)
 )
 COMMAND = ("python3", "-m", "iobench.worker", "/tmp/a task.json")
-PIPELINES = ("torch:lmdb", "torch:hdf5", "torch:jpeg", "dali:jpeg")
+PIPELINES = ("torch:lmdb", "dali:jpeg")
+PIPELINES_TOO = ("torch:hdf5", "torch:jpeg")
 FORMS = ("", "docker", "podman", "sif", "rootfs")
 
 
@@ -157,7 +163,9 @@ def on_bare_metal(data: Dataset) -> OnBareMetal:
 
 @pytest.mark.system
 @variants
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize(
+    "pipeline", [*PIPELINES, *(pytest.param(p, marks=pytest.mark.breadth) for p in PIPELINES_TOO)]
+)
 def test_the_four_pipelines_run_and_deliver_the_same_samples(
     name: str, options: Dict[str, str], pipeline: str, data: Dataset, services: None,
     on_bare_metal: OnBareMetal,
@@ -191,7 +199,7 @@ def test_a_cold_trial_is_proven_and_says_what_it_ran_in(
 
 
 @pytest.mark.system
-@variants
+@first_variants
 def test_its_system_calls_are_counted_from_the_host_and_are_those_of_bare(
     name: str, options: Dict[str, str], data: Dataset, services: None, on_bare_metal: OnBareMetal
 ) -> None:
@@ -273,7 +281,7 @@ def tree(folder: Path) -> Dict[str, tuple]:
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "options"),
-    [p for p in variants.args[1] if registry.load("runtimes", p[0]).isolated],
+    [v for v in VARIANTS if registry.load("runtimes", v[0]).isolated],
 )
 def test_it_cannot_write_outside_its_result_folder(
     name: str, options: Dict[str, str], data: Dataset, tmp_path: Path, services: None
@@ -332,7 +340,7 @@ def wait_for(condition: object, seconds: float = 30.0) -> bool:
 
 
 @pytest.mark.system
-@variants
+@first_variants
 def test_it_takes_turns_with_bare_metal(
     name: str, options: Dict[str, str], data: Dataset, services: None
 ) -> None:
@@ -366,7 +374,13 @@ def stopped(processes: List[int]) -> bool:
 
 @pytest.mark.system
 @pytest.mark.parametrize("driver_code", [DRIVER, TURNS], ids=["alone", "in-turns"])
-@pytest.mark.parametrize("name", registry.names("runtimes"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in ("bare", *dict(FIRST)) else pytest.mark.breadth)
+        for n in registry.names("runtimes")
+    ],
+)
 def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
     name: str, driver_code: str, data: Dataset, tmp_path: Path, services: None
 ) -> None:
@@ -465,7 +479,7 @@ exec(sys.argv[2])
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["apptainer", "charliecloud", "unpacked"])
-@pytest.mark.parametrize("pipeline", ["torch:lmdb", "dali:jpeg"])
+@pytest.mark.parametrize("pipeline", PIPELINES)
 def test_a_user_without_root_gets_the_same_samples(
     name: str, pipeline: str, data: Dataset, on_bare_metal: OnBareMetal
 ) -> None:

@@ -57,8 +57,20 @@ def check(record: Record, cache: str, ranks: int = 1) -> None:
         assert software["fetched"] < 1e6
 
 
-@pytest.mark.parametrize("cache", ["cold", "warm"])
-@pytest.mark.parametrize("runtime", ["bare", *containers.RUNTIMES])
+RUNTIMES = ["bare", *containers.RUNTIMES]
+FIRST = ("bare", "docker", "apptainer")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cache"),
+    [
+        *((runtime, "cold") for runtime in RUNTIMES),
+        *(
+            pytest.param(runtime, "warm", marks=() if runtime in FIRST else pytest.mark.breadth)
+            for runtime in RUNTIMES
+        ),
+    ],
+)
 def test_one_rank(data: Dataset, runtime: str, cache: str) -> None:
     for _ in range(3):  # the software of bare is these tests' own: another one may have mapped it
         record = started(data, cache, runtime)

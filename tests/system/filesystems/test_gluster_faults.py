@@ -193,6 +193,7 @@ def test_a_client_that_hangs_is_waited_for(volume: Gluster, tmp_path: Path) -> N
     run.nothing_left()
 
 
+@pytest.mark.breadth
 def test_a_client_that_hangs_for_good_is_given_up(volume: Gluster, tmp_path: Path) -> None:
     """The kernel holds who asked until the client goes on or is gone: then none is left."""
     run = Run(tmp_path, volume, words=IMPATIENT)
@@ -239,7 +240,11 @@ def test_a_lost_brick_fails_the_trials_that_need_it(volume: Gluster, tmp_path: P
     ("fault", "words"),
     [
         ("read-only", "{}/.*: Read-only file system"),
-        ("full", "No space left on device|no directory of files .* of the free space"),
+        pytest.param(
+            "full",
+            "No space left on device|no directory of files .* of the free space",
+            marks=pytest.mark.breadth,
+        ),
     ],
 )
 def test_a_mount_that_cannot_be_written_is_read_on(

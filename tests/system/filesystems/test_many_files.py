@@ -103,6 +103,7 @@ def test_slow_opens_are_what_binds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the mount's metadata bind" in mount.words
 
 
+@pytest.mark.breadth
 def test_slow_bytes_are_what_binds() -> None:
     need("gluster")
     need("blkio")

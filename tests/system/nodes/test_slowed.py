@@ -65,6 +65,7 @@ def check_nobody_waits(cluster: Hosts, analysis: Dict[str, Any]) -> None:
     assert analysis["stragglers"] == []
 
 
+@pytest.mark.breadth
 def test_less_bandwidth_of_one_host_is_communication(cluster: Hosts, slow: Host) -> None:
     need("tbf")
     rate, nbytes = 20_000_000, 2_000_000

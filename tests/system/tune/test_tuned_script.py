@@ -14,7 +14,7 @@ import pytest
 
 from tests.build import containers
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.breadth
 
 ROOT = Path(__file__).parents[3]
 VERDICTS = {"leave it", "change", "not shown"}

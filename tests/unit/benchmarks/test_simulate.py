@@ -35,7 +35,7 @@ def test_arms_are_put_to_runs_in_the_orders_that_the_product_draws(
     assert simulate.signed(np.array([1.0, 2.0, 3.0]), rng).tolist() == [1.0, -2.0, -3.0]
 
 
-@pytest.mark.slow
+@pytest.mark.breadth
 def test_recorded_noise_with_drift_and_outliers_is_seldom_called_a_difference() -> None:
     rng = np.random.default_rng(3)
     recorded = {

@@ -196,7 +196,10 @@ def repeated(planes: List[np.ndarray]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "samples"), [("smoke", 64), ("imagenet-like", 24)])
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    [("smoke", 64), pytest.param("imagenet-like", 24, marks=pytest.mark.breadth)],
+)
 def test_no_two_samples_share_a_block_at_any_shift(name: str, samples: int) -> None:
     work = job(name, samples)
     assert repeated([image[:, :, 1] for image in images(work, range(samples))]) == 0
