@@ -26,6 +26,7 @@ SAMPLES = 26  # not a whole number of batches
 BATCH = 4
 WORLD_SIZES = (1, 2, 3, 4, 7)
 SOONEST = "threads"  # it takes every form and starts no process
+FORMS = ("jpeg", "lmdb", "hdf5", "tar")
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -50,14 +51,17 @@ def pairs() -> List[Tuple[str, str]]:
 def each(found: Iterable[Tuple[str, ...]], *more: str) -> pytest.MarkDecorator:
     """Return the parameters of a test of these pairs; those of forms that hold pixels are slow.
 
-    They differ in what a stored sample is, which the formats' own tests cover: of them, loaders
-    but one are breadth.  ``more``: names of what follows loader and form.
+    They differ in what a stored sample is, which the formats' own tests cover.  One loader takes
+    all forms here, the next all that hold pictures, the others those of FORMS; the rest is breadth.
+    ``more``: names of what follows loader and form.
     """
 
     def marks(loader: str, form: str) -> List[pytest.MarkDecorator]:
-        if "-" not in form:
-            return []
-        return [pytest.mark.slow if loader == SOONEST else pytest.mark.breadth]
+        pixels = "-" in form
+        if loader == SOONEST:
+            return [pytest.mark.slow] * pixels
+        now = form in FORMS or (loader == "torch" and not pixels)
+        return [] if now else [pytest.mark.breadth]
 
     return pytest.mark.parametrize(
         ("loader", "form", *more), [pytest.param(*pair, marks=marks(*pair[:2])) for pair in found]

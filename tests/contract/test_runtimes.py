@@ -30,6 +30,7 @@ from iobench.run.block import run_block
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 from tests.build import containers
+from tests.build.rows import first, rows
 from tests.capabilities import need
 
 members = pytest.mark.parametrize("name", registry.names("runtimes"))
@@ -41,14 +42,13 @@ FIRST = [("docker", {}), ("apptainer", {"mode": "sif"})]
 variants, first_variants = (
     pytest.mark.parametrize(
         ("name", "options"),
-        [pytest.param(*v, marks=() if v in now else pytest.mark.breadth) for v in VARIANTS],
+        first(VARIANTS, now),
         ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
     )
     for now in (VARIANTS, FIRST)
 )
 COMMAND = ("python3", "-m", "iobench.worker", "/tmp/a task.json")
 PIPELINES = ("torch:lmdb", "dali:jpeg")
-PIPELINES_TOO = ("torch:hdf5", "torch:jpeg")
 FORMS = ("", "docker", "podman", "sif", "rootfs")
 
 
@@ -163,9 +163,7 @@ def on_bare_metal(data: Dataset) -> OnBareMetal:
 
 @pytest.mark.system
 @variants
-@pytest.mark.parametrize(
-    "pipeline", [*PIPELINES, *(pytest.param(p, marks=pytest.mark.breadth) for p in PIPELINES_TOO)]
-)
+@pytest.mark.parametrize("pipeline", rows(PIPELINES, ["torch:hdf5", "torch:jpeg"]))
 def test_the_four_pipelines_run_and_deliver_the_same_samples(
     name: str, options: Dict[str, str], pipeline: str, data: Dataset, services: None,
     on_bare_metal: OnBareMetal,
@@ -374,13 +372,7 @@ def stopped(processes: List[int]) -> bool:
 
 @pytest.mark.system
 @pytest.mark.parametrize("driver_code", [DRIVER, TURNS], ids=["alone", "in-turns"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=() if n in ("bare", *dict(FIRST)) else pytest.mark.breadth)
-        for n in registry.names("runtimes")
-    ],
-)
+@pytest.mark.parametrize("name", first(registry.names("runtimes"), ["bare", *containers.FIRST]))
 def test_kill_9_of_the_driver_leaves_no_process_and_no_container(
     name: str, driver_code: str, data: Dataset, tmp_path: Path, services: None
 ) -> None:
@@ -479,7 +471,7 @@ exec(sys.argv[2])
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["apptainer", "charliecloud", "unpacked"])
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", rows(["torch:lmdb"], ["dali:jpeg"]))
 def test_a_user_without_root_gets_the_same_samples(
     name: str, pipeline: str, data: Dataset, on_bare_metal: OnBareMetal
 ) -> None:

@@ -42,6 +42,7 @@ from iobench.run import worker_process
 from iobench.spec import schema
 from tests import capabilities
 from tests.build.report import suite
+from tests.build.rows import first
 from tests.meta.test_layering import ROOMS
 
 ROOT = Path(__file__).parents[2]
@@ -216,10 +217,7 @@ def test_console_blocks_hold_commands_only(block: Block) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
-    [
-        pytest.param(path, marks=() if path.name in FIRST_READ else pytest.mark.breadth)
-        for path in DOCUMENTS
-    ],
+    first(DOCUMENTS, [path for path in DOCUMENTS if path.name in FIRST_READ]),
     ids=ids,
 )
 def test_blocks_run(document: Path, copy: Path, kept: Path) -> None:

@@ -27,6 +27,7 @@ from iobench.run.trial import TrialSettings, run_trial
 from iobench.worker import remote_loader
 from tests.build import photos
 from tests.build.attempts import attempted
+from tests.build.rows import rows
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -205,10 +206,7 @@ OTHERS = [("native", form) for form in ("jpeg", "lmdb-raw", "leveldb")]
 OTHERS += [("threads", "lmdb"), ("torch", "lmdb")]
 
 
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [*PIPELINES, *(pytest.param(*pair, marks=pytest.mark.breadth) for pair in OTHERS)],
-)
+@pytest.mark.parametrize(("name", "form"), rows(PIPELINES, OTHERS))
 def test_every_pipeline_learns(
     name: str, form: str, data: Dataset, held_out: Dataset, tmp_path: Path
 ) -> None:
@@ -226,9 +224,7 @@ def test_every_pipeline_learns(
     assert found["classes"] == CLASSES
 
 
-@pytest.mark.parametrize(  # HDF5 files are gone through once
-    "form", ["lmdb", *(pytest.param(f, marks=pytest.mark.breadth) for f in ("jpeg", "leveldb"))]
-)
+@pytest.mark.parametrize("form", rows(["lmdb"], ["jpeg", "leveldb"]))  # HDF5: once through
 def test_the_program_learns(form: str, data: Dataset, held_out: Dataset, tmp_path: Path) -> None:
     with_form(data, form, tmp_path)
     found = inside(

@@ -12,6 +12,7 @@ from iobench.core.records import VALID
 from iobench.run.trial import TrialSettings, run_trial
 from iobench.spec import load
 from tests.build import containers
+from tests.build.rows import first
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -63,7 +64,7 @@ def losses(case: Case, data: Dataset) -> str:
     return str(facts["losses"])
 
 
-@pytest.mark.parametrize("runtime", containers.RUNTIMES)
+@pytest.mark.parametrize("runtime", first(containers.RUNTIMES, containers.FIRST))
 @pytest.mark.parametrize(("trainer", "pipeline", "order"), KINDS)
 def test_the_losses_are_those_of_bare_metal(
     data: Dataset,
@@ -86,7 +87,7 @@ def test_the_losses_are_those_of_bare_metal(
     assert losses(inside, data) == on_bare_metal[bare.label]
 
 
-@pytest.mark.parametrize("runtime", containers.RUNTIMES)
+@pytest.mark.parametrize("runtime", first(containers.RUNTIMES, containers.FIRST))
 def test_a_container_has_the_instructions_that_were_chosen_outside(
     data: Dataset,
     services: None,

@@ -23,6 +23,7 @@ from iobench.data import convert, make
 from iobench.host import tools
 from iobench.run.trial import run_trial
 from iobench.run.trial_settings import TrialSettings
+from tests.build.rows import rows
 from tests.capabilities import PYTEST_FOLDER, need
 from tests.meta.test_layering import side39
 
@@ -117,9 +118,7 @@ def test_what_only_a_newer_python_has_is_found(
     assert "loop.py" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "contract", ["trainers", pytest.param("loaders", marks=pytest.mark.breadth)]
-)
+@pytest.mark.parametrize("contract", rows(["trainers"], ["loaders"]))
 def test_members_keep_their_contract_there(caffe: Installed, contract: str) -> None:
     """The members that only this Python has, and DALI's older version, by the very same tests."""
     need("caffe-pytest")

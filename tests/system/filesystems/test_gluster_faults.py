@@ -19,6 +19,7 @@ from typing import Dict, Iterator, List, Set
 import pytest
 
 from tests.build.gluster import Gluster, gluster
+from tests.build.rows import rows
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
@@ -238,14 +239,10 @@ def test_a_lost_brick_fails_the_trials_that_need_it(volume: Gluster, tmp_path: P
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [
-        ("read-only", "{}/.*: Read-only file system"),
-        pytest.param(
-            "full",
-            "No space left on device|no directory of files .* of the free space",
-            marks=pytest.mark.breadth,
-        ),
-    ],
+    rows(
+        [("read-only", "{}/.*: Read-only file system")],
+        [("full", "No space left on device|no directory of files .* of the free space")],
+    ),
 )
 def test_a_mount_that_cannot_be_written_is_read_on(
     volume: Gluster, tmp_path: Path, fault: str, words: str

@@ -20,7 +20,7 @@ from tests.build.disks import disk
 from tests.build.lustre import RUN, environment, shown
 from tests.capabilities import need
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.breadth
 
 SPEC = """
 name = "shown"

@@ -81,6 +81,7 @@ def made(volume: Gluster) -> Dataset:
     return make.make("smoke", volume.mount / "set", samples=SAMPLES, seed=1)
 
 
+@pytest.mark.breadth
 def test_slow_opens_are_what_binds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The servers open one file after the other, and wait 20 ms before each."""
     need("gluster")

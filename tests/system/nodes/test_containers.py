@@ -9,6 +9,7 @@ import pytest
 from iobench.core.cases import Case
 from tests.build import clusters, containers
 from tests.build.hosts import Hosts
+from tests.build.rows import rows
 from tests.capabilities import image_folder, need
 
 pytestmark = pytest.mark.system
@@ -31,7 +32,7 @@ def test_apptainer_over_two_hosts(cluster: Hosts, launcher: str, batch: None) ->
     assert record["runtime"]["form"] == "sif"
 
 
-@pytest.mark.parametrize("runtime", ["podman", pytest.param("docker", marks=pytest.mark.breadth)])
+@pytest.mark.parametrize("runtime", rows(["podman"], ["docker"]))
 def test_engines_over_two_hosts(cluster: Hosts, runtime: str) -> None:
     """Two containers on each host, with what they need of it, that exchange gradients."""
     case = Case(runtime=runtime)

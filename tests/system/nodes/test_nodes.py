@@ -14,6 +14,7 @@ import pytest
 from iobench.host import page_lock
 from tests.build import clusters
 from tests.build.hosts import Host, Hosts
+from tests.build.rows import rows
 from tests.capabilities import need
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def test_torchrun_over_two_hosts(cluster: Hosts) -> None:
     clusters.check_all(cluster, ["warm"], each=2)
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launcher", rows(["mpirun"], ["torchrun"]))
 def test_torch_trains_one_net_on_two_hosts(cluster: Hosts, launcher: str) -> None:
     """Each host is a network of its own: the ranks meet at the address that the driver sees."""
     words = clusters.command(

@@ -75,6 +75,7 @@ def test_less_bandwidth_of_one_host_is_communication(cluster: Hosts, slow: Host)
     check_communication(cluster, analysis, nbytes / rate)
 
 
+@pytest.mark.breadth
 def test_latency_of_one_host_is_communication(cluster: Hosts, slow: Host) -> None:
     """Each of the two phases of a ring asks for a part, and gets it."""
     need("tun")

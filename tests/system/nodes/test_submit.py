@@ -11,6 +11,7 @@ import pytest
 
 from tests.build import clusters
 from tests.build.hosts import Hosts, until
+from tests.build.rows import rows
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +85,7 @@ def test_a_suite_is_submitted_and_followed(cluster: Hosts, batch: None) -> None:
     clusters.check_nothing_left(cluster)
 
 
-@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.breadth)])
+@pytest.mark.parametrize("nodes", rows([1], [2]))
 def test_a_job_goes_on_after_its_time_limit(cluster: Hosts, batch: None, nodes: int) -> None:
     spec, results = cluster.folder / "limited.toml", str(cluster.folder / f"limited{nodes}")
     several = 'launcher = "srun"\nranks_per_node = 1\nnodes = 2' if nodes > 1 else ""

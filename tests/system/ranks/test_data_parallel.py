@@ -21,6 +21,7 @@ from iobench.run.trial import TrialSettings, run_trial
 from iobench.worker.rank import ids_digest
 from tests.build import containers
 from tests.build.datasets import indexed
+from tests.build.rows import rows
 from tests.capabilities import need
 
 pytestmark = pytest.mark.system
@@ -145,10 +146,7 @@ GIVEN_TOO = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "world_size", "whole"),
-    [*GIVEN, *(pytest.param(*row, marks=pytest.mark.breadth) for row in GIVEN_TOO)],
-)
+@pytest.mark.parametrize(("pipeline", "world_size", "whole"), rows(GIVEN, GIVEN_TOO))
 def test_processes_are_given_every_sample_once_but_the_stated_remainder(
     photos: Dataset, plugged: None, pipeline: str, world_size: int, whole: int
 ) -> None:

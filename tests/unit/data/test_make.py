@@ -23,6 +23,7 @@ from iobench.core import dataset as datasets
 from iobench.core.errors import DatasetError
 from iobench.data import make, pixels, recipes, size_model
 from iobench.host.files import hold
+from tests.build.rows import rows
 
 #: Digest of the first samples of a recipe under its own seed. They change only with
 #: make.SYNTHESIS or the pinned encoder, and then CHANGELOG's "Results affected" says so.
@@ -196,10 +197,7 @@ def repeated(planes: List[np.ndarray]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "samples"),
-    [("smoke", 64), pytest.param("imagenet-like", 24, marks=pytest.mark.breadth)],
-)
+@pytest.mark.parametrize(("name", "samples"), rows([("smoke", 64)], [("imagenet-like", 24)]))
 def test_no_two_samples_share_a_block_at_any_shift(name: str, samples: int) -> None:
     work = job(name, samples)
     assert repeated([image[:, :, 1] for image in images(work, range(samples))]) == 0

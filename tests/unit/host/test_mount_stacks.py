@@ -128,7 +128,7 @@ def folder() -> Iterator[Callable[[], Path]]:
         yield lambda: Path(tempfile.mkdtemp(dir=name)).resolve()
 
 
-@pytest.mark.slow
+@pytest.mark.breadth
 @settings(
     max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from iobench.run import audit
 from iobench.worker.audit import CHECKS
 from iobench.worker.library_defaults import DEFAULTS
+from tests.build.rows import first, rows
 from tests.capabilities import need
 
 #: A loader that does each wrong thing, chosen by the file's name.
@@ -138,11 +139,19 @@ SHOWN = {
     "Grain shuffle(seed), iterated once an epoch": "1 order in 2 epochs",
     "Grain DataLoader, ShardOptions(drop_remainder=False)": "24 for 26 samples: 0 repeated, 2 lost",
 }
+#: One of each library.
+FIRST_DEFAULTS = [
+    "torch DistributedSampler(drop_last=False)",
+    "DALIGenericIterator(last_batch_policy=FILL)",
+    "SPDL build(max_failures=-1)",
+    "WebDataset(resampled=True)",
+    "Grain batch(drop_remainder=True), then mp_prefetch",
+]
 NEEDS = {"DALI": "dali", "SPDL": "spdl", "WebD": "webdataset", "Grai": "grain"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("name", first(DEFAULTS, FIRST_DEFAULTS))
 def test_what_a_librarys_default_does_is_seen_by_running_it(name: str, tmp_path: Path) -> None:
     need(NEEDS.get(name[:4], "torch"))
     default = DEFAULTS[name]
@@ -173,11 +182,7 @@ def test_a_default_whose_library_is_absent_says_how_to_get_it(
 @pytest.mark.parametrize(
     "loader",
     [
-        "threads",  # it starts soonest
-        *(
-            pytest.param(loader, marks=pytest.mark.breadth)
-            for loader in ("torch", "dali", "spdl", "webdataset", "grain")
-        ),
+        *rows(["threads"], ["torch", "dali", "spdl", "webdataset", "grain"]),  # the soonest first
         pytest.param("native", marks=pytest.mark.system),
     ],
 )

@@ -34,6 +34,7 @@ from tests.build import photos
 from tests.build import report as fixture
 from tests.build.attempts import attempted
 from tests.build.photos import Stored
+from tests.build.rows import rows
 from tests.capabilities import need
 
 ROOT = Path(__file__).parents[3]
@@ -478,8 +479,11 @@ def caffe_case(found: Dataset, **changes: Any) -> Case:
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("stage", "cache"),
-    [("read", "cold"), ("load", "warm"), ("load", "cold"), ("train", "warm"), ("compute", "-"),
-     ("digest", "-"), ("probe", "warm"), ("calls", "-"), ("decode", "warm")],
+    rows(
+        [("read", "cold"), ("train", "warm"), ("digest", "-")],
+        [("load", "warm"), ("load", "cold"), ("compute", "-"), ("probe", "warm"), ("calls", "-"),
+         ("decode", "warm")],
+    ),
 )  # fmt: skip
 def test_torch_under_caffe_s_python(smoke: Dataset, stage: str, cache: str) -> None:
     """The same trial with the worker in each Python: same samples, same order, same bytes."""
