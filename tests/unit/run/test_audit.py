@@ -121,6 +121,11 @@ def test_the_options_that_a_loader_names_are_audited_too(
     assert "once" in failed["optional:jpeg bad=true"]
 
 
+def test_only_the_forms_that_were_asked_for_are_audited(tmp_path: Path) -> None:
+    answers = audit.audit(tmp_path, ["threads"], lambda line: None, only=["tar"])
+    assert {(answer.pipeline, *answer.failed) for answer in answers} == {("threads:tar",)}
+
+
 #: What a real run of a library's default shows, with these samples.
 SHOWN = {
     "torch DistributedSampler without set_epoch": "4 of 4 ranks have the order of epoch 1 again",
