@@ -99,16 +99,9 @@ pip_install() {
     fi
     # shellcheck disable=SC2086  # PIP_ARGS and quiet are lists of words
     "$venv/bin/python" -m pip $quiet --disable-pip-version-check --no-input install ${PIP_ARGS:-} \
-        --no-compile -c requirements/constraints.txt "$@" ||
+        -c requirements/constraints.txt "$@" ||
         die "pip could not install the packages above: without a network use the bundle" \
             "(docs/hpc.md); behind a proxy or mirror pass PIP_ARGS=..."
-}
-
-compile_packages() { # byte code, which pip makes on one core: half of its time here
-    cores=$(nproc 2>/dev/null || echo 1)
-    [ "$cores" -le 8 ] || cores=8 # a login node is others' too
-    # -qq: packages carry files for other Pythons, which do not compile
-    "$venv/bin/python" -m compileall -qq -j "$cores" "$venv"/lib/python3*/site-packages || :
 }
 
 install_set() { # $1: run, extra or dev; each begins with the one before
@@ -132,7 +125,6 @@ install_set() { # $1: run, extra or dev; each begins with the one before
     fi
     pip_install -r "requirements/$1.txt"
     [ "$1" != run ] || PYTHONWARNINGS=ignore pip_install --no-deps --no-build-isolation -e .
-    compile_packages
     echo "$key" >"$stamp"
 }
 
