@@ -19,7 +19,7 @@ from iobench.run import command
 from tests.capabilities import image_folder, missing, need
 
 RUNTIMES = [name for name in registry.names("runtimes") if name != "bare"]
-#: Of these, those that every claim is tested in by `make test`.
+#: Of these, the two that `make test` runs further tests in; the others are breadth there.
 FIRST = ("docker", "apptainer")
 #: Cases that a runtime runs in more than one form of the image.
 OPTIONS: Mapping[str, List[Dict[str, str]]] = {
