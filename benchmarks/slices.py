@@ -2,10 +2,11 @@
 
 Uneven steps: arms of equal work in steps of 70/70 ms and of 0/140 ms of CPU time, in turns; the
 ratio of their times is 1.000, within 0.005.
-Slices: three arms that do the same.  In a round the first runs for two seconds uninterrupted, then
-the other two for as long each, in slices, in turns.  Wanted: the 95 % interval of the ratio of
-sliced to uninterrupted time within 0.5 % of 1, for each length of a slice and each pipeline; the
-shortest such slice is what contrasts use.
+Slices: three arms that do the same.  The first runs uninterrupted for a spell of half a second (or
+of five slices), then the other two for as long each, in slices, in turns, over and over.  A spell
+begins with a start too: what one start costs follows from the ratio of the two, and from it the
+ratio of sliced to uninterrupted time.  Wanted: its 95 % interval within 0.5 % of 1, for each
+length of a slice and each pipeline; the shortest such slice has no cost that matters.
 Data: two arms that do the same, in turns, on the same files or on a copy each, so that neither
 finds in a cache of the processor what the other has read; with the allocator of ``fidelity``.
 Wanted: over all pipelines, the 95 % interval of the one ratio over the other holds 1 and lies
@@ -45,9 +46,11 @@ UNEVEN, BIAS, AGREE = 0.005, 0.005, 0.01
 SLICES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 #: Of arms on the same files or on copies: seconds of a loop and of a turn.
 LOOP_S, TURN_S = 8.0, 0.1
-ROUND_S = 2.0
+#: A round holds about as much of each arm; an uninterrupted spell is so long, or so many slices.
+ROUND_S, SPELL_S, SPELL_SLICES = 2.0, 0.5, 5
 PIPELINES = ("lmdb", "hdf5", "jpeg", "dali")
-BATCH = 32
+#: Of arms in slices: the ends of small batches tell more closely how far a loop is.
+BATCH, SMALL_BATCH = 32, 8
 #: Loops are so much longer than their rounds take at the rate of an epoch that runs alone.
 SPARE = 1.1
 FEWEST = 3
@@ -119,20 +122,35 @@ def arms_of(found: Dataset, case: Case, epochs: int) -> list[Attempt]:
     ]  # fmt: skip
 
 
+def spell_of(slice_s: float) -> tuple[int, int]:
+    """Return how many slices are as long as an uninterrupted spell, and the spells of a round."""
+    slices = max(SPELL_SLICES, round(SPELL_S / slice_s))
+    return slices, max(1, round(ROUND_S / (slices * slice_s)))
+
+
 def rounds(arms: Sequence[Arm], slice_s: float, count: int, draw: random.Random) -> int:
-    """Let the first arm run uninterrupted and the other two in slices; return the whole rounds."""
+    """Let the first arm run in spells and the other two in slices; return the whole rounds."""
     whole, *sliced = arms
+    slices, spells = spell_of(slice_s)
     for done in range(count):
-        for part in draw.sample([[whole], sliced], 2):
+        for part in (part for _ in range(spells) for part in draw.sample([[whole], sliced], 2)):
             if part == [whole]:
-                whole.turn(ROUND_S)
+                whole.turn(slices * slice_s)
                 continue
-            order = draw.sample(sliced, 2)
-            for arm in order * round(ROUND_S / slice_s):
+            for arm in draw.sample(sliced, 2) * slices:
                 arm.turn(slice_s)
         if any(arm.done for arm in arms):
             return done
     return count
+
+
+def start_of(ratio: float, slice_s: float) -> float:
+    """Return the seconds that a start costs; ``ratio``: time in slices over time in spells.
+
+    A start costs c seconds wherever it is: ratio = (1 + c / slice) / (1 + c / spell).
+    """
+    slices, _ = spell_of(slice_s)
+    return slice_s * (ratio - 1) / (1 - ratio / slices)
 
 
 def rates(arm: Arm, count: int, turns: int) -> list[float]:
@@ -153,8 +171,9 @@ def sliced_over_whole(found: Dataset, pipeline: str, slice_s: float, count: int)
 
     The rounds end with the first loop that does.
     """
-    case = case_of(found, pipeline)
-    epochs = epochs_of(case, found, SPARE * (1 + count) * ROUND_S)
+    case = dataclasses.replace(case_of(found, pipeline), batch=SMALL_BATCH)
+    slices, spells = spell_of(slice_s)
+    epochs = epochs_of(case, found, SPARE * (1 + count) * spells * slices * slice_s)
     with contextlib.ExitStack() as stack:
         arms = opened(arms_of(found, case, epochs), LOCAL, stack)
         count = rounds(arms, slice_s, 1 + count, random.Random(f"{pipeline}-{slice_s}"))
@@ -164,12 +183,13 @@ def sliced_over_whole(found: Dataset, pipeline: str, slice_s: float, count: int)
             if not arm.done:
                 arm.turn(math.inf)
         end(arms)
-    turns = (1, *[round(ROUND_S / slice_s)] * 2)
+    turns = (spells, *[spells * slices] * 2)
     whole, *sliced = (rates(a, count, n)[1:] for a, n in zip(arms, turns, strict=True))
     logs = [math.log(2 * w / (a + b)) for w, a, b in zip(whole, *sliced, strict=True)]
-    ratio, low, high = shown(logs)
+    start = [start_of(x, slice_s) for x in shown(logs)]
+    ratio, low, high = (1 + c / slice_s for c in start)
     return {"pipeline": pipeline, "slice_s": slice_s, "ratio": ratio, "low": low, "high": high,
-            "rounds": len(logs), "sd": statistics.stdev(logs)}  # fmt: skip
+            "start_s": start, "rounds": len(logs), "sd": statistics.stdev(logs)}  # fmt: skip
 
 
 def equal_pair(
@@ -275,9 +295,11 @@ def main() -> int:
             suites.keep(args, figures)
             good = row["low"] >= 1 - BIAS and row["high"] <= 1 + BIAS
             shortest = shortest or (slice_s if good else None)
+            starts = "{:.2f} ({:.2f} to {:.2f})".format(*(1e3 * c for c in row["start_s"]))
             print(
                 f"{pipeline:6} {slice_s:5.2f} s  {row['ratio']:.4f} ({row['low']:.4f} to "
-                f"{row['high']:.4f})  sd {row['sd']:.1%}, {row['rounds']} rounds",
+                f"{row['high']:.4f})  a start costs {starts} ms  sd {row['sd']:.1%}, "
+                f"{row['rounds']} rounds",
                 flush=True,
             )
         met = met and shortest is not None

@@ -160,7 +160,7 @@ class StartupResult(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class WaitResult:
-    """Waits of the steps after the warm-up, in seconds."""
+    """Waits of the steps after the warm-up, in seconds; ``taken``: for a batch that was there."""
 
     steps: int
     mean: float
@@ -168,6 +168,7 @@ class WaitResult:
     p90: float
     p99: float
     max: float
+    taken: float = 0.0  # 0: not known
 
 
 @dataclasses.dataclass(frozen=True)

@@ -244,7 +244,8 @@ def _waits(found: Evidence, case: Case, cache: str) -> WaitResult | None:
         return None
     ranked = waits.seconds.tolist()
     p50, p90, p99 = (ranked[math.ceil(p / 100 * len(ranked)) - 1] for p in (50, 90, 99))
-    return WaitResult(waits.count, waits.mean, p50, p90, p99, ranked[-1])
+    taken_s = found.taken_s(case, cache)
+    return WaitResult(waits.count, waits.mean, p50, p90, p99, ranked[-1], taken_s)
 
 
 def _cores(found: Evidence, case: Case) -> int | None:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,13 @@ class Evidence:
         records = self.of(case, "train", *caches)
         ladder = _windows([r for r in records if not r.trial.contrast], whole=whole)
         return ladder or _windows(records, whole=whole)
+
+    def taken_s(self, case: Case, *caches: str) -> float:
+        """Return the seconds a step of ``train`` that taking a batch took which was there.
+
+        Of the median trial; 0: not known.
+        """
+        return median([w.handover_s for w in self.train(case, *caches)] or [0.0])
 
     def compute(self, case: Case) -> tuple[list[Window], str]:
         """Return the compute rung and the label of the case that ran it ("" when its own)."""

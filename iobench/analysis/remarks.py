@@ -71,11 +71,10 @@ def queue_remark(record: Record) -> str:
 
 def _taken(found: Evidence, case: Case) -> list[str]:
     """Return how long warm training waited for batches that were there, where that was long."""
-    windows = found.train(case, *WARM_STATES)
-    taken_s = median([w.handover_s for w in windows] or [0.0])
+    taken_s = found.taken_s(case, *WARM_STATES)
     if taken_s <= HANDOVER_S:
         return []
-    share = taken_s / median(w.step_s for w in windows)
+    share = taken_s / median(w.step_s for w in found.train(case, *WARM_STATES))
     return [
         f"train: taking a batch that was there took {taken_s * 1e3:.1f} ms, {share:.0%} of a step "
         "(its way from another process, and freeing the one before): so much of a wait is no stall"

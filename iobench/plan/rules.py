@@ -15,8 +15,11 @@ from iobench.spec.load import expand, extra_cases, left_out, named, pipeline
 from iobench.spec.schema import MOST_PAIRED, MOST_TRIALS, ContrastSpec, Spec
 
 #: Turns of cold data are at least this long, seconds: what a stopped arm has asked the device for
-#: still comes in.
-COLD_SLICE_S = 0.3
+#: still comes in.  So are those of warm arms that differ in ``GOES_ON``.
+LONG_SLICE_S = 0.3
+#: Keys of a case on which depends what each turn costs it to go on (1 ms, with the caches of the
+#: processor full of what others have read).
+GOES_ON = ("loader", "format", "workers", "batch")
 #: Keys of a case that leave alone how its loader reads: what is asked for ahead, and how much.
 READ_ALIKE = frozenset(
     ("label", "name", "location", "runtime", "image", "runtime_options", "scope", "decoder",
@@ -24,6 +27,8 @@ READ_ALIKE = frozenset(
 )  # fmt: skip
 #: Turns that a warm loop has at least, whatever the spec says of their length.
 LEAST_ROUNDS = 20
+#: Seconds that the loop of an arm that takes turns runs; in long turns longer.
+LOOP_S = 3.0
 #: Fields of a case that follow from others.
 FOLLOWING = ("label", "name", "location")
 
@@ -63,7 +68,7 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
         looks=wanted.looks if len(wanted.looks) > 1 else (),
         primary=wanted.primary,
         probes=wanted.probe_pairs,
-        loop_s=wanted.loop_s,
+        loop_s=_loop_s(wanted, all(_go_on_alike(here) for _, _, here in _cells(wanted, found))),
     )
 
 
@@ -77,10 +82,13 @@ def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
     if stages.of(wanted.stage).trained or any(c.uses_gpu for c in here):
         return 0.0
     if cache != "cold":
-        return _warm_slice_s(wanted, cache, here)
+        slice_s = _warm_slice_s(wanted, cache, here)
+        if not slice_s or _go_on_alike(here):
+            return slice_s
+        return max(slice_s, min(LONG_SLICE_S, _loop_s(wanted, False) / LEAST_ROUNDS))
     bound = all(c.placement == "bind" for c in here)
     able = wanted.slice_s and bound and _may_stop(here) and _read_alike(here)
-    return max(wanted.slice_s, COLD_SLICE_S) if able else 0.0
+    return max(wanted.slice_s, LONG_SLICE_S) if able else 0.0
 
 
 def _warm_slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
@@ -90,12 +98,20 @@ def _warm_slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> flo
     Cold probes do not take turns: each arm would need a copy of the data.
     """
     able = cache == "warm" and _may_stop(here)
-    return min(wanted.slice_s, wanted.loop_s / LEAST_ROUNDS) if able else 0.0
+    return min(wanted.slice_s, _loop_s(wanted, True) / LEAST_ROUNDS) if able else 0.0
+
+
+def _loop_s(wanted: ContrastSpec, alike: bool) -> float:
+    return wanted.loop_s or (LOOP_S if alike else LEAST_ROUNDS * LONG_SLICE_S)
 
 
 def _read_alike(here: Sequence[Case]) -> bool:
     keys = [f.name for f in dataclasses.fields(Case) if f.name not in READ_ALIKE]
     return all(getattr(c, key) == getattr(here[0], key) for c in here for key in keys)
+
+
+def _go_on_alike(here: Sequence[Case]) -> bool:
+    return all(getattr(c, key) == getattr(here[0], key) for c in here for key in GOES_ON)
 
 
 def _may_stop(here: Sequence[Case]) -> bool:

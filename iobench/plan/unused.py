@@ -12,7 +12,7 @@ from iobench.core.errors import shown
 from iobench.core.own_images import is_own
 from iobench.plan.contrasts import contrasts
 from iobench.plan.ladder import ladder
-from iobench.plan.rules import COLD_SLICE_S, rules
+from iobench.plan.rules import rules
 from iobench.spec.contrast_rules import check_cache, matches
 from iobench.spec.load import expand, extra_cases, pipeline
 from iobench.spec.schema import ContrastSpec, Spec
@@ -131,10 +131,12 @@ def _of_contrast(wanted: ContrastSpec, rule: ContrastRule) -> Iterator[Finding]:
         yield from ((key, why) for key in unused if key in typed)
     elif "loop_s" in typed and not wanted.slice_s:
         yield "loop_s", "slice_s = 0: the arms do not take turns"
-    elif {cell.cache for cell in rule.cells if cell.slice_s} == {"cold"}:
-        yield from _unless("loop_s" not in typed, "loop_s", "a cold loop is one epoch")
-        short = "slice_s" in typed and 0 < wanted.slice_s < COLD_SLICE_S
-        yield from _unless(not short, "slice_s", f"turns of cold data take {COLD_SLICE_S:g} s")
+    elif turns := [cell for cell in rule.cells if cell.slice_s]:
+        short = "loop_s" in typed and {cell.cache for cell in turns} == {"cold"}
+        yield from _unless(not short, "loop_s", "a cold loop is one epoch")
+        least_s = min(cell.slice_s for cell in turns)
+        why = f"turns take {least_s:g} s: the data are cold, or the arms load unlike"
+        yield from _unless("slice_s" not in typed or least_s <= wanted.slice_s, "slice_s", why)
     there = {cell.cache for cell in rule.cells}
     for cache in wanted.caches if "caches" in typed and there else ():
         state = check_cache("caches", cache)

@@ -152,7 +152,7 @@ class ContrastSpec(Strict):
     shared: bool | None = None
     probes: int | None = pydantic.Field(default=None, ge=0, le=MOST_PAIRS)
     slice_s: float = pydantic.Field(default=0.1, ge=0, le=10)
-    loop_s: float = pydantic.Field(default=3.0, gt=0, le=DAY_S)
+    loop_s: float | None = pydantic.Field(default=None, gt=0, le=DAY_S)
 
     @property
     def shares_blocks(self) -> bool:

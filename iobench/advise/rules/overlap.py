@@ -14,6 +14,8 @@ from iobench.equations.stats import Interval
 
 #: A pipeline at or above this AU needs no cure.
 FINE_AU = 0.95
+#: The hand-over of batches explains the waits where it is such a share of the mean one.
+MOST = 0.5
 #: Steps that keep less of a core busy than this have no thread pool to speak of.
 BUSY = 0.5
 
@@ -44,6 +46,18 @@ def _contended(scene: Scene) -> bool | None:
     return stall.contention_s.value > wait
 
 
+def _handed(scene: Scene) -> bool:
+    """Tell whether steps wait mostly for batches that are there, which no deeper queue cures."""
+    if (waits := scene.waits) is None or _contended(scene) is not False:
+        return False
+    return waits.taken >= MOST * waits.mean > 0
+
+
+def _waiting(scene: Scene) -> Interval | None:
+    """Return AU where steps wait for batches that are not there yet, else None."""
+    return None if _contended(scene) or _handed(scene) else _idle(scene)
+
+
 def _evidence(scene: Scene) -> dict[str, float | str | None]:
     waits, stall = scene.waits, scene.case.prep_stall_s
     found: dict[str, float | str | None] = {"headroom": scene.limit.headroom}
@@ -65,9 +79,22 @@ def _contention(scene: Scene) -> Iterator[Diagnosis]:
         )
 
 
-def _slow_sample(scene: Scene) -> Iterator[Diagnosis]:
+def _hand_over(scene: Scene) -> Iterator[Diagnosis]:
     waits, au = scene.waits, _idle(scene)
-    if au and waits and not _contended(scene) and scene.few_slow:
+    if au and waits and _handed(scene):
+        yield Diagnosis(
+            f"AU is {au.value:.2f}: of the {1e3 * waits.mean:.1f} ms that a step waits, taking a "
+            f"batch that is there is {1e3 * waits.taken:.1f} ms",
+            "give a batch fewer bytes (8-bit pixels, made floats by the trainer), or make batches "
+            "in the trainer's process (threads, DALI); a deeper queue cures nothing",
+            {**_evidence(scene), "wait for a batch that is there s": waits.taken},
+            _could(au),
+        )
+
+
+def _slow_sample(scene: Scene) -> Iterator[Diagnosis]:
+    waits, au = scene.waits, _waiting(scene)
+    if au and waits and scene.few_slow:
         yield Diagnosis(
             f"AU is {au.value:.2f}: half of the steps wait less than {1e3 * waits.p50:.1f} ms, the "
             f"slowest {1e3 * waits.max:,.0f} ms",
@@ -86,8 +113,8 @@ def _made_ahead(scene: Scene) -> int:
 
 
 def _prefetch(scene: Scene) -> Iterator[Diagnosis]:
-    au = _idle(scene)
-    if not au or _contended(scene) or scene.case.fixed_threads or _made_ahead(scene) > 1:
+    au = _waiting(scene)
+    if not au or scene.case.fixed_threads or _made_ahead(scene) > 1:
         return
     yield Diagnosis(
         f"{_words(au)}: at most one batch is made ahead (prefetch = {scene.case.prefetch}), and "
@@ -100,11 +127,11 @@ def _prefetch(scene: Scene) -> Iterator[Diagnosis]:
 
 
 def _queue(scene: Scene) -> Iterator[Diagnosis]:
-    au, contended = _idle(scene), _contended(scene)
-    if not au or contended or scene.few_slow or _made_ahead(scene) <= 1:
+    au = _waiting(scene)
+    if not au or scene.few_slow or _made_ahead(scene) <= 1:
         return
     remedy = "steps wait for their batches; raise prefetch or the batch"
-    if contended is None:
+    if _contended(scene) is None:
         remedy = (
             "steps wait for their batches, or the loader takes cores from them; raise prefetch or "
             "the batch, or add a core"
@@ -172,6 +199,8 @@ RULES = (
     Rule("contention", "the loader takes cores from the steps",
          "docs/method.md, Stalls: the contention part of the prep stall", _contention, _TRAIN,
          _COMPUTE),
+    Rule("hand-over", "taking a batch that is there takes most of the wait",
+         "docs/method.md, Stalls: the hand-over", _hand_over, _TRAIN, _COMPUTE),
     Rule("slow sample", "a few slow samples hold up the batches behind theirs",
          "MinatoLoader, arXiv 2509.10712: head-of-line blocking", _slow_sample, _TRAIN,
          (roofline.PREP_BOUND, *_COMPUTE)),

@@ -90,8 +90,8 @@ def stall(wait: float, contention: float) -> PrepStall:
     )  # fmt: skip
 
 
-def waits(p50: float, mean: float, longest: float) -> dict[str, WaitResult]:
-    return {"warm": WaitResult(90, mean, p50, mean, longest, longest)}
+def waits(p50: float, mean: float, longest: float, taken: float = 0) -> dict[str, WaitResult]:
+    return {"warm": WaitResult(90, mean, p50, mean, longest, longest, taken)}
 
 
 def exchanging(seconds: float) -> CommunicationResult:
@@ -160,6 +160,12 @@ CAUSES: dict[str, tuple[Make, Make]] = {
     "contention": (
         cases({"au": 0.8, "prep_stall_s": stall(0, 2e-4), "step_wait_s": waits(1e-4, 1e-4, 2e-4)}),
         cases({"au": 0.8, "prep_stall_s": stall(2e-4, 0), "step_wait_s": waits(1e-4, 1e-4, 2e-4)}),
+    ),
+    "hand-over": (
+        cases({"au": 0.8, "prep_stall_s": stall(1e-4, 0),
+               "step_wait_s": waits(1e-3, 2e-3, 5e-3, 1.2e-3)}),
+        cases({"au": 0.8, "prep_stall_s": stall(1e-4, 0),
+               "step_wait_s": waits(1e-3, 2e-3, 5e-3, 8e-4)}),
     ),
     "slow sample": (
         cases({"au": 0.5, "prep_stall_s": stall(1e-3, 0), "step_wait_s": waits(0, 8e-3, 0.1)}),
@@ -245,6 +251,13 @@ def test_a_cause_is_found_where_it_is_and_not_beside(cause: str) -> None:
     if cause != NOTHING:
         assert here[cause].evidence
         assert here[cause].remedy
+
+
+def test_a_deeper_queue_is_not_advised_where_taking_a_batch_is_the_wait() -> None:
+    for prefetch, workers in ((4, 2), (1, 1)):
+        handed = {"au": 0.8, "prep_stall_s": stall(1e-4, 0), "prefetch": prefetch,
+                  "workers": workers, "step_wait_s": waits(1e-3, 2e-3, 5e-3, 1.2e-3)}  # fmt: skip
+        assert {*found(cases(handed))} == {"hand-over"}
 
 
 def test_a_container_that_is_slower_is_told_with_its_stage() -> None:

@@ -8,6 +8,7 @@ from typing import Sequence
 
 import pytest
 
+from iobench.analysis.cases import describe
 from iobench.analysis.evidence import Evidence
 from iobench.analysis.remarks import FASTER, QUEUES, queue_remark, remarks
 from iobench.core.cases import STEADY, Case, Trial
@@ -82,6 +83,8 @@ def test_batches_that_were_there_and_took_long_are_named(
     found = Evidence(fixture.suite()[0], {one.trial.id: one})
     lines = remarks(found, one.trial.case)
     assert [line.removeprefix("train: ").partition(" (")[0] for line in lines] == said
+    taken = describe(found, one.trial.case).step_wait_s["warm"].taken
+    assert taken == pytest.approx(wait_s if made_s == 0 else 0)
 
 
 def test_stages_of_equal_words_are_named_together() -> None:

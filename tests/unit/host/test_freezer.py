@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,24 @@ def until(what: Callable[[], bool], seconds: float = 10.0) -> bool:
 def states(processes: List[int]) -> set[str]:
     paths = [p for pid in processes for p in Path(f"/proc/{pid}/task").glob("*/stat")]
     return {path.read_text().rpartition(")")[2].split()[0] for path in paths}
+
+
+def test_each_thread_is_sent_the_signal(busy: int) -> None:
+    with freezer.freezer() as held:
+        held.watch([busy])
+        held.stop([busy])
+        masks = [
+            re.search(r"^SigPnd:\s*(\w+)", path.read_text(), re.M)
+            for path in Path(f"/proc/{busy}/task").glob("*/status")
+        ]
+        sent = [mask for mask in masks if mask and int(mask[1], 16) >> (signal.SIGSTOP - 1) & 1]
+        assert len(sent) >= len(masks) - 1 >= 1  # one of them has taken it
+        for _ in range(100):  # what is left of it stops nothing later
+            held.go([busy])
+            assert until(lambda: "T" not in states([busy]))
+            held.stop([busy])
+            assert states([busy]) == {"T"}
+        held.go([busy])
 
 
 def test_a_process_that_has_just_ended_is_passed_over(busy: int) -> None:

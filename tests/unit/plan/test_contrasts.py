@@ -208,27 +208,31 @@ def test_probes_of_a_group_take_turns_where_all_of_it_may_be_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matrix", "over", "turns"),
+    ("matrix", "over", "cold", "warm"),
     [
-        ({"decoder": DECODERS}, {"over": "decoder", "base": "pillow"}, 0.3),
-        ({"workers": [1, 2]}, {"over": "workers", "base": 1}, 0.0),
-        ({"pipeline": ["lmdb", "jpeg"]}, {"over": "pipeline", "base": "jpeg"}, 0.0),
+        ({"decoder": DECODERS}, {"over": "decoder", "base": "pillow"}, 0.3, 0.1),
+        ({"workers": [1, 2]}, {"over": "workers", "base": 1}, 0.0, 0.3),
+        ({"pipeline": ["lmdb", "jpeg"]}, {"over": "pipeline", "base": "jpeg"}, 0.0, 0.3),
     ],
 )
-def test_cold_arms_take_turns_where_they_ask_the_device_alike(
-    matrix: dict[str, Any], over: dict[str, Any], turns: float
+def test_arms_that_load_unlike_take_no_turns_cold_and_longer_ones_warm(
+    matrix: dict[str, Any], over: dict[str, Any], cold: float, warm: float
 ) -> None:
-    """What a stopped arm has asked for comes in during the turn of the next one, at its cost."""
+    """What a stopped arm has asked for comes in during the turn of the next one, at its cost, and
+    what it costs an arm to go on depends on how it loads.
+    """
     made = {**document(), "matrix": {"pipeline": ["jpeg"], **matrix}}
     parsed = load.parse({**made, "contrasts": [{**over, "caches": ["cold", "warm"]}]})
     found = of_spec(parsed, load.expand(parsed))
-    assert {(c.cache, c.slice_s) for c in found} == {("cold", turns), ("warm", 0.1)}
+    assert {(c.cache, c.slice_s) for c in found} == {("cold", cold), ("warm", warm)}
+    assert {c.loop_s for c in found} == {3.0 if warm == 0.1 else 6.0}
 
 
 @pytest.mark.parametrize(
     ("case", "wanted", "slice_s"),
     [
         ({}, {}, 0.1),
+        ({}, {"slice_s": 0.2, "loop_s": 6.0}, 0.2),
         ({}, {"loop_s": 1.0}, 0.05),  # twenty turns at least
         ({"cpus": 1.0}, {}, 0.0),
         ({"trainer": "torch", "trainer_options": {"device": "cuda"}}, {}, 0.0),
@@ -238,6 +242,15 @@ def test_how_long_a_turn_is(case: dict[str, Any], wanted: dict[str, Any], slice_
     parsed = load.parse({**document(caches=["warm"], **wanted), "case": case})
     found = of_spec(parsed, load.expand(parsed))
     assert {contrast.slice_s for contrast in found} == {slice_s}
+
+
+def test_turns_of_arms_that_load_unlike_are_a_twentieth_of_a_short_loop() -> None:
+    made = {**document(), "matrix": {"workers": [1, 2]}}
+    for loop_s, slice_s in ((1.0, 0.05), (3.0, 0.15), (9.0, 0.3)):
+        wanted = {"over": "workers", "base": 1, "caches": ["warm"], "loop_s": loop_s}
+        parsed = load.parse({**made, "contrasts": [wanted]})
+        (found,) = of_spec(parsed, load.expand(parsed))
+        assert found.slice_s == pytest.approx(slice_s)
 
 
 def test_later_looks_go_on_with_the_same_orders() -> None:

@@ -161,6 +161,11 @@ def test_fewer_gpus_than_ranks_are_said(monkeypatch: pytest.MonkeyPatch, tmp_pat
             "contrasts[0].slice_s",
         ),
         (
+            "[matrix]\nbatch = [8, 16]\n[[contrasts]]\nover = 'batch'\nbase = 8\ncaches = ['warm']"
+            "\nslice_s = 0.2",
+            "contrasts[0].slice_s",
+        ),
+        (
             "[matrix]\nbatch = [8, 16]\n[[contrasts]]\nover = 'batch'\nbase = 8\nafter = 5",
             "contrasts[0].after",
         ),
