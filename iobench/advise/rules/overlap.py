@@ -83,8 +83,8 @@ def _hand_over(scene: Scene) -> Iterator[Diagnosis]:
     waits, au = scene.waits, _idle(scene)
     if au and waits and _handed(scene):
         yield Diagnosis(
-            f"AU is {au.value:.2f}: a step waits {1e3 * waits.mean:.1f} ms, and for a batch that is "
-            f"there {1e3 * waits.taken:.1f} ms",
+            f"AU is {au.value:.2f}: a step waits {1e3 * waits.mean:.1f} ms, and for a batch that "
+            f"is there {1e3 * waits.taken:.1f} ms",
             "give a batch fewer bytes (8-bit pixels, made floats by the trainer), or make batches "
             "in the trainer's process (threads, DALI); a deeper queue cures nothing",
             {**_evidence(scene), "wait for a batch that is there s": waits.taken},
