@@ -68,7 +68,7 @@ def _rule(where: str, wanted: ContrastSpec, found: Sequence[list[Case]]) -> Cont
         looks=wanted.looks if len(wanted.looks) > 1 else (),
         primary=wanted.primary,
         probes=wanted.probe_pairs,
-        loop_s=_loop_s(wanted, all(_go_on_alike(here) for _, _, here in _cells(wanted, found))),
+        loop_s=_loop_s(wanted, all(_alike(here, GOES_ON) for _, _, here in _cells(wanted, found))),
     )
 
 
@@ -83,7 +83,7 @@ def _slice_s(wanted: ContrastSpec, cache: str, here: Sequence[Case]) -> float:
         return 0.0
     if cache != "cold":
         slice_s = _warm_slice_s(wanted, cache, here)
-        if not slice_s or _go_on_alike(here):
+        if not slice_s or _alike(here, GOES_ON):
             return slice_s
         return max(slice_s, min(LONG_SLICE_S, _loop_s(wanted, False) / LEAST_ROUNDS))
     bound = all(c.placement == "bind" for c in here)
@@ -106,12 +106,11 @@ def _loop_s(wanted: ContrastSpec, alike: bool) -> float:
 
 
 def _read_alike(here: Sequence[Case]) -> bool:
-    keys = [f.name for f in dataclasses.fields(Case) if f.name not in READ_ALIKE]
-    return all(getattr(c, key) == getattr(here[0], key) for c in here for key in keys)
+    return _alike(here, {f.name for f in dataclasses.fields(Case)} - READ_ALIKE)
 
 
-def _go_on_alike(here: Sequence[Case]) -> bool:
-    return all(getattr(c, key) == getattr(here[0], key) for c in here for key in GOES_ON)
+def _alike(here: Sequence[Case], keys: Iterable[str]) -> bool:
+    return all(getattr(c, key) == getattr(here[0], key) for key in keys for c in here)
 
 
 def _may_stop(here: Sequence[Case]) -> bool:
