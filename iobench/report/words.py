@@ -185,14 +185,21 @@ def who(cases: Iterable[tuple[str, str]]) -> str:
 
 
 def grouped_advice(lines: Sequence[Finding]) -> list[tuple[str, str]]:
-    """Return (who, text) of every different advice, in order; with the gain where it is known."""
-    found = grouped((advice(line), (line.case, line.cache)) for line in lines)
-    return [(who(cases), text) for text, cases in found.items()]
+    """Return (who, text) of every different advice: symptom, remedy, the gain where it is known.
+
+    Those with the same remedy follow each other, and the first says it.
+    """
+    found = []
+    for remedy, same in grouped((line.remedy, line) for line in lines).items():
+        told = grouped(((line.symptom, _expected(line)), (line.case, line.cache)) for line in same)
+        for (symptom, expected), cases in told.items():
+            found.append((who(cases), f"{symptom}{f': {remedy}' if remedy else ''}{expected}"))
+            remedy = remedy and "the same"
+    return found
 
 
-def advice(line: Finding) -> str:
-    """Return a finding in one line: symptom, remedy, expected gain."""
-    return f"{line.text}; expected gain {gain(line.gain)}" if line.gain else line.text
+def _expected(line: Finding) -> str:
+    return f"; expected gain {gain(line.gain)}" if line.gain else ""
 
 
 def gain(found: Interval | None) -> str:

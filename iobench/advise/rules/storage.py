@@ -203,7 +203,7 @@ def better(scene: Scene, stage: str, verb: str) -> Iterator[Diagnosis]:
         best = scene.others[which]
         yield Diagnosis(
             f"{best.pipeline} {verb} {rate / mine.value:.1f} x as fast here {cache}",
-            "use it",
+            f"use {best.pipeline}",
             {f"{stage} {cache} samples/s": mine.value, f"of {best.pipeline}": rate},
             other_pipeline(scene.model, model(best, scene.cache, scene.suite)),
         )
