@@ -23,7 +23,7 @@ from iobench.core.protocols import ImageUse
 from iobench.host.agent import LOCAL
 from iobench.images.model import DEFAULT_FOLDER
 from iobench.plan import foresee
-from iobench.plan.contrasts import without_turns
+from iobench.plan.contrasts import contrasts, without_turns
 from iobench.plan.outlook import in_turns, outlook
 from iobench.plan.resolve import Here, estimate_s, fit, resolve
 from iobench.report import plan_words, publish, terminal
@@ -139,12 +139,20 @@ def run(
         for note in nodes.unused(plan.cases, there):
             reporter.say(f"note: {note}")
         if dry_run:
-            for trial in plan.trials:
-                out.print(trial.id)
-            return 0
+            return _listed(plan, reporter)
         folder = results, into
         begun = started(plan, text, folder, spec.stage_to, images, undo, reporter)
         return _run(begun, there, reporter, as_json)
+
+
+def _listed(plan: Plan, reporter: Reporter) -> int:
+    """Print the trials of the ladder, and say which comparisons follow them."""
+    for trial in plan.trials:
+        out.print(trial.id)
+    if compared := contrasts(plan.rules, {}):
+        told = plan_words.comparisons(compared, counted=False)
+        reporter.say(f"comparisons, after these trials: {told}")
+    return 0
 
 
 def started(
@@ -326,7 +334,7 @@ def ran(
         )
         suite = Suite(
             begun.store, settings, reporter.trial, grow, run, reporter.ended,
-            lambda plan: say(f"comparisons: {plan_words.comparisons(plan)}"),
+            lambda plan: say(f"comparisons: {plan_words.comparisons(plan.contrasts)}"),
         )  # fmt: skip
         if strays := suite.ledger.strays:
             say(

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from iobench.core.cases import Contrast, Plan
+from iobench.core.cases import Contrast
 from iobench.plan.blocks import first_look, groups, members
 from iobench.plan.outlook import Outlook
 from iobench.report.numbers import percent
 
 
-def comparisons(plan: Plan) -> str:
+def comparisons(contrasts: Sequence[Contrast], *, counted: bool = True) -> str:
     """Return how many pairs of which length the comparisons run, alike ones together.
 
     ``load warm: 4 groups of 4 arms, 12 pairs (up to 20), turns of 0.1 s in loops of 3 s (9 to 31
-    epochs)``.
+    epochs)``.  ``counted``: whether the epochs of a loop are known already.
     """
     alike: dict[tuple[str, str], list[list[Contrast]]] = {}
-    for together in groups(plan.contrasts).values():
+    for together in groups(contrasts).values():
         first = together[0]
         arms = len(members(together))
         most = f" (up to {first.looks[-1]})" if len(first.looks) > 1 else ""
@@ -26,11 +27,16 @@ def comparisons(plan: Plan) -> str:
         alike.setdefault((rung, what), []).append(together)
     lines = []
     for (rung, what), found in alike.items():
-        epochs = sorted(together[0].epochs for together in found)
-        range_ = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]} to {epochs[-1]}"
         plural = f"{len(found)} group{'s' * (len(found) > 1)}"
-        lines.append(f"{rung}: {plural} {what} ({range_} epoch{'s' * (epochs[-1] > 1)})")
+        epochs = _epochs([together[0].epochs for together in found]) if counted else ""
+        lines.append(f"{rung}: {plural} {what}{epochs}")
     return "; ".join(lines)
+
+
+def _epochs(found: Sequence[int]) -> str:
+    least, most = min(found), max(found)
+    range_ = str(least) if least == most else f"{least} to {most}"
+    return f" ({range_} epoch{'s' * (most > 1)})"
 
 
 def _loop(contrast: Contrast) -> str:

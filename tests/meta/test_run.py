@@ -31,6 +31,13 @@ mkdir -p "$cache/v/cache"
     >"$cache/v/cache/lastfailed"
 exit $FIRST
 """
+#: In place of podman, whose store this run's images are in: it has those of the file `stored`.
+PODMAN = """#!/bin/sh
+case $1 in
+images) cat stored ;;
+rmi) shift; echo "$@" >removed; : >stored ;;
+esac
+"""
 NOT_SYSTEM = ".pytest_cache/not system and not breadth"
 SYSTEM = ".pytest_cache/system and not breadth"
 
@@ -50,6 +57,8 @@ def clone(tmp_path: Path) -> Path:
     (programs / "python").write_text(PYTHON)
     (programs / "iobench").write_text("#!/bin/sh\n")
     (programs / "make").write_text("#!/bin/sh\nsleep 0.1\nexit $LINT\n")
+    (programs / "podman").write_text(PODMAN)
+    (tmp_path / "stored").write_text("")
     for program in programs.iterdir():
         program.chmod(0o755)
     return tmp_path
@@ -85,6 +94,14 @@ def test_lint_that_fails_ends_the_run_before_any_test_and_the_images_making(clon
     builder.write_text("#!/bin/sh\necho $$ >builder\nexec sleep 60\n")
     assert run(clone, lint=2) == (2, [], "")
     assert not Path("/proc", (clone / "builder").read_text().strip()).exists()
+
+
+def test_images_that_came_with_the_run_leave_podman(clone: Path) -> None:
+    (clone / "stored").write_text("sha256:before\n")
+    builder = clone / ".venv/bin/iobench"
+    builder.write_text("#!/bin/sh\nprintf 'sha256:before\nsha256:new\n' >stored\n")
+    assert run(clone).status == 0
+    assert (clone / "removed").read_text() == "sha256:new\n"
 
 
 @pytest.mark.parametrize("again", [0, 1])

@@ -286,6 +286,7 @@ def test_the_spec_of_all_loaders_plans(tmp_path: Path) -> None:
     for trial in ("load-warm-torch-jpeg", "train-cold-threads-tar", "compute"):
         assert f"-ladder-{trial}" in done.stdout
     assert " has no effect" not in done.stderr
+    assert "comparisons, after these trials: load " in done.stderr
 
 
 def test_an_argument_without_effect_is_not_ignored(tmp_path: Path) -> None:

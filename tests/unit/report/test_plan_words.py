@@ -18,8 +18,11 @@ def test_groups_that_are_alike_are_told_together() -> None:
         fixture.contrast(apptainer, bare, id="c04", group="g02", epochs=31, **turns),
         fixture.contrast(docker, bare, id="c05", group="g03", epochs=1),
     ]
-    plan = fixture.plan(ARMS, contrasts, upto=6)
-    assert plan_words.comparisons(plan) == (
+    assert plan_words.comparisons(contrasts) == (
         "load warm: 2 groups of 3 arms, 12 pairs (up to 20), turns of 0.1 s in loops of 3 s (9 to "
         "31 epochs); load cold: 1 group of 2 arms, 10 pairs, one after the other (1 epoch)"
+    )
+    assert plan_words.comparisons(contrasts, counted=False) == (
+        "load warm: 2 groups of 3 arms, 12 pairs (up to 20), turns of 0.1 s in loops of 3 s; "
+        "load cold: 1 group of 2 arms, 10 pairs, one after the other"
     )
