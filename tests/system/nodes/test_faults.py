@@ -51,9 +51,11 @@ def suite(cluster: Hosts, *, launcher: str = "mpirun", limit_s: int = 120) -> It
         )  # fmt: skip
         try:
             until(lambda: len(stored(cluster)) == 1 or process.poll() is not None, 120)
-            assert process.poll() is None, (cluster.folder / "run.log").read_text()
+            assert process.poll() is None
             yield process
             process.wait(240)
+        except AssertionError as error:
+            raise AssertionError((cluster.folder / "run.log").read_text()) from error
         finally:
             for pid in pids(cluster.hosts[0], "iobench.cli run"):
                 with contextlib.suppress(ProcessLookupError):
