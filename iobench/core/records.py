@@ -140,9 +140,9 @@ class NodeRecord:
 class Slices:
     """When an arm of a block ran while the others were stopped, by the clock of ``began_s``.
 
-    ``thawed``: (before the first SIGCONT, after the last SIGSTOP), a slice each.  ``stop_s``: from
-    there until all of its processes were seen stopped.  ``thaw_s``: from the first SIGCONT until
-    the last was sent, 0 where one was for all.
+    ``thawed``: (before the first SIGCONT, when all threads that work had been sent SIGSTOP), a
+    slice each.  ``stop_s``: from there until all of its processes were seen stopped.  ``thaw_s``:
+    from the first SIGCONT until the last was sent, 0 where one was for all.
     """
 
     thawed: Sequence[Tuple[float, float]]

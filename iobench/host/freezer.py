@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from iobench.core.clock import clock
 from iobench.core.errors import CannotStop, TrialFailed
@@ -25,7 +25,7 @@ _PROC = Path("/proc")
 #: States of a task that runs no more: stopped, traced and stopped, ended.
 _STOPPED = b"TtZX"
 _STOP_S, _POLL_S, _YIELD_S = 5.0, 1e-4, 1e-3
-#: tgkill by number: glibc has no function for it before 2.30.  None: processes alone are signalled.
+#: tgkill by number: glibc has no function for it before 2.30.  None: its process is signalled.
 _TGKILL = {"x86_64": 234, "aarch64": 131, "ppc64le": 250}.get(platform.machine())
 _libc = ctypes.CDLL(None)
 
@@ -35,6 +35,10 @@ class Freezer:
 
     def __init__(self, watcher: subprocess.Popen[bytes]) -> None:
         self._watcher = watcher
+        #: CPU time of each (process, thread) when it was first seen stopped, in ticks.
+        self._first_ticks: Dict[Tuple[int, int], int] = {}
+        #: The threads of a process that have used more since.
+        self._worked: Dict[int, Set[int]] = {}
 
     def watch(self, processes: Sequence[int]) -> None:
         """Name processes before they are stopped.
@@ -55,28 +59,32 @@ class Freezer:
         self._watcher.stdin.flush()
 
     def stop(self, processes: Sequence[int]) -> Tuple[float, float]:
-        """Stop them; return when the last signal was sent and when all were seen stopped.
+        """Stop them; return when those that work were sent the signal and when all had stopped.
 
-        Each thread is sent one: one to the process wakes a single thread, and until that has got a
-        core, the others go on.
+        First the processes are sent one, their main threads take it, then the other threads that
+        work: until one has got a core in order to stop, the others would go on.  Those that slept
+        all the time are sent theirs last: on large nodes there are hundreds, and nothing works
+        meanwhile.
         Raises TrialFailed where one goes on.
         """
-        threads = _threads(processes)
         _signal(processes, signal.SIGSTOP)
-        if _TGKILL is not None:
-            for pid, thread in threads:
-                _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
+        for pid in processes:
+            for thread in self._working(pid):
+                _stop_thread(pid, thread)
         sent = clock()
-        running = _running(_tasks(processes))
-        while running:
+        running = _threads(processes)
+        for pid, thread in running:
+            _stop_thread(pid, thread)
+        while running := self._running(running) or self._running(_threads(processes)):
             if clock() > sent + _STOP_S:
-                raise TrialFailed(f"{running[0]} did not stop within {_STOP_S:g} s")
+                pid, thread = running[0]
+                raise TrialFailed(
+                    f"thread {thread} of process {pid} did not stop within {_STOP_S:g} s"
+                )
             if clock() < sent + _YIELD_S:
                 os.sched_yield()  # to one that waits for this very core to stop
             else:
                 time.sleep(_POLL_S)
-            # and those that were started meanwhile
-            running = _running(running) or _running(_tasks(processes))
         return sent, clock()
 
     def go(self, processes: Sequence[int]) -> Tuple[float, float]:
@@ -86,6 +94,29 @@ class Freezer:
         """
         begun = clock()
         return begun, max(begun, _signal(processes, signal.SIGCONT))
+
+    def _working(self, pid: int) -> Set[int]:
+        """Return the threads, beside the main one, that have worked since they were first stopped;
+        all, where the process is not known to have worked.
+        """
+        found = self._worked.get(pid) or {thread for _, thread in _threads([pid])}
+        return found - {pid}
+
+    def _running(self, threads: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
+        """Return those of these (process, thread) that are not stopped and have not ended."""
+        return [(pid, thread) for pid, thread in threads if not self._stopped(pid, thread)]
+
+    def _stopped(self, pid: int, thread: int) -> bool:
+        try:
+            fields = _stat(f"/proc/{pid}/task/{thread}/stat")
+        except OSError:
+            return True
+        if fields[0] not in _STOPPED:
+            return False
+        ticks = int(fields[11]) + int(fields[12])
+        if ticks > self._first_ticks.setdefault((pid, thread), ticks):
+            self._worked.setdefault(pid, set()).add(thread)
+        return True
 
 
 @contextlib.contextmanager
@@ -107,7 +138,7 @@ def family(processes: Sequence[int]) -> List[int]:
     children: Dict[int, List[int]] = {}
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            parent = int(_stat(f"{folder}/stat")[1])
             children.setdefault(parent, []).append(int(folder.name))
     found = list(processes)
     for pid in found:  # it grows meanwhile
@@ -145,28 +176,25 @@ def _threads(processes: Sequence[int]) -> List[Tuple[int, int]]:
     return found
 
 
-def _tasks(processes: Sequence[int]) -> List[str]:
-    """Return where the state of every thread of these processes stands."""
-    return [f"/proc/{pid}/task/{thread}/stat" for pid, thread in _threads(processes)]
+def _stop_thread(pid: int, thread: int) -> None:
+    """Send a thread a SIGSTOP, which stops its whole process; one that has ended is passed over."""
+    if _TGKILL is not None:
+        _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGSTOP)
 
 
-def _running(tasks: Sequence[str]) -> List[str]:
-    return [task for task in tasks if not _stopped(task)]
-
-
-def _stopped(task: str) -> bool:
-    """Return whether the thread is stopped, or has ended."""
-    try:
-        with open(task, "rb", 0) as file:
-            return file.read(512).rpartition(b")")[2].split()[0] in _STOPPED
-    except OSError:
-        return True
+def _stat(path: str) -> List[bytes]:
+    """Return the fields of a stat file in /proc, from the state on."""
+    with open(path, "rb", 0) as file:
+        return file.read(1024).rpartition(b")")[2].split()
 
 
 def _begun(pid: int) -> bytes:
     """Return when a process was started, in ticks: another one of this number was not."""
     with contextlib.suppress(OSError):
-        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19]
+        return _stat(f"/proc/{pid}/stat")[19]
     return b"0"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -9,10 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Iterator, List
+from typing import Callable, Dict, Iterator, List
 
 import pytest
 
+from iobench.core.clock import clock
 from iobench.core.errors import CannotStop
 from iobench.host import freezer
 from tests.capabilities import need
@@ -22,6 +24,14 @@ BUSY = """
 import os, threading
 if os.fork(): threading.Thread(target=lambda: sum(0 for _ in iter(int, 1)), daemon=True).start()
 os.write(1, b"up\\n")
+while True: pass
+"""
+#: Two threads work, many sleep.
+MANY = """
+import threading, time
+for _ in range(39): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+threading.Thread(target=lambda: sum(0 for _ in iter(int, 1)), daemon=True).start()
+print("up", flush=True)
 while True: pass
 """
 #: As another user, where one is given: whoever that is may not read this .venv.
@@ -40,17 +50,24 @@ with freezer.freezer() as held:
 """
 
 
-@pytest.fixture
-def busy() -> Iterator[int]:
+@contextlib.contextmanager
+def started(code: str, processes: int) -> Iterator[int]:
+    """Run a program until each of its processes has said that it is up; end it afterwards."""
     with subprocess.Popen(
-        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() + process.stdout.readline() == b"up\nup\n"
+            assert [process.stdout.readline() for _ in range(processes)] == [b"up\n"] * processes
             yield process.pid
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    with started(BUSY, 2) as pid:
+        yield pid
 
 
 def ticks(processes: List[int]) -> int:
@@ -87,6 +104,40 @@ def test_each_thread_is_sent_the_signal(busy: int) -> None:
             held.stop([busy])
             assert states([busy]) == {"T"}
         held.go([busy])
+
+
+def test_the_clock_stops_before_threads_that_sleep_are_signalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: List[int] = []
+    counts: Dict[float, int] = {}
+    send = freezer._stop_thread
+
+    def stop_thread(pid: int, thread: int) -> None:
+        told.append(thread)
+        send(pid, thread)
+
+    def counting_clock() -> float:
+        now = clock()
+        counts[now] = len(told)
+        return now
+
+    monkeypatch.setattr(freezer, "_stop_thread", stop_thread)
+    monkeypatch.setattr(freezer, "clock", counting_clock)
+    with started(MANY, 1) as pid, freezer.freezer() as held:
+        held.watch([pid])
+        sent, _ = held.stop([pid])
+        assert counts[sent] == 40, "none is known to work: all are signalled, the main one first"
+        held.go([pid])
+        spent = ticks([pid])
+        assert until(lambda: ticks([pid]) > spent + 50)
+        held.stop([pid])
+        held.go([pid])
+        told.clear()
+        sent, _ = held.stop([pid])
+        assert counts[sent] == 1
+        assert told[0] != pid
+        assert len(set(told)) == 41
 
 
 def test_a_process_that_has_just_ended_is_passed_over(busy: int) -> None:
