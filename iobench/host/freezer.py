@@ -25,7 +25,7 @@ _PROC = Path("/proc")
 #: States of a task that runs no more: stopped, traced and stopped, ended.
 _STOPPED = b"TtZX"
 _STOP_S, _POLL_S, _YIELD_S = 5.0, 1e-4, 1e-3
-#: tgkill by number: glibc has no function for it before 2.30.  None: its process is signalled.
+#: tgkill by number: glibc has no function for it before 2.30.  None: processes alone are signalled.
 _TGKILL = {"x86_64": 234, "aarch64": 131, "ppc64le": 250}.get(platform.machine())
 _libc = ctypes.CDLL(None)
 
@@ -180,9 +180,6 @@ def _stop_thread(pid: int, thread: int) -> None:
     """Send a thread a SIGSTOP, which stops its whole process; one that has ended is passed over."""
     if _TGKILL is not None:
         _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
-    else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGSTOP)
 
 
 def _stat(path: str) -> List[bytes]:
