@@ -20,6 +20,7 @@ from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from iobench.core.clock import clock
 from iobench.core.errors import CannotStop, TrialFailed
+from iobench.host.io_counters import stat_fields
 
 _PROC = Path("/proc")
 #: States of a task that runs no more: stopped, traced and stopped, ended.
@@ -108,7 +109,7 @@ class Freezer:
 
     def _stopped(self, pid: int, thread: int) -> bool:
         try:
-            fields = _stat(f"/proc/{pid}/task/{thread}/stat")
+            fields = stat_fields(f"/proc/{pid}/task/{thread}/stat")
         except OSError:
             return True
         if fields[0] not in _STOPPED:
@@ -138,7 +139,7 @@ def family(processes: Sequence[int]) -> List[int]:
     children: Dict[int, List[int]] = {}
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int(_stat(f"{folder}/stat")[1])
+            parent = int(stat_fields(f"{folder}/stat")[1])
             children.setdefault(parent, []).append(int(folder.name))
     found = list(processes)
     for pid in found:  # it grows meanwhile
@@ -182,16 +183,10 @@ def _stop_thread(pid: int, thread: int) -> None:
         _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
 
 
-def _stat(path: str) -> List[bytes]:
-    """Return the fields of a stat file in /proc, from the state on."""
-    with open(path, "rb", 0) as file:
-        return file.read(1024).rpartition(b")")[2].split()
-
-
 def _begun(pid: int) -> bytes:
     """Return when a process was started, in ticks: another one of this number was not."""
     with contextlib.suppress(OSError):
-        return _stat(f"/proc/{pid}/stat")[19]
+        return stat_fields(f"/proc/{pid}/stat")[19]
     return b"0"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
-from typing import Dict, Iterable, Tuple
+from typing import Dict, Iterable, List, Tuple
 
 from iobench.core.clock import clock
 from iobench.core.records import IoCounters
@@ -61,6 +61,14 @@ def since(
     return dataclasses.replace(loop, rchar=whole.rchar, read_bytes=whole.read_bytes)
 
 
+def stat_fields(path: str) -> List[bytes]:
+    """Return the fields of a process's or thread's stat file in /proc, from its state on (proc(5)).
+
+    Raises OSError where it has ended.
+    """
+    return _read(path, 1024).rpartition(b")")[2].split()
+
+
 def _proc_io(process: str) -> Dict[str, int]:
     """Return /proc/PROCESS/io; {} where the kernel has no task accounting, or it has ended."""
     try:
@@ -74,7 +82,7 @@ def _proc_io(process: str) -> Dict[str, int]:
 def _proc_stat(pid: int) -> Tuple[int, float, float]:
     """Return (major faults, user s, system s) of a process and what it reaped; zeros: it ended."""
     try:
-        fields = _read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
+        fields = stat_fields(f"/proc/{pid}/stat")
         faults, child_faults, user, system, child_user, child_system = map(int, fields[9:15])
     except (OSError, ValueError):
         return 0, 0.0, 0.0
